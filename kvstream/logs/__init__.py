@@ -1,1 +1,1 @@
-"""Logs: which lines are of one shape, how often and when each shape occurs, what is unusual."""
+"""Logs: find the templates of lines, how often and when each occurs, and what is unusual."""

@@ -1,7 +1,7 @@
-"""Bursts of a template, and the rare lines that come shortly before one.
+"""Bursts of a template, and rare lines shortly before them.
 
-A burst is a bucket of time with far more lines than a Poisson process of the template's own rate
-gives.
+A burst is one or more time buckets with far more lines than a Poisson process with the usual rate
+of the template gives.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from kvstream.logs.lines import SEVERE
 from kvstream.logs.summary import RUSH, LogSummary, Series, Shape
 
 HARMLESS = 10
-"""Times its rate, at least, of a burst of lines with the level of information."""
+"""Minimum factor of a burst of lines with the level info or debug."""
 FLOOD = 20
-"""Times its rate of a burst that the lines before it may explain."""
+"""Minimum factor of a burst that earlier lines may explain."""
 MUCH = 0.05
-"""Share of the log that it has, where its lines are no errors."""
+"""Minimum share of the log of such a burst, if its lines are not errors or warnings."""
 LONG = 0.1
-"""Share of the log from which a burst may be a steady rate."""
+"""Share of the log above which a burst may be a steady rate."""
 LONGEST_GAP = 900.0
-"""Seconds (lines, in a log without times) before a burst in which a line may explain it, and
-between two bursts that tell the same."""
+"""Maximum seconds (lines, in a log without times) between a burst and an earlier line that may
+explain it, and between two bursts that count as one event."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,29 @@ class Burst:
     start: int
     """The first bucket."""
     end: int
-    """The last one."""
+    """The last bucket."""
     lines: int
     factor: float
-    """Times the rate elsewhere."""
+    """Its rate, as a multiple of the rate elsewhere."""
 
 
 @dataclass(frozen=True)
 class Onset:
-    """When a burst begins."""
+    """The beginning of a burst."""
 
     time: float
-    """Or the line, in a log without times."""
+    """Its time, or its line in a log without times."""
     within: float
-    """How far from there it may begin."""
+    """Maximum error of `time`."""
     line: int = 0
-    """The first line, if the template is new then."""
+    """Number of the first line, if the template is new then; else 0."""
 
 
 def telling_burst(shape: Shape, log: LogSummary, order: list[int]) -> Burst | None:
-    """The strongest burst, unless the lines say that they are harmless and there are not many more
-    of them: what people do comes in small bursts.
+    """Return the strongest burst, or None.
+
+    Small bursts of info and debug lines do not count, because the actions of people come in small
+    bursts.
     """
     burst = strongest_burst(shape, log, order)
     harmless = shape.level in ("info", "debug")
@@ -61,7 +63,7 @@ def telling_burst(shape: Shape, log: LogSummary, order: list[int]) -> Burst | No
 
 
 def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst | None:
-    """The strongest burst of a series; `order` has the buckets of the log."""
+    """Return the strongest burst of a series; `order` has the buckets of the log."""
     if series.count < 10 or len(order) < 8 or not series.buckets:
         return None
     top, most = max(series.buckets.items(), key=lambda item: item[1])
@@ -70,7 +72,7 @@ def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst 
     spread = median(abs(c - usual) for c in counts)
     elsewhere = max(usual, (series.count - most) / (len(order) - 1) if len(order) > 20 else usual)
     floor = usual + 8 * max(spread * 1.5, math.sqrt(max(usual, 0.1)), 1)
-    # The whole log may be louder for a while: that is no burst of one template.
+    # If the whole log has more lines for a while, that is not a burst of one template.
     total = log.total.buckets[top]
     share = series.count / log.total.count
     if most < 10 or most < floor or most < 3 * max(share * total, 0.1) * (1 - share) ** 2:
@@ -91,8 +93,9 @@ def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst 
 
 
 def is_steady(series: Series, burst: Burst, order: list[int]) -> bool:
-    """Whether a burst is long and most of the time in which there are such lines at all: then they
-    only begin late.
+    """Return whether a burst is long and covers most of the time in which such lines occur.
+
+    Then it is a steady rate that begins late.
     """
     length = sum(burst.start <= bucket <= burst.end for bucket in order)
     first, last = min(series.buckets), max(series.buckets)
@@ -101,7 +104,7 @@ def is_steady(series: Series, burst: Burst, order: list[int]) -> bool:
 
 
 def onset_of(shape: Shape, burst: Burst | None, log: LogSummary) -> Onset | None:
-    """When a burst begins that the lines before it may explain."""
+    """Return the beginning of a burst that earlier lines may explain; None for other bursts."""
     if burst is None or burst.lines < 30 or burst.factor < FLOOD:
         return None
     if shape.level not in SEVERE and burst.lines < MUCH * log.total.count:
@@ -111,8 +114,8 @@ def onset_of(shape: Shape, burst: Burst | None, log: LogSummary) -> Onset | None
 
 
 def begin_of(shape: Shape, burst: Burst, log: LogSummary) -> Onset:
-    """When a burst begins, as exactly as that is known: with the first line of the template, in
-    the minute with most of its lines, or somewhere in a bucket.
+    """Return the beginning of a burst as exactly as possible: the first line of the template, the
+    minute with most of its lines, or the middle of a bucket.
     """
     start, end = burst.start * log.width, (burst.end + 1) * log.width
     first = float(shape.first_line) if log.by_line else shape.first_time
@@ -126,7 +129,7 @@ def begin_of(shape: Shape, burst: Burst, log: LogSummary) -> Onset:
 def burst_after(
     shape: Shape, onsets: list[tuple[Onset, Shape]], log: LogSummary
 ) -> tuple[float, Shape] | None:
-    """The burst that a rare template comes shortly before, and by how much."""
+    """Return the time from a rare template to the nearest burst shortly after it, and the burst."""
     best: tuple[float, Shape] | None = None
     mine = float(shape.first_line) if log.by_line else shape.first_time
     if mine is None:

@@ -1,4 +1,4 @@
-"""How the times of a log are written."""
+"""Format the times of a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kvstream.logs.summary import LogSummary, Shape
 
 
 class Clock:
-    """Writes times: the day only where the log spans more than one."""
+    """Formats times, with the day only if the log spans more than one."""
 
     def __init__(self, log: LogSummary) -> None:
         self.log = log
@@ -30,22 +30,22 @@ class Clock:
             return f"line {line:,}"
         try:
             return time.strftime(form, time.gmtime(moment))
-        except (ValueError, OverflowError, OSError):  # a year that no calendar has
+        except (ValueError, OverflowError, OSError):  # the year is out of range
             return f"line {line:,}"
 
     def after(self, low: float | None, moment: float | None, line: int) -> str:
-        """A time behind another one that is written before it: the day only if it differs."""
+        """Format a time that is shown after the time `low`, with the day only if it differs."""
         if low is None or moment is None or low // 86400 != moment // 86400:
             return self(moment, line)
         return self._as("%H:%M:%S", moment, line)
 
     def bucket(self, bucket: int) -> str:
-        """When a bucket begins."""
+        """Format the beginning of a bucket."""
         start = bucket * self.log.width
         return self(start, max(int(start), 1))
 
     def buckets(self, shape: Shape, start: int, end: int) -> str:
-        """From when to when buckets reach, as far as there are lines of the template."""
+        """Format the span of buckets, limited to the lines of the template."""
         low, high = start * self.log.width, (end + 1) * self.log.width
         if shape.low is not None and shape.high is not None:
             low, high = max(low, shape.low), min(high, shape.high)
@@ -56,5 +56,5 @@ class Clock:
 
 
 def _sane(moment: float) -> float:
-    """A time of a year that calendars have."""
+    """Limit a time to years that `time.gmtime` supports."""
     return min(max(moment, 0.0), 2e11)

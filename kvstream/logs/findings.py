@@ -1,4 +1,4 @@
-"""What to report about a log: which findings, and in which order."""
+"""Select and order the findings to report about a log."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
 
 ROWS = 16
-"""Rows of a page, where nobody names another number."""
+"""Default number of rows of a page."""
 FIRST = 8
-"""Rows that errors and warnings get before the other sections, on a page with fewer than ROWS."""
+"""Rows that errors and warnings get before other sections, on a page with fewer than ROWS rows."""
 BEGUN = 8
-"""Errors and warnings that may be listed in the order of time."""
+"""Maximum number of errors and warnings in the list in order of time."""
 TOGETHER = 4
-"""Rare templates of one component, one after the other, that share one row."""
+"""Minimum number of adjacent rare templates of one component that share a row."""
 NEAR = 60
-"""Lines, and seconds, between two of these."""
+"""Maximum distance of two of these, in lines and in seconds."""
 START, START_LINES = 12, 5
-"""Rare templates in one row that may be a start of the system, and those that must tell it."""
+"""A row of at least so many rare templates may be a start of the system; one of the first few must
+say so."""
 _START = re.compile(r"\b(?:re)?start(?:s|ed|ing)?\b|\bboot(?:s|ed|ing)?\b|\bLinux version\b", re.I)
 
 
@@ -34,22 +35,22 @@ class Report:
 
     findings: list[Finding]
     begun: list[Finding]
-    """The first errors and warnings that were missing in a quarter of the log, in the order of
-    time; small screens have no room for the rows of all."""
+    """The most important errors and warnings that do not occur in the first quarter of the log, in
+    order of time. Small screens have no room for the rows of all."""
     templates: int
-    """Templates that could have been reported."""
+    """Number of templates that could be reported."""
     lines_told: int
     """Lines of the templates in `findings`."""
     lines: int
     """Lines of all templates."""
     left: dict[str, int]
-    """Lines of other templates than those in `findings`, by level: errors and warnings."""
+    """Lines of templates that are not in `findings`, by level, for errors and warnings."""
 
 
 def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
-    """The `rows` findings that matter most, section by section.
+    """Return the `rows` most important findings, section by section.
 
-    With ``news`` only templates with lines behind the last `LogSummary.mark`, and their counts
+    With ``news``, only templates with lines after the last `LogSummary.mark`, with their counts
     since then.
     """
     shapes = [s for s in log.shapes if not news or s.count > s.reported]
@@ -59,7 +60,7 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
         found += unusual.silent_components(found)
     chosen = _chosen(found, rows)
     if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
-        for finding in chosen:  # what most rows have tells them not apart
+        for finding in chosen:  # a note that most rows have does not distinguish them
             finding.notes = [note for note in finding.notes if note != "new"]
     told = sum(f.count for f in chosen if f.templates)
     every = sum(unusual.count(shape) for shape in shapes)
@@ -73,12 +74,12 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
 
 
 def _told(found: list[Finding], level: str) -> int:
-    """Lines of a level in rows of templates."""
+    """Return how many lines of a level are in rows of templates."""
     return sum(f.count for f in found if f.templates and f.level == level)
 
 
 def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
-    """The best errors and warnings that are missing at first, in the order of time."""
+    """Return the most important errors and warnings that begin late, in order of time."""
     late: list[tuple[float, int, Finding]] = []
     first = [f for f in found if f.section == SECTIONS[0]]
     for finding in sorted(first, key=lambda f: -f.score)[:BEGUN]:
@@ -92,8 +93,9 @@ def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
 
 
 def _chosen(found: list[Finding], rows: int) -> list[Finding]:
-    """The best of each section; what one section leaves goes to the others. Of few rows, errors
-    and warnings get all but one.
+    """Return the best findings of each section; others get the rows that a section does not need.
+
+    On a page with fewer than ROWS rows, errors and warnings get up to FIRST, but not all rows.
     """
     by = {s: _ranked([f for f in found if f.section == s]) for s in SECTIONS}
     shares = dict(zip(SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
@@ -102,7 +104,7 @@ def _chosen(found: list[Finding], rows: int) -> list[Finding]:
     if rows < ROWS:
         by[severe] = _repeated_first(by[severe])
         take[severe] = min(len(by[severe]), max(take[severe], min(rows - 1, FIRST)))
-        # The bulk goes first, then the section whose best row tells less.
+        # Drop rows of the last section first, then of the section with the lower best score.
         others.sort(key=lambda s: (s != SECTIONS[3], by[s][0].score if by[s] else 0.0))
     else:
         others.reverse()
@@ -115,7 +117,7 @@ def _chosen(found: list[Finding], rows: int) -> list[Finding]:
 
 
 def _ranked(found: list[Finding]) -> list[Finding]:
-    """From the highest score down; of findings that tell the same, all but two come later."""
+    """Sort by score, highest first. Of findings about the same event, move all but two down."""
     found = sorted(found, key=lambda f: -f.score)
     seen: dict[tuple[str, int], Counter[float]] = {}
     for finding in found:
@@ -129,8 +131,9 @@ def _ranked(found: list[Finding]) -> list[Finding]:
 
 
 def _repeated_first(found: list[Finding]) -> list[Finding]:
-    """Errors in the places of their level: those with many lines come before rare ones, but for a
-    rare one that a burst follows.
+    """Reorder errors within each level: those with many lines first, then rare ones.
+
+    A rare one that a burst follows keeps its place among the first.
     """
     by_level: dict[str, list[Finding]] = {}
     for finding in found:
@@ -142,14 +145,12 @@ def _repeated_first(found: list[Finding]) -> list[Finding]:
 
 
 def _explains(level: str) -> float:
-    """What an error scores at least if a burst follows it."""
+    """Return the minimum score of an error of this level that a burst follows."""
     return 2 * SEVERITY[level] + CAUSE - 2
 
 
 def _joined(found: list[Finding], when: Clock) -> list[Finding]:
-    """Rare templates of one component that come one after the other, such as those of a start of
-    the system, in one row.
-    """
+    """Join adjacent rare templates of one component, such as a start of the system, in one row."""
     kept: list[Finding] = []
     rare: list[Finding] = []
     for finding in found:

@@ -1,7 +1,7 @@
-"""Lines of a log: when, how severe, by whom; and whether a text is a log at all.
+"""Parse lines of a log (time, level, component), and recognize logs.
 
-One pattern a way to write the time, tried from the one that fitted last. The names of levels are
-those of syslog (RFC 5424), log4j, Python, Go and Android.
+Each format of a time has a pattern; the pattern that matched last is tried first. The names of
+levels are those of syslog (RFC 5424), log4j, Python, Go and Android.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_LINE = 65_536
-"""Characters of a line that are kept; the rest is counted."""
+"""Maximum number of characters kept of a line. Longer lines are cut and counted."""
 LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
-"""From the least severe. ``suspect`` names no level, but has words of failure."""
+"""Levels, least severe first. A ``suspect`` line names no level, but has words of failure."""
 SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
 _MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
@@ -26,7 +26,7 @@ _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
 _EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(_MONTHS)
 _STAMPS = [
-    # What follows the second is apart: in lines of one second nothing else differs.
+    # The part after the second has its own pattern: lines of one second differ only in it.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
     (
         rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
@@ -87,7 +87,7 @@ _STAMPS = [
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
     (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
-    # host app 1117838570 message; only where no other stamp is found, as it may be any number
+    # host app 1117838570 message; only if no other pattern matches, as it may be any number
     (
         r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
         _EPOCH_END,
@@ -97,15 +97,15 @@ _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
 _ACCESS, _EPOCH, _KERNEL, _LOOSE = (_PATTERNS[place] for place in (1, 9, 10, -1))
 LONGEST_HOUR = 16
-"""Characters of a time that has no day."""
+"""A text with fewer characters can be a time without a date."""
 SETTLED = 4
-"""Lines with a number somewhere as their time, after which it is one."""
+"""Number of lines that match the last, loose pattern, after which its number counts as a time."""
 _LEAP_YEAR = 1972
-"""A year that has a 29th of February."""
+"""A year with a February 29."""
 _SECONDS = 4096
-"""Beginnings of lines whose time is kept."""
+"""Maximum number of line beginnings whose time is cached."""
 _LENGTHS = 4
-"""Different lengths of these beginnings."""
+"""Maximum number of different lengths of these beginnings."""
 
 _LEVEL_WORDS = {
     "debug": "trace verbose debug fine finer finest",
@@ -117,7 +117,8 @@ _LEVEL_WORDS = {
 }
 _OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
 _ONLY_MARKED = ("alert", "emerg", "panic")
-"""Levels that messages also have in capitals: ``logrotate: ALERT exited abnormally``."""
+"""Words that count only if they are set apart, because messages also have them in capitals:
+``logrotate: ALERT exited abnormally``."""
 _CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
 _ANY_CASE = "|".join(_OF_WORD)
 # A level is in capitals, or the first word, or set apart: "in error state" names none.
@@ -145,9 +146,9 @@ _NO_FAILURE = re.compile(
     re.IGNORECASE,
 )
 _DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$", re.IGNORECASE)
-"""The end of a line that tells of success, whatever its other words are."""
+"""End of a line that reports success, with any other words before."""
 _HEAD = 100
-"""Characters behind the time in which the level stands."""
+"""Number of characters after the time in which to look for the level."""
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
@@ -180,28 +181,28 @@ _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "cal
               "SYSLOG_IDENTIFIER")  # fmt: skip
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
-"""Keys of levels whose numbers are those of syslog."""
+"""Keys whose numbers are the levels of syslog."""
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 _SMALL = ("info", "warning", "error", *_SYSLOG[3:], "error", "error")
-"""Of levels from 0 to 9 that are not named as those of syslog."""
+"""Levels of the numbers 0 to 9 under other keys."""
 _TENS = ("debug", "debug", "debug", "info", "warning", "error", "fatal")
-"""Of bunyan and pino."""
+"""Levels of bunyan and pino, by tens."""
 _HUNDREDS = ("debug", "debug", "info", "warning", "error", "fatal", "fatal")
-"""Of Monolog."""
-# Atomic, and with space between the pairs: else some lines take longer than a life to refuse.
+"""Levels of Monolog, by hundreds."""
+# An atomic group and space between pairs prevent catastrophic backtracking.
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
 _LONGEST_KEY = 48
-"""Characters in which the first key of logfmt ends."""
+"""Number of characters within which the first key of logfmt must end."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
 
 
 class LineParser:
     """Splits lines into a time and the rest.
 
-    Times are seconds since 1970. A zone that the line names is taken into account; without one
-    the clock is that of the log. A stamp without a year gets one so that the log runs on from
-    December into January. Its first February has 29 days.
+    Times are seconds since 1970. The time zone of a line is applied; without one, times are those
+    of the clock of the log. A time without a year gets one, so that January follows December. The
+    first February has 29 days.
     """
 
     def __init__(self) -> None:
@@ -212,10 +213,10 @@ class LineParser:
         self._first_year = self._year = _LEAP_YEAR
         self._month = 0
         self.dated = True
-        """Whether the stamps name a year."""
+        """Whether the times have a year."""
 
     def parse(self, line: str) -> tuple[float | None, str]:
-        """The time of a line, None without one, and the line without it."""
+        """Return the time of a line (None if it has none), and the line without it."""
         if line[:1] == "{":
             found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
@@ -234,7 +235,7 @@ class LineParser:
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
-        """The same of a line that begins as none before."""
+        """Parse a line whose beginning is not cached."""
         own = self._pattern
         settled = own is not _LOOSE or self._loose >= SETTLED
         match = own.match(line) if own is not None and settled else None
@@ -250,7 +251,7 @@ class LineParser:
             if match.re is _LOOSE:
                 self._loose += 1
             elif own is _LOOSE and not settled:
-                self._begun.clear()  # their numbers were no times
+                self._begun.clear()  # their numbers were not times
             if not (own is _LOOSE and settled):
                 self._pattern = match.re
         year = self._year
@@ -261,7 +262,7 @@ class LineParser:
         if len(self._begun) >= _SECONDS or self._year != year:
             self._begun.clear()
         length, before = match.end("stamp"), match.group("p")
-        if _LOG_FILE.match(before) is not None:  # it stands in front of all lines
+        if _LOG_FILE.match(before) is not None:  # the name of the file is before every line
             before = ""
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
@@ -277,7 +278,7 @@ class LineParser:
         groups: tuple[str | None, ...],
         pattern: re.Pattern[str],
     ) -> tuple[float, str]:
-        """Add fraction and zone; and what is left of the line."""
+        """Return the time with fraction and zone applied, and the rest of the line."""
         fraction, zone = groups
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")
@@ -309,18 +310,18 @@ class LineParser:
         return float(calendar.timegm((year, month, day, hour, minute, second)))
 
     def _likely_year(self, month: int) -> int:
-        """The year of a stamp without one. A February 29 in a year that has none is a March 1."""
+        """Return the year for a time without one. A February 29 of a common year is March 1."""
         if not self._month:
             self._first_year = self._year = _LEAP_YEAR if month <= 2 else _LEAP_YEAR - 1
         elif self._month - month >= 10:
             self._year += 1
         elif month - self._month >= 10 and self._year > self._first_year:
-            self._year -= 1  # lines of two sources around a new year
+            self._year -= 1  # lines of two sources alternate around a new year
         self._month = month
         return self._year
 
     def _time_of(self, value: Any) -> float | None:
-        """Seconds of a value under a key of times; None for what is no time, such as infinity."""
+        """Return the seconds of a value under a key of times; None if it is not a valid time."""
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, int | float):
@@ -340,12 +341,12 @@ class LineParser:
         return self._record({str(key): value for key, value in record.items()})
 
     def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
-        """The time of a record with keys, and its level, name and message."""
+        """Return the time of a record with keys, and a line of its level, name and message."""
         times = (self._time_of(low[k]) for k in _JSON_TIME if k in low)
         time = next((found for found in times if found is not None), None)
         hour = low.get("time")
         if "date" in low and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
-            # FortiGate has the day and the hour apart
+            # FortiGate has date and time under two keys
             both = self._time_of(f"{low['date']} {low['time']}")
             time = time if both is None else both
         text = _first_of(low, _JSON_TEXT)
@@ -354,7 +355,7 @@ class LineParser:
         if isinstance(level, str) and _WHOLE.fullmatch(level):  # journald's are strings
             level = int(level)
         if isinstance(level, int) and not isinstance(level, bool):
-            # GELF, the only format with a short_message, has the numbers of syslog, too.
+            # GELF, the only format with a short_message, also has the numbers of syslog.
             level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
         name = _first_of(low, _JSON_NAME)
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
@@ -376,15 +377,16 @@ class LineParser:
 
 
 def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
-    """The text of the first of these keys that has one: empty if all are null, None if none is
-    there.
+    """Return the text of the first of these keys with a value.
+
+    Empty if all present keys are null, None if no key is present.
     """
     values = [record[key] for key in keys if key in record]
     return _written(next((v for v in values if v is not None), None)) if values else None
 
 
 def _written(value: Any) -> str:
-    """A value as text. journald writes a text that may not be printable as a list of its bytes."""
+    """Return a value as text. journald writes a text that may be unprintable as a list of bytes."""
     if value is None:
         return ""
     if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
@@ -393,20 +395,23 @@ def _written(value: Any) -> str:
 
 
 def _year_of(digits: str | None) -> int | None:
-    """The year of a stamp, None without one."""
+    """Return the year of a time, None if it has none. Raise ValueError for an unset time."""
     if not digits:
         return None
     year = int(digits)
     if len(digits) == 2:
         return 2000 + year
-    if year <= 1:  # so Go and .NET write a time that was never set
+    if year <= 1:  # Go and .NET write an unset time in this way
         raise ValueError(digits)
     return year
 
 
 def _seconds_of(number: float) -> float | None:
-    """Of a time since 1970 in seconds, milliseconds, microseconds or nanoseconds."""
-    if not 0 < number < 1e20:  # also not a number, and more digits than a float has
+    """Convert a time since 1970 in seconds, milliseconds, microseconds or nanoseconds to seconds.
+
+    None if the number is not a time.
+    """
+    if not 0 < number < 1e20:  # also excludes NaN and infinity
         return None
     while number > 1e11:
         number /= 1000
@@ -414,14 +419,14 @@ def _seconds_of(number: float) -> float | None:
 
 
 def _number_level(level: int, *, syslog: bool) -> str:
-    """The name of a level that is a number.
+    """Return the name of a level that is a number.
 
-    Syslog's are 0 (the worst) to 7, those of bunyan and pino 10 to 60, of Monolog 100 to 600. Go's
-    rise, too, and begin below 0: debug, info, warn and error are -4, 0, 4 and 8 in slog, -1, 0, 1
-    and 2 in zap. So a number below 0 is debug, and 0 to 2 are zap's unless the key is one of
-    syslog, whose emergencies, alerts and critical errors hardly any program writes. At 4 syslog
-    and slog agree; 3 and 5 to 7 are syslog's, and 8 is slog's. Python's tens are one step lower
-    than pino's, but Python writes names.
+    syslog has 0 (most severe) to 7, bunyan and pino 10 to 60, Monolog 100 to 600. The numbers of Go
+    increase with severity and begin below 0: debug, info, warn and error are -4, 0, 4 and 8 in
+    slog, and -1, 0, 1 and 2 in zap. So a number below 0 is debug. 0 to 2 are read as zap, unless
+    the key is one of syslog, because hardly any program writes its emergencies, alerts and critical
+    errors. 3 and 5 to 7 are read as syslog, 8 as slog; for 4 both agree. The tens of Python are one
+    step lower than those of pino, but Python writes names.
     """
     if level < 0:
         return "debug"
@@ -433,17 +438,17 @@ def _number_level(level: int, *, syslog: bool) -> str:
 
 
 def _with_status(before: str, rest: str) -> str:
-    """An access-log line; a status that means a failure becomes its level."""
+    """Return a line of an access log, with a level if its status is a failure."""
     status = re.search(r'" ([45])\d\d ', rest)
     level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
     return f"{level}{before}{rest}"
 
 
 def level_of(rest: str) -> str:
-    """The level of a line without its time: one of LEVELS."""
+    """Return the level of a line without its time: one of LEVELS."""
     head = rest[:_HEAD]
     letter = _LETTER.match(head)
-    if letter is not None and letter.group(1):  # behind numbers of process and thread
+    if letter is not None and letter.group(1):  # after the numbers of process and thread
         return _OF_LETTER[letter.group(2)]
     named = _NAMED.search(rest[:400])
     if named is not None and (level := _OF_WORD.get(named.group(1).lower())):
@@ -460,32 +465,32 @@ def level_of(rest: str) -> str:
 
 
 def component_of(rest: str) -> str | None:
-    """The program, service or class that wrote a line without its time, where it says so."""
+    """Return the program, service or class that wrote a line without its time; None: unknown."""
     found = _LOGGER.match(rest) or _COMPONENT.match(rest)
     return found.group(found.lastindex or 1) if found is not None else None
 
 
 def message_of(rest: str) -> str:
-    """A line without its time, its level and the name of its component."""
+    """Return a line, given without its time, also without its level and component."""
     found = _LOGGER.match(rest) or _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
     return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
 
 
 def continues(line: str) -> bool:
-    """Whether a line without a time belongs to the line before: a stack trace, an indented text."""
+    """Return whether a line without a time continues the previous one: a stack trace, an indent."""
     return _CONTINUED.match(line) is not None
 
 
 def is_trace(line: str) -> bool:
-    """Whether a line that continues another is part of a stack trace."""
+    """Return whether a line that continues another is part of a stack trace."""
     return _TRACE.match(line) is not None
 
 
 def looks_like_log(lines: Iterable[str]) -> bool:
-    """Whether the first lines of a text (some hundred) are those of a log.
+    """Return whether the first lines of a text (some hundred) are those of a log.
 
-    Half of the lines that stand for themselves begin with a time or a level, and they are not the
-    rows of a table.
+    At least half of the lines that do not continue another must begin with a time or a level, and
+    these must not be the rows of a table.
     """
     parser = LineParser()
     stamped = own = rows = 0
@@ -518,16 +523,16 @@ def _begins_with_level(line: str) -> bool:
 
 
 class LineSplitter:
-    """Cuts text that comes in pieces into lines; holds at most LONGEST_LINE characters."""
+    """Splits text that arrives in pieces into lines; holds at most LONGEST_LINE characters."""
 
     def __init__(self) -> None:
         self._rest = ""
         self._cut = False
         self.shortened = 0
-        """Lines longer than LONGEST_LINE."""
+        """Number of lines longer than LONGEST_LINE."""
 
     def feed(self, text: str) -> list[str]:
-        """The lines that are complete by now, without their ends."""
+        """Return the lines that this text completes, without their ends."""
         *lines, last = text.split("\n")
         if lines:
             lines[0] = self._begun(lines[0])
@@ -538,13 +543,13 @@ class LineSplitter:
         return [line[:-1] if line[-1:] == "\r" else line for line in lines]
 
     def _begun(self, more: str) -> str:
-        """The beginning of the line that goes on with this text; notes whether it is cut."""
+        """Append text to the unfinished line and return it; note whether it is cut."""
         room = LONGEST_LINE - len(self._rest)
         self._cut = self._cut or len(more) > room
         return self._rest + more[:room]
 
     def close(self) -> list[str]:
-        """The last line, where no newline ended it."""
+        """Return the last line, if it has no newline."""
         last, self._rest = self._rest, ""
         self.shortened += self._cut
         self._cut = False

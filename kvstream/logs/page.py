@@ -1,7 +1,7 @@
-"""The page of a log: its head, and one row for each finding; the same for ``--json``.
+"""The page of a log: its head and a row for each finding; also as a record for ``--json``.
 
-A wide page has a row in one line and what is remarkable in a second one. On a narrow one the
-template comes first, and place and times are in the second line.
+A wide page has the template with place and times in one line, and notes in a second one. A narrow
+page has the template in the first line, and place, times and notes in the second.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from kvstream.logs.unusual import SECTIONS, Finding
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
 NARROW = 120
-"""Columns below which a page is narrow."""
+"""A page with fewer columns is narrow."""
 NEWLINE = "\n"
 BRIEF = 40
-"""Lines of a screen below which a page may have no blank lines and short rows."""
+"""On a screen with fewer lines, a page may have short rows and no blank lines."""
 BRIEF_ORDER = 2
-"""Lines of such a page in which errors are listed in the order of time."""
+"""Maximum number of lines for the errors in order of time on such a page."""
 MORE = 30
-"""Rows that a page offers where it leaves some out."""
+"""Minimum number of rows in the hint how to see more rows."""
 FEWEST = 4
-"""Rows that a page has on the smallest screen."""
+"""Number of rows on the smallest screen."""
 TELLING = 0.1
-"""Share of the lines from which the most frequent value of a variable is named."""
+"""Minimum share of the lines for which the most frequent value of a variable is shown."""
 LONGEST_VALUE = 24
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value."""
 LONGEST_NAME = 40
-"""Characters of the name of a source that are shown, at most a third of the page."""
+"""Maximum number of characters of the name of a source; also at most a third of the page."""
 LEAST_ROOM = 8
-"""Characters for the message in a row that has its place in the same line."""
+"""Minimum number of characters for the message, if the place is in the same line."""
 BETWEEN = "  · "
 _INDENT = " " * 11
 _IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
@@ -46,7 +46,7 @@ _NARROW_INDENT = " " * 8
 
 
 def _shown(text: str, width: int) -> str:
-    """A text without control characters, at most so wide: its middle is left out."""
+    """Return a text without control characters; if it is too wide, without its middle."""
     text = _printable(text)
     if len(text) <= width:
         return text
@@ -59,19 +59,21 @@ def _cut(text: str, width: int) -> str:
 
 
 def _said(text: str) -> str:
-    """A line without the identifiers of requests in brackets in front of it."""
+    """Return a line without the request identifiers in brackets before it."""
     return _IDENTIFIERS.sub("", text.strip(), count=1) or text.strip()
 
 
 def _short(component: str) -> str:
-    """A class without its package."""
+    """Return the name of a class without its package."""
     last = component.rpartition(".")[2]
     return last if component.count(".") > 1 and last[:1].isupper() else component
 
 
 def _values(finding: Finding, room: int) -> str:
-    """The most frequent values of the variables, in percent of the lines; as many as there is room
-    for, first those that tell most. ``~`` stands before a share of only some lines, as an estimate.
+    """Return the most frequent values of the variables, with their share of the lines in percent.
+
+    The largest shares come first, as many as fit into `room`. ``~`` marks a share that is
+    estimated from a part of the lines.
     """
     parts: list[tuple[float, str]] = []
     for variable in finding.variables:
@@ -79,7 +81,7 @@ def _values(finding: Finding, room: int) -> str:
         if variable["place"] in finding.same or not values or not values[0]["value"]:
             continue
         share = values[0]["lines"] / looked_at
-        if share == 1:  # what never changes tells less
+        if share == 1:  # a constant says less
             share, named = 0.0, _shown(values[0]["value"], LONGEST_VALUE)
         elif values[0]["lines"] == 1 or share < TELLING:
             continue
@@ -101,17 +103,17 @@ def _values(finding: Finding, room: int) -> str:
 
 
 def _printable(text: str, instead: str = " ") -> str:
-    """The text with `instead` for each character that a terminal may act on."""
+    """Return the text with `instead` for each unprintable character."""
     return "".join(c if c.isprintable() else instead for c in text)
 
 
 def _count(number: int, what: str) -> str:
-    """``1 line``, ``2,000 lines``."""
+    """Return a count with its noun: ``1 line``, ``2,000 lines``."""
     return f"{number:,} {what}{'s'[: number != 1]}"
 
 
 def head(log: LogSummary, width: int = WIDTH) -> str:
-    """The span of time and the number of lines."""
+    """Return the head of the page: the span of time, the number of lines, and notes."""
     when = Clock(log)
     total = log.total
     levels = ", ".join(
@@ -164,7 +166,7 @@ def page(
     width: int = WIDTH,
     brief: bool = False,
 ) -> str:
-    """The page: at most ``rows`` findings, each in two lines, or three where it is not brief."""
+    """Return the page: at most ``rows`` findings of two lines each, or three if not ``brief``."""
     when = Clock(log)
     made = report(log, rows, news=news)
     lines = [line for part in head(log, width).split("\n") for line in wrap(part, width)]
@@ -187,13 +189,14 @@ def page(
 
 
 def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: int = WIDTH) -> str:
-    """The page with as many rows as there is room for, at most ROWS; with blank lines and whole
-    rows where there is room for these, too.
+    """Return a page with as many rows as fit on a screen, at most ROWS.
+
+    It has blank lines and whole rows if these fit too.
     """
     small = height < BRIEF
     text = ""
     rows, most, tried = FEWEST, ROWS, ROWS
-    while tried > rows:  # few pages: of thousands of templates each takes seconds
+    while tried > rows:  # a binary search: with thousands of templates a page takes seconds
         found = page(log, tried, news=news, width=width, brief=small)
         if found.count("\n") <= height:
             rows, text = tried, found
@@ -208,7 +211,7 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
 
 
 def _left_out(made: Report, templates: int, rows: int) -> str:
-    """What the page does not show, and how to see it."""
+    """Say what the page does not show, and how to see it."""
     names = {"error": "errors", "warning": "warnings", "suspect": "with words of failure"}
     levels = ", ".join(
         f"{count:,} {level if count == 1 and level != 'suspect' else names.get(level, level)}"
@@ -224,14 +227,14 @@ def _left_out(made: Report, templates: int, rows: int) -> str:
 
 
 def _place(line: int, log: LogSummary, width: int) -> str:
-    """The number of a line, and its source where there are several."""
+    """Return the number of a line, with its source if there are several."""
     name, number = log.where(line)
     return f"{_named(name, width)}:{number}" if len(log.sources) > 1 else f"L{number}"
 
 
 def _named(name: str, width: int) -> str:
-    """The name of a source on a page so wide, without control characters: the end of a long one."""
-    name = _printable(name, "?")  # two spaces would end the place
+    """Return the name of a source without control characters; of a long one, only the end."""
+    name = _printable(name, "?")  # not spaces: two spaces end the place
     longest = min(LONGEST_NAME, width // 3)
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
@@ -239,8 +242,9 @@ def _named(name: str, width: int) -> str:
 def _in_order(
     found: list[Finding], log: LogSummary, when: Clock, width: int, most: int | None
 ) -> list[str]:
-    """When each of these errors and warnings begins, by line and component; the first ones, if
-    only so many lines may be used.
+    """Say when each of these errors and warnings begins, in which line and component.
+
+    Leaves out the last ones if they need more than `most` lines.
     """
     parts: dict[tuple[str, str], str] = {}
     for finding in found:
@@ -258,7 +262,7 @@ def _in_order(
 def _row(
     finding: Finding, log: LogSummary, when: Clock, width: int, *, brief: bool = False
 ) -> list[str]:
-    """The lines of a finding: one, if it is a single line of the log on a brief, narrow page."""
+    """Return the lines of a finding: only one for a single log line on a brief, narrow page."""
     place = _place(finding.first_line, log, width)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
@@ -299,7 +303,10 @@ def _row(
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
-    """The same, structured, for ``--json``. Times are seconds since 1970, and ISO 8601 in UTC."""
+    """Return the page as a record for ``--json``.
+
+    Times are seconds since 1970, and ISO 8601 in UTC.
+    """
     made = report(log, rows, news=news)
     findings = []
     for finding in made.findings:
@@ -343,7 +350,7 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
 
 
 def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
-    """When and where an error or warning begins."""
+    """Return when and where an error or warning begins."""
     source, line = log.where(finding.first_line)
     return {
         **_time(finding.low),
@@ -355,10 +362,10 @@ def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
 
 
 def _time(seconds: float | None, name: str = "time") -> dict[str, Any]:
-    """A time as a number and as text."""
+    """Return a time as a number and as text."""
     text = None
     if seconds is not None:
-        with suppress(ValueError, OverflowError, OSError):  # a year that no calendar has
+        with suppress(ValueError, OverflowError, OSError):  # the year is out of range
             unit = "milliseconds" if seconds % 1 else "seconds"
             text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec=unit)
             text = text.replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """Silences of templates and components.
 
-A silence is a gap that the share of all lines makes improbable.
+A silence is a gap that is improbable, given the number of all lines in this time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import pairwise
 from kvstream.logs.summary import Component, Gap, LogSummary, Series
 
 LONGER = 2.5
-"""Times the second longest gap of a component that a silence lasts."""
+"""Minimum length of a silence of a component, as a multiple of its second longest gap."""
 USUAL = 0.6
-"""Share of the buckets of time in which a component writes, or its silence says little."""
+"""Minimum share of the time buckets in which a component writes; otherwise silence says little."""
 LEAST = 30
-"""Lines that are expected meanwhile, at least."""
+"""Minimum number of lines expected during a silence of a component."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Silence:
     end: int | None
     """The bucket of the next line; None: it lasts until the end of the log."""
     expected: float
-    """Lines that were expected meanwhile."""
+    """Number of lines expected in this time."""
 
 
 def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | None:
-    """The most improbable silence of a series; `order` has the buckets of the log."""
+    """Return the most improbable silence of a series; `order` has the buckets of the log."""
     if series.count < 20 or len(order) < 8 or not series.buckets:
-        return None  # or its lines came before any time
+        return None  # no buckets: its lines came before any time
     places = [i for i, b in enumerate(order) if b in series.buckets]
     span = places[-1] - places[0] + 1
     if span < 4 or len(places) < 0.6 * span:
@@ -46,7 +46,7 @@ def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | N
     rate = series.count / max(inside, 1)
     for start, end in gaps:
         length = end - start
-        # What floods the log must not raise what is expected of others.
+        # A flood of other lines must not raise the expected number.
         expected = min(rate * sum(totals[start:end]), length * series.count / len(places))
         if expected < 15 or length < 3 or length < 0.03 * len(order):
             continue
@@ -58,8 +58,9 @@ def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | N
 
 
 def gap_of(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
-    """A silence far longer than any other, however short it is in a long log; and the lines that
-    were expected. A gap without an end lasts until now.
+    """Return a silence that is far longer than any other gap, and the expected number of lines.
+
+    It may be short compared to the log. A gap without an end lasts until now.
     """
     gap, second = series.longest, series.second
     low, high, now = series.first_time, series.high, log.total.high
@@ -73,7 +74,7 @@ def gap_of(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
         gap, second = last, gap.length
     if gap.length < LONGER * second:
         return None
-    # What floods the log must not raise what is expected of others, nor a clock that jumps.
+    # A flood of other lines, or a jump of the clock, must not raise the expected number.
     share = min(gap.lines / max(log.total.count, 1), gap.length / max(now - low, 1.0))
     expected = share * series.count
     return (gap, expected) if expected >= LEAST else None

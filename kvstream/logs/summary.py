@@ -1,12 +1,12 @@
-"""What is counted of a log, in one pass and bounded memory.
+"""Count the templates of a log, in one pass and bounded memory.
 
-Counts, first and last times and levels of the templates and components that are held are exact.
-Where there are more than fit (`capacity`, MOST_COMPONENTS), the one whose last line is the oldest
-leaves; if it comes again, its count begins anew. Values of variables come from a part of the lines
-(the first 16 of a template, then each 17th, or each 67th if a bucket of time has more than 512 of
-them: primes, because logs have periods); reports name how many were looked at. Whether a value is
-the same in all lines is checked in the others, too, by the text around it. Time is cut into buckets
-of one width for all templates; the width doubles when there are too many.
+Counts, first and last times and levels of the held templates and components are exact. If there are
+too many (`capacity`, MOST_COMPONENTS), the one whose last line is the oldest is dropped; if it
+occurs again, its count starts again. Values of variables are read from a part of the lines: the
+first 16 of a template, then every 17th, or every 67th if a time bucket has more than 512 of them.
+The steps are primes, because logs have periods. Reports say how many lines were read. The other
+lines are also checked, by the text around it, for whether a value is the same in all lines. Time is
+divided into buckets of one width for all templates. The width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ from kvstream.logs.templates import (
 )
 
 MOST_BUCKETS = 240
-"""Buckets of time that hold lines."""
+"""Maximum number of time buckets with lines."""
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
-"""Lines of a template whose values are all looked at; the step to line MANY of a bucket of time,
-and behind. Every bucket has its own MANY, so that half a day of months has enough values."""
+"""Number of first lines of a template whose values are all read; then one line per step is read.
+The first step is for the first MANY lines of each time bucket, the second for the others. Each
+bucket has its own MANY, so that half a day in a log of months has enough values."""
 MEASURED = 5
-"""Step of the lines whose quantities are looked at for short changes."""
+"""Step of the lines whose quantities are read for short changes."""
 MOST_VALUES = 32
-"""Different values that are counted of a variable."""
+"""Maximum number of different values counted of a variable."""
 MOST_VARIABLES = 8
-"""Variables of a template whose values are counted."""
+"""Maximum number of variables of a template whose values are counted."""
 MOST_SAME, LONGEST_SAME = 32, 80
-"""Values of a template that may be the same in all lines, and their characters."""
+"""Maximum number of values that may be the same in all lines of a template, and of characters of
+one."""
 MOST_COMPONENTS = 256
-"""Components that are held: those seen last."""
+"""Maximum number of components held: those seen last."""
 EXAMPLE = 400
-"""Characters of an example."""
+"""Maximum number of characters of an example."""
 TRACE_LINES = 12
-"""Lines of a stack trace that stay with the example."""
+"""Maximum number of lines of a stack trace held with the example."""
 JUMP = 60.0
-"""Seconds by which a clock may go back before it is a jump."""
+"""Maximum seconds by which a clock may go back without a jump."""
 RUSH = 60.0
-"""Seconds (lines, in a log without times) whose lines of an error are counted together."""
+"""Seconds (lines, in a log without times) in which the lines of an error are counted together."""
 UNTIMED = 1000
-"""Lines without any time behind which line numbers serve as the clock."""
+"""Number of lines without any time after which line numbers serve as the clock."""
 
 _QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
 
@@ -72,7 +74,7 @@ def _split(rest: str) -> tuple[str, str]:
 
 
 def _add(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]]) -> None:
-    """Add sums to those of their buckets."""
+    """Add the sums of `more` to `means`, bucket by bucket."""
     for bucket, sums in more:
         held = means.get(bucket)
         means[bucket] = (
@@ -81,8 +83,8 @@ def _add(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]])
 
 
 def _reader(message: str, words: tuple[str, ...], values: list[str]) -> ValueReader | None:
-    """A reader of such lines, if it reads the values of this one."""
-    if WILDCARD in message:  # it would be taken for the mark of a value
+    """Return a reader of such lines; None if it does not read the values of this one."""
+    if WILDCARD in message:  # the reader would take it for a value
         return None
     reader = ValueReader(message, words)
     return reader if reader.read(message) == values else None
@@ -102,17 +104,17 @@ class Series:
         self.last_time: float | None = None
         self.low: float | None = None
         self.high: float | None = None
-        """The earliest and the latest time: clocks go back."""
+        """`low` and `high` are the earliest and the latest time, because clocks can go back."""
         self.first_line = 0
         self.last_line = 0
 
     def begin(self, line: int, time: float | None) -> None:
-        """The first line."""
+        """Note the first line."""
         self.first_line = line
         self.first_time = self.low = self.high = time
 
     def merge(self, other: Series) -> None:
-        """Take in what another one counted."""
+        """Add the counts of another series."""
         self.count += other.count
         self.low = min((t for t in (self.low, other.low) if t is not None), default=None)
         self.high = max((t for t in (self.high, other.high) if t is not None), default=None)
@@ -125,19 +127,19 @@ class Series:
 
 @dataclass
 class Variable:
-    """Values that were seen in one place of a template."""
+    """The values in one place of a template."""
 
     values: Counter[str] = field(default_factory=Counter)
     looked_at: int = 0
     other: int = 0
-    """Values that were not counted one by one, because MOST_VALUES others were."""
+    """Number of values that were not counted separately, because MOST_VALUES others were."""
     means: dict[int, list[float]] = field(default_factory=dict)
-    """Of a quantity: lines, and the sums of log(1 + x) and of its square, by bucket."""
+    """For a quantity, by bucket: number of lines, and the sums of log(1 + x) and its square."""
     previous: float | None = None
     rises: int = 0
     unit: str = ""
     swings: Swings | None = None
-    """Of a quantity with a unit or decimals: other numbers may be names."""
+    """For a quantity with a unit or decimals; other numbers may be names."""
 
     def take(self, raw: str, bucket: int | None) -> None:
         """Count a value."""
@@ -163,13 +165,13 @@ class Variable:
         held[2] += size * size
 
     def measure(self, raw: str, at: float) -> None:
-        """Take in a quantity without counting it."""
+        """Add a quantity to the swings without counting it."""
         found = _QUANTITY.match(raw)
         if self.swings is not None and found is not None and len(found.group(1)) <= 9:
             self.swings.take(math.log1p(abs(float(found.group(1)))), at)
 
     def merge(self, other: Variable) -> None:
-        """Take in what another one counted."""
+        """Add the counts of another variable."""
         self.swings = self.swings or other.swings
         self.looked_at += other.looked_at
         self.other += other.other
@@ -184,14 +186,14 @@ class Variable:
 
 @dataclass
 class Gap:
-    """A time in which something wrote one line or none."""
+    """A span of time in which a component wrote at most one line."""
 
     length: float = 0.0
     """Seconds (lines, in a log without times)."""
     lines: int = 0
-    """Lines of the log meanwhile."""
+    """Lines of the log in this time."""
     line: int = 0
-    """The last line before."""
+    """Number of the last line before."""
     start: float | None = None
     end: float | None = None
 
@@ -204,13 +206,13 @@ class Component(Series):
     def __init__(self) -> None:
         super().__init__()
         self.before: tuple[int, float | None] = 0, None
-        """The line before the last one, and its time."""
+        """Number and time of the line before the last one."""
         self.longest = Gap()
         self.second = 0.0
-        """Length of the second longest gap, apart from the longest."""
+        """Length of the second longest gap that does not overlap the longest."""
 
     def gap(self, line: int, time: float | None) -> None:
-        """Note how long ago the line before the last one was: one line does not end a silence."""
+        """Note the time since the line before the last one, as one line does not end a silence."""
         start, since = self.before
         self.before = self.last_line, self.last_time
         if not start:
@@ -228,8 +230,9 @@ class Component(Series):
 
 
 class Rush:
-    """The minute with the most lines of a template: when a burst begins, where buckets of time
-    last hours.
+    """The minute with the most lines of a template.
+
+    It says when a burst begins if time buckets last hours.
     """
 
     __slots__ = ("_lines", "_since", "begin", "lines")
@@ -240,7 +243,7 @@ class Rush:
         self.lines = 0
 
     def take(self, at: float) -> None:
-        """A line at this time (or with this number). A minute begins with a line."""
+        """Count a line at this time (or with this number). A minute begins with a line."""
         if not 0 <= at - self._since < RUSH:
             self._since, self._lines = at, 0
         self._lines += 1
@@ -282,44 +285,46 @@ class Shape(Series):
         self.message = message[:EXAMPLE].strip()
         """The example without its time."""
         self.trace: list[str] = []
-        """Lines that went on from the example."""
+        """Lines that continue the example."""
         self.continued = 0
-        """Lines that went on from lines of this template."""
+        """Number of lines that continue lines of this template."""
         self.components: Counter[str] = Counter()
-        """Lines of the first MOST_VALUES components that wrote such lines."""
+        """Number of lines by component, for the first MOST_VALUES components."""
         self.variables: dict[int, Variable] = {}
-        """By their place among the words."""
+        """Variables by their place among the words."""
         self.same: dict[int, str] = {}
-        """Words with values that have been the same in all lines, by place."""
+        """Values that have been the same in all lines, by place."""
         self.fixed: tuple[str, ...] = ()
         self.end = ""
-        """Text with these words, and the end of a line: one that has both needs no other look."""
+        """`fixed` has the texts with the values of `same`, `end` the end of a line. A line with all
+        of them has the same values."""
         self.odd = 0
-        """Lines without this text that had the same values: their punctuation differs."""
+        """Lines with the same values but without these texts: their punctuation differs."""
         self.words: tuple[str, ...] = ()
-        """The words of the template at the last look; others are new objects."""
+        """The words of the template when it was last read. Changed words are a new object."""
         self.places: list[int] = []
-        """Places of those with ``<*>`` among these words."""
+        """Places of the words with ``<*>``."""
         self.reader: ValueReader | None = None
         self.measured: list[tuple[int, Variable]] = []
-        """Variables with swings, and where the reader has their values."""
+        """Variables with swings, each with the index of its value in the result of the reader."""
         self.rush = Rush() if level in SEVERE else None
-        """Of warnings and errors."""
+        """The minute with most lines, for warnings and errors."""
         self.reported = 0
-        """Lines that a report has covered."""
+        """Number of lines that reports have covered."""
         self.since_time: float | None = None
         self.since_line = 0
-        """Where the first line behind the last report is."""
+        """`since_time` and `since_line` are those of the first line after the last report."""
 
     @property
     def told(self) -> list[str]:
-        """The words of the template, with the values that have been the same in all lines."""
+        """The words of the template, with those values that have been the same in all lines."""
         self._note_words()
         return [self.same.get(place, word) for place, word in enumerate(self.words)]
 
     def _note_words(self) -> None:
-        """Notice that the template has joined another one. Lines with another word than before may
-        have come in its place.
+        """Update the words if the template has changed by joining another one.
+
+        Where a word has changed, earlier lines may have had other words.
         """
         old, new = self.words, self.template.words
         if old is new:
@@ -329,8 +334,9 @@ class Shape(Series):
         self.places = [place for place, word in enumerate(new) if WILDCARD in word]
 
     def _compare(self, values: list[str]) -> None:
-        """Note which values are still the same. A place that becomes a variable later has had
-        others before.
+        """Note which values are still the same in all lines.
+
+        Only the first line adds values: a place that becomes a variable later has had others.
         """
         if self.count == 1:
             first = list(zip(self.places, values, strict=True))[:MOST_SAME]
@@ -341,13 +347,13 @@ class Shape(Series):
                     del self.same[place]
 
     def _fix(self) -> None:
-        """Find the text that lines with the same values have; none if too many lack it."""
+        """Find the texts of lines with the same values; none if too many such lines lack them."""
         self.fixed, self.end = (), ""
         if not self.same or self.odd > ALL_VALUES:
             return
         message = message_of(self.message)
         line = f"\n{self.message}"
-        start = len(line) - len(message) - 1  # with the character before: 1 is no end of 11
+        start = len(line) - len(message) - 1  # include the character before: 11 also ends with 1
         before = line[start : start + 1] if line.endswith(message) else ""
         *texts, end = f"{before}{shown(message, self.told)}".split(WILDCARD)
         if len(self.message) < EXAMPLE:
@@ -358,7 +364,7 @@ class Shape(Series):
         self.fixed = tuple(text for text in texts if any(value in text for value in values))
 
     def check(self, rest: str) -> None:
-        """Notice whether a line that is not looked at has other values."""
+        """Update `same` if a line whose values are not read has other values."""
         for text in self.fixed:
             if text not in rest:
                 break
@@ -376,7 +382,7 @@ class Shape(Series):
         self._fix()
 
     def look(self, rest: str, bucket: int | None) -> None:
-        """Take in the values of a line."""
+        """Read the values of a line."""
         held = len(self.same)
         self._note_words()
         if not self.places:
@@ -410,14 +416,14 @@ class Shape(Series):
             ]
 
     def measure(self, rest: str, at: float) -> None:
-        """Take in the quantities of a line at this time (or line)."""
+        """Add the quantities of a line at this time (or line) to their swings."""
         values = None if self.reader is None else self.reader.read(message_of(rest))
         if values is not None:
             for place, variable in self.measured:
                 variable.measure(values[place].lstrip(), at)
 
     def take_over(self, other: Shape) -> None:
-        """Take in a template that has joined this one."""
+        """Add the counts of a template that has joined this one."""
         if other.first_line < self.first_line:
             self.example, self.message, self.trace = other.example, other.message, other.trace
         super().merge(other)
@@ -443,13 +449,13 @@ class Shape(Series):
 
 
 class LogSummary:
-    """Fed with the text of a log, piece by piece; counts its templates.
+    """Counts the templates of a log, whose text it gets in pieces.
 
-    ``lines`` is the sum of the lines of all templates that are held, of those `forgotten`, of
-    lines that went on from others (`continued`) and of blank lines.
+    ``lines`` is the sum of the lines of all held templates, of `TemplateTree.forgotten`, of lines
+    that continue others (`continued`), and of blank lines.
 
     Args:
-        capacity: most templates held. The least recently seen one leaves.
+        capacity: maximum number of templates held. The least recently seen one is dropped.
     """
 
     def __init__(self, *, capacity: int = 4096) -> None:
@@ -461,49 +467,49 @@ class LogSummary:
             name=component_of,
         )
         self.total = Series()
-        """All lines but those that continue others."""
+        """All lines except blank ones and those that continue others."""
         self.lines = 0
         self.blank = 0
         self.continued = 0
         self.left = 0
-        """Templates that have left."""
+        """Number of templates that were dropped."""
         self.left_levels: Counter[str] = Counter()
-        """Lines of templates that have left, by level."""
+        """Lines of dropped templates, by level."""
         self.components: OrderedDict[str, Component] = OrderedDict()
-        """The one whose last line is the oldest comes first."""
+        """Components, ordered by their last line, oldest first."""
         self.jumped = 0
         """How often the clock goes back within a source."""
         self.first_jump = 0
-        """The first line at which it does."""
+        """Number of the first line at which it goes back."""
         self.overlapped = 0
-        """Sources that begin before the end of the one before."""
+        """Number of sources that begin before the end of the previous one."""
         self.first_overlap = 0
-        """The first line with a time in the first of them."""
+        """Number of the first line with a time in the first of these sources."""
         self.overlapped_source = ""
-        """The name of the source whose end comes later than that line."""
+        """Name of the source that ends later than this line."""
         self.width = 1.0
         """Seconds (lines, in a log without times) of a bucket."""
         self.by_line = False
         """Whether line numbers serve as the clock."""
         self.splitter = LineSplitter()
         self.sources: list[tuple[str, int]] = []
-        """Names of the sources, and the lines before each."""
+        """Names of the sources, and the number of lines before each."""
         self._parser = LineParser()
         self._time: float | None = None
         self._shape: Shape | None = None
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
-        """The source of the last line that had a time."""
+        """Name of the source of the last line with a time."""
 
     @property
     def dated(self) -> bool:
-        """Whether the times name a year."""
+        """Whether the times have a year."""
         return self._parser.dated
 
     @property
     def levels(self) -> Counter[str]:
-        """Lines by level."""
+        """Number of lines by level."""
         lines = Counter(self.left_levels)
         for shape in self.shapes:
             lines[shape.level] += shape.count
@@ -511,26 +517,26 @@ class LogSummary:
 
     @property
     def shapes(self) -> list[Shape]:
-        """What is held of each template."""
+        """The `Shape` of each held template."""
         return [template.data for template in self.tree]
 
     def begin(self, name: str) -> None:
-        """Another source begins."""
+        """Begin another source."""
         self._lines(self.splitter.close())
         self.sources.append((name, self.lines))
         self._shape = None
         self._begins = True
 
     def feed(self, text: str) -> None:
-        """Take in text."""
+        """Read more text of the log."""
         self._lines(self.splitter.feed(text))
 
     def close(self) -> None:
-        """The text has ended: take in the last line."""
+        """Read the last line at the end of the text."""
         self._lines(self.splitter.close())
 
     def where(self, line: int) -> tuple[str, int]:
-        """The source of a line and its number there, from 1."""
+        """Return the source of a line and its number in this source, from 1."""
         name, before = "", 0
         for each, lines in self.sources:
             if lines < line:
@@ -538,12 +544,12 @@ class LogSummary:
         return name, line - before
 
     def mark(self) -> None:
-        """What has been read by now has been reported."""
+        """Mark all lines that were read as reported."""
         for shape in self.shapes:
             shape.reported, shape.since_line, shape.since_time = shape.count, 0, None
 
     def _go_back(self, time: float, number: int) -> None:
-        """Note where the clock goes back, or a source begins before the end of the one before."""
+        """Note if the clock goes back, or if a source begins before the end of the previous one."""
         if self._time is None or time >= self._time - JUMP:
             return
         if self._begins:
@@ -647,7 +653,7 @@ class LogSummary:
             series.buckets[bucket] += 1
 
     def _continue(self, shape: Shape, line: str) -> None:
-        """A line goes on from the line before."""
+        """Count a line that continues the previous one."""
         self.continued += 1
         shape.continued += 1
         if shape.count == 1 and len(shape.trace) < TRACE_LINES:
@@ -656,7 +662,7 @@ class LogSummary:
             shape.level, shape.rush = "error", shape.rush or Rush()
 
     def _widen(self) -> None:
-        """Double the width of the buckets until they are few."""
+        """Double the width of the buckets until there are at most MOST_BUCKETS / 2."""
         while len(self.total.buckets) > MOST_BUCKETS // 2:
             self.width *= 2
             for series in [self.total, *self.components.values(), *self.shapes]:

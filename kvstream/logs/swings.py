@@ -1,9 +1,9 @@
-"""Short changes of a quantity in a long log, in one pass and bounded memory.
+"""Find short changes of a quantity in a long log, in one pass and bounded memory.
 
-The mean of a bucket of time hides what lasts a small part of it. So the means of 16, 64 and 256
-values in a row are compared with all such means before. The highest and the lowest swing away from
-the usual mean are held, with their times; and how far the second one goes, because a quantity that
-swings every night says nothing.
+The mean of a time bucket hides changes that last only a small part of it. So the means of 16, 64
+and 256 consecutive values are compared with all earlier means of this size. The farthest swings up
+and down from the usual mean are held with their times, and also how far the second farthest goes,
+because a quantity that swings every night says nothing.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import math
 from dataclasses import dataclass
 
 SIZES = (16, 64, 256)
-"""Values whose mean is compared."""
+"""Numbers of values in a mean."""
 LEAST = 32
-"""Means before the first swing."""
+"""Number of means before the first swing."""
 AWAY = 3.0
-"""Deviations from the usual mean at which a swing begins and ends."""
+"""Minimum standard deviations between a swing and the usual mean."""
 
 
 @dataclass
 class Swing:
-    """A time in which means are far from the usual one."""
+    """A span of time in which means are far from the usual mean."""
 
     deviations: float = 0.0
-    """How far the farthest mean is away."""
+    """Distance of the farthest mean from the usual one, in standard deviations."""
     mean: float = 0.0
-    """That mean, of log(1 + x)."""
+    """The farthest mean, of log(1 + x)."""
     usual: float = 0.0
     start: float = 0.0
     end: float = 0.0
 
 
 class Means:
-    """The means of so many values in a row, in one direction.
+    """Finds swings in one direction in the means of consecutive values.
 
     Args:
-        size: values of a mean.
+        size: number of values in a mean.
         sign: 1 for swings up, -1 for swings down.
     """
 
@@ -52,10 +52,10 @@ class Means:
         self._now: Swing | None = None
         self.farthest = Swing()
         self.second = 0.0
-        """Deviations of the swing that goes farthest but one."""
+        """Standard deviations of the second farthest swing."""
 
     def take(self, total: float, count: int, start: float, end: float) -> None:
-        """Take in the sum of so many values, and when they were seen."""
+        """Add the sum of `count` values, and the times of the first and the last."""
         if not self._count:
             self._start = start
         self._count += count
@@ -65,7 +65,7 @@ class Means:
         mean = self._sum / self._count
         self._count, self._sum = 0, 0.0
         if self._seen >= LEAST and self._swings(mean, end):
-            return  # it must not hide itself
+            return  # a swing must not change the usual mean
         self._seen += 1
         off = mean - self._mean
         self._mean += off / self._seen
@@ -101,7 +101,7 @@ class Swings:
         self._count, self._sum, self._start = 0, 0.0, 0.0
 
     def take(self, value: float, at: float) -> None:
-        """Take in log(1 + x), and the time (or the line) of it."""
+        """Add a value of log(1 + x) with its time (or line)."""
         if not self._count:
             self._start = at
         self._count += 1
@@ -112,8 +112,8 @@ class Swings:
             self._count, self._sum = 0, 0.0
 
     def farthest(self, least: float, times: float) -> Swing | None:
-        """The largest swing of at least so many deviations, and so many times as far as any other
-        of its size and direction.
+        """Return the largest swing of at least `least` deviations that goes at least `times` as far
+        as any other of its size and direction; None if there is none.
         """
         far = [
             level.farthest

@@ -1,4 +1,4 @@
-"""A paragraph that a model writes about the page of a log, and its check against the page."""
+"""Check the paragraph that a model writes about the page of a log against the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUESTION = (
 NOTHING_LEFT = "The paragraph is left out: no sentence cites a line and agrees with its row."
 MOST_TOKENS = 200
 ROWS_READ = 6
-"""Rows of the page that the model reads."""
+"""Number of rows of the page that the model reads."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
 _ROW = re.compile(r" {0,8}[\d,]+ |\[line \d")
 _INDENTED = " "
@@ -28,15 +28,15 @@ _PARTS = re.compile(r"[:/.$@-]")
 
 
 def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
-    """The sentences that cite rows and agree with them, and the others.
+    """Return the sentences that cite rows and agree with them, and the other sentences.
 
-    A sentence cites a row by the number of its line (``L12``, ``line 12``, ``server.log:12``). Its
-    numbers and names must all stand in the rows that it cites, not elsewhere on the page. A name is
-    a word with a digit, a capital, or a sign such as ``_`` or ``.`` in it; a capital at the
-    beginning of a sentence makes none.
+    A sentence cites a row by its line number (``L12``, ``line 12``, ``server.log:12``). All of its
+    numbers and names must be in the rows that it cites, not elsewhere on the page. A name is a word
+    that contains a digit, a capital, or a sign such as ``_`` or ``.``; a capital at the beginning
+    of a sentence does not count.
 
     Args:
-        paragraph: what the model wrote.
+        paragraph: the text that the model wrote.
         page: the table that it read, made by `page` for 120 columns or more, or lines that begin
             with ``[line 12]``.
     """
@@ -49,8 +49,9 @@ def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
 
 
 def _rows(page: str) -> dict[str, set[str]]:
-    """The terms of each row, by the number of its line. Two rows may have the same one, in two
-    sources.
+    """Return the terms of each row by line number.
+
+    Two rows with the same number, from two sources, are joined.
     """
     texts: list[str] = []
     inside = False
@@ -70,8 +71,8 @@ def _rows(page: str) -> dict[str, set[str]]:
 
 
 def _terms(text: str) -> set[str]:
-    """The numbers and names of a row, parts of names, and numbers without their end: a time
-    without its seconds, an address without its port.
+    """Return the numbers and names of a row, the parts of names, and numbers without their end: a
+    time without its seconds, an address without its port.
     """
     terms: set[str] = set()
     for found in _TERM.finditer(text):
@@ -101,5 +102,5 @@ def _stands(sentence: str, rows: dict[str, set[str]]) -> bool:
 
 
 def _plain(term: str) -> str:
-    """As it is compared: without case, and without commas in numbers."""
+    """Return a term in the form for comparison: without case, and without commas in numbers."""
     return (term.replace(",", "") if term[0].isdigit() else term).casefold()

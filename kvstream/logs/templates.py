@@ -1,20 +1,20 @@
-"""Templates of log lines: which lines have one shape, in bounded memory.
+"""Find the templates of log lines, in bounded memory.
 
-Three steps, each cheaper than the next:
+There are three steps, each cheaper than the next:
 
 1. A line is looked up without its digits, then without long hexadecimal numbers. Most lines equal
    an earlier one in this form.
-2. Values (numbers, addresses, host names, paths, identifiers) become ``<*>``, by one pattern for
-   all logs, and the words are looked up.
+2. Values (numbers, addresses, host names, paths, identifiers) are masked, by one pattern for all
+   logs, and the masked line is looked up.
 3. A fixed-depth tree finds the group of similar lines: He et al., "Drain: An Online Log Parsing
-   Approach with Fixed Depth Tree", ICWS 2017. The tree is descended by the number of words and by
-   the first words; the most similar group of the leaf takes the line, or a new group is made.
+   Approach with Fixed Depth Tree", ICWS 2017. The path in the tree is the number of words and the
+   first words. The most similar group of the leaf takes the line, or a new group does.
 
-Drain makes one template of a group, which joins ``VM started`` and ``VM stopped``. Here a group
-holds several templates: a place is a variable only when `variants` different words were seen
-there, and the templates that differ in this place alone then become one. Groups hold at most
-`capacity` templates together. The least recently seen one leaves, and its lines go to
-`TemplateTree.forgotten`: the sum of all counts is the number of lines.
+Drain has one template per group, which joins ``VM started`` and ``VM stopped``. Here a group holds
+several templates: a place becomes a variable only when `variants` different words were seen there.
+Templates that differ only in this place are then joined. All groups together hold at most
+`capacity` templates. The least recently seen one is dropped, and its lines are added to
+`TemplateTree.forgotten`, so that the sum of all counts is the number of lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Any
 
 WILDCARD = "<*>"
-_MARK = "\0"  # stands for a value until the words are cut
+_MARK = "\0"  # stands for a value until the line is split into words
 _UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
@@ -59,7 +59,7 @@ _VALUE = re.compile(
     """,
     re.VERBOSE,
 )
-_EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
+_EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # an empty value in brackets or after "="
 _TOKEN = re.compile(r"[^\s=:,;()\[\]{}\"'<>|]+")
 _OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 _DIGIT = re.compile(r"\d")
@@ -67,18 +67,18 @@ _DIGITS = b"0123456789"
 _HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
 _LONG_HEX = b"\0" * 12
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
-_KEPT, _MOST_KEPT = 0xF0000, 4094  # private characters that stand for one value each
-_COMMA, _SPACE = "\U000f0ffe", "\U000f0fff"  # and for what is between the values of a list
+_KEPT, _MOST_KEPT = 0xF0000, 4094  # private characters, each of which stands for a value
+_COMMA, _SPACE = "\U000f0ffe", "\U000f0fff"  # and for the separators of the values of a list
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
 _KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
 LONGEST = 4096
-"""Characters of a line that are looked at."""
+"""Maximum number of characters of a line that are used."""
 MOST_WORDS = 256
-"""Words of a line that are looked at."""
+"""Maximum number of words of a line that are used."""
 
 
 class Template:
-    """Lines of one shape."""
+    """The common form of lines."""
 
     __slots__ = ("count", "data", "group", "joined", "key", "number", "words")
 
@@ -88,43 +88,43 @@ class Template:
         self.group = group
         self.key = key
         self.words = key
-        """Words of the shape; ``<*>`` where lines differ."""
+        """Words of the template; ``<*>`` where lines differ."""
         self.count = 0
         self.joined: Template | None = None
-        """The template that has taken this one's lines."""
+        """The template that took over the lines of this one; itself if this one was dropped."""
         self.data: Any = None
-        """What callers hold on to with it."""
+        """Data of the caller."""
 
     @property
     def text(self) -> str:
-        """The words with a space in between."""
+        """The words, joined by spaces."""
         return " ".join(self.words)
 
 
 class _Group:
-    """Similar lines: the words that were seen in each place, and the templates."""
+    """A group of similar lines: the words that were seen in each place, and the templates."""
 
     __slots__ = ("begun", "number", "path", "seen", "templates", "words")
 
     def __init__(self, path: tuple[str, ...], words: list[str], number: int) -> None:
         self.path = path
         self.number = number
-        """Of the groups in the order in which they began."""
+        """Order in which groups were created, from 0."""
         self.begun = tuple(words)
         """The words of the first line."""
         self.words = list(words)
         self.seen: list[set[str] | None] = [None if w == WILDCARD else {w} for w in words]
-        """Words of each place; None where it is a variable."""
+        """Words seen in each place; None for a variable."""
         self.templates: dict[tuple[str, ...], Template] = {}
 
     def key(self, words: list[str]) -> tuple[str, ...]:
-        """The words with ``<*>`` in the places of variables."""
+        """Return the words with ``<*>`` in the places of variables."""
         return tuple(
             WILDCARD if seen is None else w for w, seen in zip(words, self.seen, strict=True)
         )
 
     def similarity(self, words: list[str]) -> float:
-        """Share of the words that fit, from 0 to 1."""
+        """Return the share of the words that match, from 0 to 1."""
         same = 0
         for mine, theirs in zip(self.words, words, strict=True):
             if mine in (theirs, WILDCARD):
@@ -133,8 +133,8 @@ class _Group:
 
 
 class _Leaf:
-    """Groups of lines of one length, found by the words that they have: a log of random words has
-    thousands, and a line is like few of them."""
+    """Groups of lines of one length, indexed by their words: a log of random words has thousands of
+    groups, and a line is similar to few of them."""
 
     __slots__ = ("_by_word", "_open", "groups")
 
@@ -142,10 +142,10 @@ class _Leaf:
         self.groups: dict[int, _Group] = {}
         self._by_word: dict[tuple[int, str], dict[int, _Group]] = {}
         self._open: dict[int, _Group] = {}
-        """Those with variables, which a line without any of their words may belong to."""
+        """Groups with variables, to which a line with none of their words may belong."""
 
     def add(self, group: _Group) -> None:
-        """Take in a new group."""
+        """Add a new group."""
         self.groups[group.number] = group
         for place in enumerate(group.begun):
             self._by_word.setdefault(place, {})[group.number] = group
@@ -153,11 +153,11 @@ class _Leaf:
             self.open(group)
 
     def open(self, group: _Group) -> None:
-        """A place of a group is a variable."""
+        """Note that a place of a group is a variable."""
         self._open[group.number] = group
 
     def remove(self, group: _Group) -> None:
-        """Let a group go."""
+        """Remove a group."""
         del self.groups[group.number]
         self._open.pop(group.number, None)
         for place in enumerate(group.begun):
@@ -167,7 +167,7 @@ class _Leaf:
                 del self._by_word[place]
 
     def like(self, words: list[str], least: float) -> _Group | None:
-        """The group that fits best, at least so well; the oldest one of several."""
+        """Return the most similar group, the oldest of equals; None if all are below `least`."""
         near = dict(self._open)
         for place in enumerate(words):
             near.update(self._by_word.get(place, {}))
@@ -182,15 +182,16 @@ class TemplateTree:
     """Finds the template of each line.
 
     Args:
-        similarity: share of equal words from which a line belongs to a group.
-        depth: words that are looked at on the way down.
-        variants: different words that make a place of a group a variable.
-        children: most branches of a node; further words share the branch ``<*>``.
-        capacity: most templates held.
-        on_evict: called with a template that leaves.
-        on_join: called with a template and one whose lines it takes.
-        split: what of a line keeps templates apart (such as its level), and the message.
-        name: who wrote a line, where it tells.
+        similarity: minimum share of equal words for which a line belongs to a group.
+        depth: number of words in a path of the tree.
+        variants: number of different words that make a place of a group a variable.
+        children: maximum number of branches of a node; other words share the branch ``<*>``.
+        capacity: maximum number of templates held.
+        on_evict: called with a template that is dropped.
+        on_join: called with a template and another one whose lines it takes over.
+        split: returns a part of a line that separates templates (such as its level), and the
+            message.
+        name: returns the component that wrote a line, or None.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class TemplateTree:
         self.children, self.capacity = children, capacity
         self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
-        """Lines of templates that have left."""
+        """Number of lines of dropped templates."""
         self._made = self._begun = 0
         self._leaves: dict[tuple[str, ...], _Leaf] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
@@ -218,7 +219,7 @@ class TemplateTree:
         self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
         self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
         self._has_hex = False
-        """Whether the last line had a long hexadecimal number: then the next one has, too."""
+        """Whether the last line had a long hexadecimal number: then the next one probably has."""
 
     def __iter__(self) -> Iterator[Template]:
         return iter(self._recent)
@@ -231,7 +232,7 @@ class TemplateTree:
         return self.add_named(line)[0]
 
     def add_named(self, line: str) -> tuple[Template, str | None]:
-        """Count a line; its template, and the name of who wrote it."""
+        """Count a line, and return its template and the component that wrote it."""
         raw = line[:LONGEST].encode("utf-8", "replace")
         if self._has_hex:
             self._has_hex = len(raw) > len(raw := _without_long_hex(raw))
@@ -287,8 +288,10 @@ class TemplateTree:
         return template
 
     def _widen(self, group: _Group, words: list[str]) -> bool:
-        """Note new words of a group; join templates where a place has become a variable, and
-        return whether one has."""
+        """Note new words of a group, and return whether a place has become a variable.
+
+        If so, templates that no longer differ are joined.
+        """
         became = False
         for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
             if seen is None or word in seen:
@@ -303,7 +306,7 @@ class TemplateTree:
         return became
 
     def _join(self, group: _Group) -> None:
-        """Make one of the templates of a group that differ no more."""
+        """Join the templates of a group that no longer differ."""
         old, group.templates = group.templates, {}
         for template in old.values():
             template.key = template.words = group.key(list(template.key))
@@ -330,7 +333,7 @@ class TemplateTree:
         return path
 
     def _evict(self) -> None:
-        """Let the least recently seen template go."""
+        """Drop the least recently seen template."""
         old, _ = self._recent.popitem(last=False)
         group = old.group
         del group.templates[old.key]
@@ -345,7 +348,7 @@ class TemplateTree:
 
 
 def _without_long_hex(raw: bytes) -> bytes:
-    """The line without its runs of 12 and more of ``0-9a-f-``: half the time of a pattern."""
+    """Return the line without runs of 12 or more of ``0-9a-f-``, in half the time of a pattern."""
     pieces = raw.translate(_HEX).split(_LONG_HEX)
     if len(pieces) == 1:
         return raw
@@ -358,20 +361,21 @@ def _without_long_hex(raw: bytes) -> bytes:
 
 
 def _plain(message: str) -> str:
-    """What is looked at of a message, without the characters that stand for values here."""
+    """Return the used part of a message, without the characters that stand for values here."""
     text = message[:LONGEST].replace(_MARK, " ")
     return text if text.isascii() else _KEPT_MARK.sub(" ", text)
 
 
 def mask(message: str) -> str:
-    """The message with a NUL in the place of everything that looks like a value."""
+    """Return the message with NUL in place of everything that looks like a value."""
     masked = _VALUE.sub(_MARK, _plain(message))
     return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
 
 
 def values_of(message: str) -> list[str]:
-    """What the message holds in the place of each of its words: values as they were written, and
-    what stands before them if `mask` takes it for one (the space of ``id = 1``).
+    """Return the text of each word of a message, with values as they were written.
+
+    A value includes the text before it if `mask` takes this for a value (the space of ``id = 1``).
     """
     found: list[str] = []
 
@@ -408,7 +412,7 @@ def values_of(message: str) -> list[str]:
 
 
 def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
-    """A line of a template: what stands before each word, with the word, and what is behind all.
+    """Split a line of a template into (text before a word, word) pairs and the text after the last.
 
     The words are those of the template; NUL stands for a value in the text between them.
     """
@@ -416,7 +420,7 @@ def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], s
     parts: list[tuple[str, str]] = []
     at = place = 0
     wild = False
-    between = ""  # values in a row
+    between = ""  # text between adjacent values
     for found in _TOKEN.finditer(masked):
         word = found.group()
         is_value = not word.strip(_MARK) or _DIGIT.search(word) is not None
@@ -435,14 +439,14 @@ def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], s
 
 
 def shown(message: str, words: Sequence[str]) -> str:
-    """A line of a template for people: its punctuation, and ``<*>`` for the variables."""
+    """Return a template for display, with the punctuation of a line and ``<*>`` for variables."""
     parts, tail = pieces(message, words)
     return ("".join(gap + word for gap, word in parts) + tail).replace(_MARK, WILDCARD)
 
 
 class ValueReader:
     """Finds the values of a template by the text between them, in a tenth of the time of
-    `values_of`. Lines with another punctuation than the first one need `values_of`.
+    `values_of`. Lines whose punctuation differs from that of the first one need `values_of`.
 
     Args:
         message: a line of the template.
@@ -456,7 +460,7 @@ class ValueReader:
         text = "".join(gap.replace(_MARK, WILDCARD) + word for gap, word in parts) + tail
         self._first, *between = text.replace(_MARK, WILDCARD).rstrip().split(WILDCARD)
         self._words: list[tuple[int, str, list[str]]] = []
-        """Of each word with values: its first value, and what stands before and behind each."""
+        """For each word with values: index of its first value, text before it and after each."""
         marks = 0
         for gap, word in parts:
             marks += gap.count(_MARK)
@@ -467,11 +471,12 @@ class ValueReader:
         marks += tail.count(_MARK)
         self._between = between
         self._plain = len(self._words) == marks and all(w[1:] == ("", [""]) for w in self._words)
-        """Whether each value is a word of its own."""
+        """Whether each value is a whole word."""
 
     def read(self, message: str) -> list[str] | None:
-        """The words of a line with ``<*>`` in the template, as they were written, or None if the
-        text between the values differs.
+        """Return the words of a line for which the template has ``<*>``, as they were written.
+
+        None if the text between the values differs.
         """
         if not message.startswith(self._first):
             return None
@@ -496,7 +501,7 @@ class ValueReader:
 
 
 def words_of(masked: str) -> list[str]:
-    """The words of a masked message, at most MOST_WORDS; values in a row are one word."""
+    """Return the words of a masked message, at most MOST_WORDS; adjacent values are one word."""
     words: list[str] = []
     for word in _TOKEN.findall(masked)[:MOST_WORDS]:
         if not word.strip(_MARK) or _DIGIT.search(word):

@@ -1,11 +1,11 @@
-"""The lines of a log that a model reads: of lines that repeat, one once in a while.
+"""Thin a log: the model reads only a few of the lines that repeat.
 
-The first lines of each template pass, then the ones whose number is a power of two, and behind
-16,384 one in so many: of 10,000 lines 18. Where a line has a word of a question, eight lines of
-each doubling pass, and one with a number or an identifier of a question always does. What goes on
-from a line (a stack trace) goes with it. The others are counted. Offsets and line numbers stay
-those of the source. All lines are searched for the words of the questions, those that do not pass
-too.
+The first 8 lines of each template pass, then those whose number is a power of two, and after 16,384
+every 16,384th: 18 of 10,000 lines. Of lines with a word of a question, eight pass per doubling of
+the count. A line with a number or an identifier of a question always passes. Lines that continue
+another (a stack trace) pass with it. The others are only counted. Offsets and line numbers stay
+those of the source. All lines are searched for the words of the questions, also those that do not
+pass.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
 
 HEAD = 32 * 1024
-"""Characters of a source by which a log is recognized."""
+"""Number of first characters of a source by which a log is recognized."""
 FIRST = 8
-"""Lines of a template that all pass."""
+"""Number of first lines of a template that all pass."""
 SELDOM = 1 << 14
-"""Of so many lines of a template at least one passes."""
+"""At least one of this many lines of a template passes."""
 PER_ENTRY = 8
-"""Characters for each entry of the budget that pass whole: a log that fits is not thinned."""
+"""Characters per entry of the budget that all pass, so that a log that fits is not thinned."""
 SILENT = 1 << 18
-"""Characters of which nothing passes before a pause is told, so that a reading can be stopped."""
+"""Number of characters that do not pass after which an empty block follows, so that the user can
+stop a reading."""
 _WORD = re.compile(r"[\w.:/@-]*\w")
 _COMMON = frozenset(
     """and are been could did does error errors first for from had happen happened has have how into
@@ -50,9 +51,9 @@ _COMMON = frozenset(
     """.split()  # noqa: SIM905
 )
 _MATCHES = 3
-"""Maximum lines with words of a question that are shown."""
+"""Maximum number of lines with words of a question that are shown."""
 _KINDS = 64
-"""Different sets of these words of which lines are held."""
+"""Maximum number of different sets of these words whose lines are held."""
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
@@ -60,10 +61,10 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str]:
 
 
 class Thinner:
-    """Decides line by line what passes.
+    """Decides line by line which lines pass.
 
     Args:
-        questions: lines that have their words pass more often.
+        questions: lines with words of these pass more often.
     """
 
     def __init__(self, questions: Sequence[str] = ()) -> None:
@@ -81,7 +82,7 @@ class Thinner:
         self._passed = True
 
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
-        """Count a line, and say whether it is to be read."""
+        """Count a line, and return whether it passes."""
         self._seen += 1
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
@@ -108,7 +109,7 @@ class Thinner:
             held.append((source, number, line[:EXAMPLE]))
 
     def matches(self) -> list[tuple[int, int, str]]:
-        """Source, number and text of the lines that have the rarest words of the questions."""
+        """Return source, number and text of the lines with the rarest words of the questions."""
         weights = {
             found: sum(math.log2(2 * self._seen / self._words[word]) for word in found)
             for found in self._lines
@@ -118,13 +119,13 @@ class Thinner:
 
 
 class ThinnedSource:
-    """Sources whose logs are thinned; other texts pass as they are.
+    """Sources whose logs are thinned; other texts pass unchanged.
 
     Holds at most LONGEST_LINE characters of a line and a block.
 
     Args:
-        source: what is thinned.
-        whole: characters at the beginning that pass whole.
+        source: the sources to thin.
+        whole: number of characters at the beginning that all pass.
         questions: as for `Thinner`.
     """
 
@@ -134,7 +135,7 @@ class ThinnedSource:
         self._ahead: list[TextBlock] = []
         self._thinner = Thinner(questions)
         self._number: int | None = None
-        """The source that was looked at last."""
+        """Number of the source whose beginning was examined last."""
         self._begins = False
         self._is_log = False
         self._counts: LineCounts | None = None
@@ -155,7 +156,7 @@ class ThinnedSource:
                 made = self._counted(lines.feed(block, whole=self._whole > 0), lines)
                 yield from made
                 silent = 0 if made else silent + len(block.text)
-                if silent > SILENT:  # whoever waits may want to stop
+                if silent > SILENT:
                     silent = 0
                     yield TextBlock("", block.start + len(block.text), block.source)
             self._whole -= len(block.text)
@@ -163,7 +164,7 @@ class ThinnedSource:
             yield from self._counted(lines.close(whole=self._whole > 0), lines)
 
     def _next(self) -> TextBlock | None:
-        """The next block; looks ahead where a source begins."""
+        """Return the next block. At the beginning of a source, read ahead to examine it."""
         if not self._ahead:
             block = next(self._blocks, None)
             if block is None:
@@ -174,7 +175,7 @@ class ThinnedSource:
         return self._ahead.pop(0)
 
     def _look(self) -> None:
-        """Take in the beginning of a source; returns whether it is a log."""
+        """Read the beginning of a source, and note whether it is a log."""
         self._number, self._begins = self._ahead[0].source, True
         first = [b for b in self._ahead if b.source == self._number]
         held = sum(len(b.text) for b in first)
@@ -192,7 +193,7 @@ class ThinnedSource:
         self._is_log = plain and looks_like_log(text.split("\n"))
 
     def size_hint(self) -> int | None:
-        """None for a log: nobody knows how much of it is read."""
+        """Return the size of the sources in bytes; None for a log, as the part read is unknown."""
         if self._number is None and not self._ahead and self._source.size_hint() is not None:
             block = next(self._blocks, None)
             if block is not None:
@@ -202,7 +203,7 @@ class ThinnedSource:
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """As the sources say."""
+        """As for the sources."""
         return self._source.ends_on_interrupt
 
     def _counted(self, blocks: list[TextBlock], lines: _Lines) -> list[TextBlock]:
@@ -237,12 +238,12 @@ class ThinnedSource:
 
     @property
     def notes(self) -> Sequence[str]:
-        """As the source says."""
+        """Notes of the sources."""
         return self._source.notes
 
     @property
     def line_counts(self) -> LineCounts | None:
-        """Lines of logs, and those that were not read."""
+        """Number of lines of logs, and of those that were not read; None if there is no log."""
         if self._counts is None:
             return None
         names = self._source.names
@@ -251,35 +252,35 @@ class ThinnedSource:
 
 
 class _Lines:
-    """The lines of one source: cut, asked of a thinner, put together again."""
+    """Splits the blocks of one source into lines, and joins the lines that a thinner passes."""
 
     def __init__(self, thinner: Thinner, source: int) -> None:
         self._thinner, self._source = thinner, source
         self._rest = ""
         self._offsets = np.zeros(1, dtype=np.int64)
         self._going: bool | None = None
-        """Whether the line that is being read passes; None: that is not known yet."""
+        """Whether the current line passes; None: not known yet."""
         self._number = 0
         self._left = 0
-        """Lines of the source left out so far."""
+        """Number of lines of the source left out so far."""
         self.seen = 0
         self.left_out = 0
 
     def feed(self, block: TextBlock, *, whole: bool) -> list[TextBlock]:
-        """The lines that end in a block, as far as they pass."""
+        """Return the passing lines that end in a block."""
         offsets = block.offsets()
         if self._rest:
             offsets = np.concatenate([self._offsets[:-1], offsets])
         text = self._rest + block.text
         end = text.rfind("\n") + 1
-        if len(text) - end > LONGEST_LINE:  # no line is held whole, however long
+        if len(text) - end > LONGEST_LINE:  # do not hold more of a long line
             end = len(text)
         made = self._made(text[:end], offsets, whole=whole)
         self._rest, self._offsets = text[end:], offsets[end:]
         return made
 
     def close(self, *, whole: bool) -> list[TextBlock]:
-        """The last line, where no newline ended it."""
+        """Return the last line, if it has no newline and passes."""
         text, self._rest = self._rest, ""
         made = self._made(text, self._offsets, whole=whole)
         self._going = None
@@ -287,7 +288,7 @@ class _Lines:
 
     def _made(self, text: str, offsets: np.ndarray, *, whole: bool) -> list[TextBlock]:
         made: list[TextBlock] = []
-        start = at = 0  # of what passes and is not made yet; of the line
+        start = at = 0  # start of the passing text that is not in a block yet; start of the line
 
         def give(end: int) -> None:
             if end > start:
@@ -318,6 +319,6 @@ class _Lines:
 
 
 def _cut(text: str) -> list[str]:
-    """Lines with their ends; a newline alone ends a line."""
+    """Split text into lines with their ends; only a newline ends a line."""
     *lines, last = text.split("\n")
     return [f"{line}\n" for line in lines] + ([last] if last else [])

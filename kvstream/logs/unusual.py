@@ -1,4 +1,4 @@
-"""What is unusual about a template or a component of a log: a finding, with a score."""
+"""Find what is unusual about a template or a component of a log: a finding with a score."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kvstream.logs.templates import shown
 from kvstream.logs.values import changed_value, variables_of
 
 RARE = 3
-"""Most lines of a template that is rare."""
+"""Maximum number of lines of a rare template."""
 LATE = 0.25
-"""Share of the log before a template, from which it may be new."""
+"""A template may be new if more than this share of the log comes before it."""
 CHANCE = 0.01
-"""Chance at which lines spread over the whole log would all come that late."""
+"""Maximum probability that randomly spread lines would all come so late, for a new template."""
 CAUSE = 5.0
-"""What a rare line before a flood of errors scores; two less before another flood."""
+"""Score of a rare line before a flood of errors; two less before another flood."""
 SEVERITY = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
 """Half of what a level adds to the score."""
 SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
@@ -50,26 +50,26 @@ class Finding:
     last_time: float | None
     low: float | None = None
     high: float | None = None
-    """The earliest and the latest time, where the clock goes back."""
+    """`low` and `high` are the earliest and the latest time, because the clock can go back."""
     example: str = ""
     message: str = ""
     trace: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: list[dict[str, Any]] = field(default_factory=list)
     same: set[int] = field(default_factory=set)
-    """Places of the variables whose only value is in the text."""
+    """Places of the variables with a single value, which is in the text."""
     components: dict[str, int] = field(default_factory=dict)
     score: float = 0.0
     templates: int = 1
-    """Templates of the row; 0: it is about a component."""
+    """Number of templates in the row; 0 if it is about a component."""
     together: tuple[str, int] | None = None
-    """What happens, and in which bucket: findings that share it tell the same, if they begin near
-    each other. A bucket of a log of months lasts hours."""
+    """Kind and bucket of an event. Findings with the same ones are about one event if their `begin`
+    is also near: in a log of months a bucket lasts hours."""
     begin: float = 0.0
-    """When it happens, as exactly as that is known."""
+    """Time of the event, as exactly as it is known."""
 
     def span(self, when: Clock) -> str:
-        """From when to when."""
+        """Format the times of the first and the last line."""
         first, last = when(self.low, self.first_line), when(self.high, self.last_line)
         if self.count == 1 or first == last:
             return first
@@ -78,7 +78,7 @@ class Finding:
 
 @dataclass
 class _Remarks:
-    """What is unusual about a template so far."""
+    """Notes and score of a template, collected while it is examined."""
 
     notes: list[str] = field(default_factory=list)
     score: float = 0.0
@@ -94,7 +94,7 @@ class _Remarks:
 
 
 class Unusual:
-    """Makes the findings of a log. With `news` only about lines behind the last mark."""
+    """Creates the findings of a log. With `news`, only about lines after the last mark."""
 
     def __init__(self, log: LogSummary, shapes: list[Shape], *, news: bool) -> None:
         self.log, self.news, self.when = log, news, Clock(log)
@@ -107,11 +107,11 @@ class Unusual:
         ]
 
     def count(self, shape: Shape) -> int:
-        """Lines of a template; with `news` those behind the last mark."""
+        """Return the number of lines of a template; with `news`, of those after the last mark."""
         return shape.count - (shape.reported if self.news else 0)
 
     def template(self, shape: Shape) -> Finding:
-        """All that is unusual about a template."""
+        """Return the finding with all that is unusual about a template."""
         remarks, rare = _Remarks(), shape.count <= RARE
         self._tell_news(shape, remarks)
         burst = self.bursts[shape.first_line]
@@ -185,7 +185,7 @@ class Unusual:
         silence = silence_of(shape, self.log, self.order)
         if silence is None:
             return
-        # A silence begins with its bucket.
+        # The bucket of its beginning identifies a silence.
         remarks.together = remarks.together or ("silence", silence.start)
         until = "since" if silence.end is None else "from"
         to = "" if silence.end is None else f" to {self.when.bucket(silence.end)}"
@@ -194,7 +194,7 @@ class Unusual:
         remarks.change(note, 2 + min(math.log10(silence.expected), 4))
 
     def _tell_cause(self, shape: Shape, remarks: _Remarks) -> None:
-        """Whether a burst follows that this line may explain."""
+        """Note a burst that follows and that this line may explain."""
         before = burst_after(shape, self.onsets, self.log)
         if before is None:
             return
@@ -205,7 +205,7 @@ class Unusual:
         remarks.score += CAUSE if flood.level in SEVERE else CAUSE - 2
 
     def _section(self, shape: Shape, remarks: _Remarks) -> str:
-        """The section of the finding, and what the section adds to the score."""
+        """Return the section of the finding, and add the part of the score that depends on it."""
         rare = shape.count <= RARE
         if shape.level in SEVERE:
             remarks.score += 2 * SEVERITY[shape.level] + (0.5 if rare else 0)
@@ -220,7 +220,10 @@ class Unusual:
         return SECTIONS[3]
 
     def silent_components(self, found: list[Finding]) -> list[Finding]:
-        """Components that have gone silent, if no template shows it already."""
+        """Return findings about silent components.
+
+        A template that shows the silence of its only component moves to the last section.
+        """
         rows: list[Finding] = []
         for name, series in self.log.components.items():
             silence = silence_of(series, self.log, self.order)
@@ -233,7 +236,7 @@ class Unusual:
                 note = f"silent {until} {self.when(gap.start, gap.line)}{to}"
             else:
                 continue
-            for other in found:  # one row is enough
+            for other in found:  # one row about this silence is enough
                 if (
                     list(other.components) == [name]
                     and other.section == SECTIONS[2]
@@ -254,8 +257,10 @@ def _expected(lines: float) -> str:
 
 
 def _is_new(shape: Shape, log: LogSummary) -> bool:
-    """Whether a template is missing at first: were its lines spread over the whole log, they would
-    hardly all come behind LATE of it. Lines of one bucket count as one.
+    """Return whether a template begins so late that this is hardly by chance.
+
+    If its lines were spread over the whole log, it would be improbable that all come after LATE of
+    it. Lines of one bucket count as one.
     """
     if not shape.buckets:
         return False
@@ -266,5 +271,5 @@ def _is_new(shape: Shape, log: LogSummary) -> bool:
 
 
 def _lateness(shape: Shape, log: LogSummary) -> float:
-    """Where in the log a template is first seen, from 0 to 1."""
+    """Return where in the log a template is first seen, from 0 to 1."""
     return (shape.first_line - 1) / max(log.lines, 1)

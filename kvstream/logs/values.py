@@ -1,6 +1,6 @@
-"""How the quantities in the lines of a template change, and what its variables are called.
+"""Find changes of the quantities in the lines of a template, and name its variables.
 
-A drift is a quantity whose late values lie far from its early ones.
+A quantity drifts if its late values are far from its early ones.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kvstream.logs.swings import Swing
 from kvstream.logs.templates import WILDCARD
 
 ENOUGH_VALUES = 8
-"""Values whose mean is compared with others; buckets with fewer are taken together."""
+"""Minimum number of values in a mean that is compared; buckets with fewer are joined."""
 DEVIATIONS = 6.0
-"""Median deviations of these means from which a short change is told."""
+"""Minimum deviations of a short change from the usual mean."""
 FARTHER = 1.4
-"""Times the second one that a short change goes."""
+"""Minimum distance of a short change, as a multiple of the second farthest one."""
 
 
 def changed_value(
     shape: Shape, place: int, variable: Variable, order: list[int], when: Clock
 ) -> tuple[str, float]:
-    """How a quantity changes, and by how many deviations."""
+    """Describe how a quantity changes, and by how many deviations; ("", 0) if it does not."""
     name = _name(shape, place)
     if (high := _deviation(variable, order)) is not None:
         usual, other, first, last, z = high
@@ -47,7 +47,7 @@ def changed_value(
 
 
 def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] | None:
-    """Early and late mean of a quantity that drifts, and how far apart in deviations."""
+    """Return early and late mean of a quantity that drifts, and their distance in deviations."""
     numbers = sum(int(held[0]) for held in variable.means.values())
     if numbers < 40 or len(variable.means) < 12:
         return None
@@ -70,7 +70,7 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
 
 
 def _swing(variable: Variable) -> Swing | None:
-    """A short change that goes far beyond all others."""
+    """Return a short change that goes far beyond all others; None if there is none."""
     swing = variable.swings and variable.swings.farthest(DEVIATIONS, FARTHER)
     if not swing:
         return None
@@ -79,8 +79,10 @@ def _swing(variable: Variable) -> Swing | None:
 
 
 def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int, int, float] | None:
-    """The usual mean of a quantity and another one that it has for a short while: the values, the
-    first and the last bucket, and how far apart they are in deviations.
+    """Return a short change of the mean of a quantity; None if there is none.
+
+    The result is the usual value, the other value, its first and last bucket, and the distance of
+    the two in deviations.
     """
     points: list[tuple[int, int, float]] = []  # first and last bucket, mean
     begin, numbers, total = 0, 0.0, 0.0
@@ -115,13 +117,13 @@ def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int,
 
 
 def _amount(number: float, unit: str = "") -> str:
-    """A quantity for people, with three digits."""
+    """Format a quantity with three digits."""
     text = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
     return f"{text} {unit}".rstrip()
 
 
 def _name(shape: Shape, place: int) -> str:
-    """What a variable is called: the words before it, if there are any."""
+    """Return the name of a variable: up to two words before it, or ``<*>``."""
     named: list[str] = []
     for word in reversed(shape.template.words[max(place - 2, 0) : place]):
         if WILDCARD in word or not any(c.isalpha() for c in word):
@@ -131,7 +133,7 @@ def _name(shape: Shape, place: int) -> str:
 
 
 def variables_of(shape: Shape) -> list[dict[str, Any]]:
-    """The most frequent values of each variable."""
+    """Return the most frequent values of each variable."""
     rows = []
     for place, variable in sorted(shape.variables.items()):
         top = variable.values.most_common(3)
