@@ -1,4 +1,4 @@
-"""What an answer looked at, against attention written out; and what follows from it."""
+"""Citations of an answer: their weights equal attention computed in full, and their results."""
 
 from __future__ import annotations
 

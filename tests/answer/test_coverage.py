@@ -1,4 +1,4 @@
-"""What is said of how much of a document is left, against counting it token by token."""
+"""Coverage of a document, compared with a count token by token."""
 
 from __future__ import annotations
 

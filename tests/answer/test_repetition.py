@@ -1,4 +1,4 @@
-"""An answer that loops is ended and cut; one that only has much in common with itself is not."""
+"""An answer that loops is stopped and cut; an answer that only resembles itself is not."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ QUESTION = "What is the passkey for the old mill?"
 
 
 def words(text: str) -> list[str]:
-    """Pieces as a tokenizer makes them: words with the space before, each sign alone."""
+    """Split a text as a tokenizer does: words with the space before them, each sign alone."""
     return re.findall(r" ?G(?=ide)|ide|2222| ?\w{1,5}|\s|[^\w\s]", text)
 
 
 def kept(text: str) -> str | None:
-    """The text up to a loop and once through it; None without a loop, wherever it would end."""
+    """Return the text up to and including one round of a loop, or None if there is no loop."""
     names: dict[str, int] = {}
     repetition = Repetition()
     for piece in words(text):
@@ -129,7 +129,7 @@ def test_a_penalty_below_one_is_refused(value: float) -> None:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, session: Session, text: str) -> list[int]:
-    """Makes the model write `text`, over and over; returns its tokens."""
+    """Make the model answer `text`, up to its token limit, and return the tokens of `text`."""
     ids = session.tokenizer.encode(text)
 
     def answer(self: Reader, *args: Any, **more: Any) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The second pass: excerpts, their ranking, and both passes inside one budget."""
+"""The second pass: excerpts, their ranking, and one budget for both passes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_pieces_are_the_text(
     assert all(a.end <= b.start for a, b in itertools.pairwise(cut))
     assert all(piece.end - piece.start <= LENGTH + 4 * MOST_CHARS + 64 for piece in cut)
     said = "".join("".join(piece.text.split()) for piece in cut)
-    # A mark of byte order at the very beginning is no text.
+    # A byte order mark at the beginning does not belong to the text.
     once = "".join(data.decode().removeprefix("\ufeff").split())
     assert said == once * copies
     every = Excerpts(cut, sources.names, sources.bases)
@@ -147,7 +147,7 @@ def test_excerpts_fill_the_room_to_the_last_token_or_until_it_is_enough() -> Non
 
 
 def made_result(**known: Any) -> Result:
-    """A result of zeros but for what is `known`."""
+    """Return a result whose fields are 0, except those in `known`."""
     needed = [f.name for f in fields(Result) if f.default is MISSING]
     zeros: dict[str, Any] = dict.fromkeys(needed, 0)
     return Result(**{**zeros, **known})
@@ -175,7 +175,7 @@ def test_a_long_best_piece_is_read_and_then_it_is_enough(session: Session, tmp_p
 def test_both_passes_stay_in_one_budget(
     session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys of the first pass are given back before any are made for the second."""
+    """The first pass frees its KV cache before the second pass allocates one."""
     made: list[LayerStore] = []
     held: list[int] = []
     first = LayerStore.__init__
@@ -257,7 +257,7 @@ def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Pat
 
 
 def test_a_source_that_lost_its_end_in_between_is_noticed(session: Session, story: Path) -> None:
-    """Though what was chosen is still there."""
+    """The change is noticed although the chosen excerpts are still there."""
     sources = open_sources([str(story)])
     list(sources)
     (record,) = sources.records

@@ -1,4 +1,4 @@
-"""What is said of an answer that may be wrong, and of a refusal after forgetting."""
+"""Warnings about an answer that may be wrong, and about a refusal after eviction."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def remember(session: Session, path: Path, run: RunSettings, *questions: str) ->
 
 
 def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """Put an answer into the mouth of the model."""
+    """Make the model give this answer."""
 
     def write(memory: Memory, tail: Any, repetition: Repetition, *, last: bool) -> Any:
         repetition.tokens += memory.tokenizer.encode(f" {answer}", continuing=True)
@@ -309,7 +309,7 @@ def test_a_refusal_must_be_surer_than_the_limit() -> None:
         choose = make_sampler(RunSettings(), refusal)
         assert choose(logits) == chosen
         assert torch.equal(logits, kept)
-        assert choose(logits) == 3  # later tokens are free
+        assert choose(logits) == 3  # the limit applies only to the first token
     assert make_sampler(RunSettings())(logits) == 3
 
 
@@ -327,7 +327,7 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     assert answered(memory, "Who is the tenant?")[0].answer.startswith("not")
     summary = Request((), EVERYTHING, command="summarize")
     reading = returned(session.read(open_sources([str(lease)]), summary))
-    assert _refusal_limit(reading) is None  # a summary refuses nothing
+    assert _refusal_limit(reading) is None  # the limit applies to questions only
 
 
 def test_the_calibration_is_read_once_for_each_model(
