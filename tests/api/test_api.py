@@ -1,4 +1,4 @@
-"""The Python API: what can be read, what comes back, what is refused."""
+"""The Python API: what it reads, what it returns, what it refuses."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_progress_is_shown_where_it_is_wanted(model, book, capsys, monkeypatch) 
 
 
 def test_options_are_those_of_the_command_line() -> None:
-    """Every shared option of the command line is one of the API, with the same default."""
+    """The API has every shared option of the command line, with the same default."""
 
     @reading_options
     def command(**_: object) -> None: ...

@@ -1,4 +1,4 @@
-"""Values that cannot be: each is an error of kvstream that names its parameter."""
+"""Invalid values: each raises an error of kvstream that names the parameter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_question_is_text(model, memory, tmp_path: Path, question, says: str) 
     refused(lambda: memory.ask(question), says)
     memory.save(tmp_path / "a.kvs")
     refused(lambda: model.memories(tmp_path).answers(question), says)
-    if question is not None:  # there it means a summary
+    if question is not None:  # here None asks for a summary
         refused(lambda: model.plan(text=TEXT, question=question), says)
         refused(lambda: kvstream.ask_each(tmp_path, question, model=model), says)
 
@@ -151,7 +151,7 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
     refused(lambda: kvstream.ask_each(tmp_path, "Who?", model=model, **options), says)
     model.ask(**small, question="Who?", temp=0.5, **options)
     model.ask(**small, question="Who?", top_p=1.0, top_k=0)
-    later = model.read(**small, **options)  # answers may have a temperature of their own
+    later = model.read(**small, **options)  # each answer may set its own temperature
     later.ask("Who?", temp=0.5)
     later.ask("Who?")
     model.read(**small, temp=0.5).ask("Who?", **options)

@@ -1,4 +1,4 @@
-"""``offline=True`` keeps every library from the network, whatever was imported before."""
+"""``offline=True`` keeps every library off the network, whatever was imported before."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Readings as events: shown, stopped, and the same as `read`."""
+"""Readings as events: progress, interrupts, and the same results as `read`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_reading_gives_its_events_and_the_memory_of_read(model) -> None:
 
 @pytest.mark.parametrize("kind", ["log", "iterator"])
 def test_an_interrupt_stops_what_does_not_end_by_itself(model, tmp_path, kind: str) -> None:
-    """A log, of which nobody knows how much is read, and an iterator without an end."""
+    """Two sources of unknown length: a log, which is thinned, and a long iterator."""
     log, steps = tmp_path / "web.log", []
     lines = (f"2026-11-22 03:{i // 60:02d}:{i % 60:02d} INFO {i:x} {i * 79:x}" for i in range(3000))
     log.write_text("\n".join(lines))
@@ -72,7 +72,7 @@ def test_an_interrupt_in_the_last_chunk_loses_nothing_and_says_nothing(model) ->
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_pipe_that_was_interrupted_is_told_in_the_result(model, ends: bool) -> None:
-    """Whether it ends by itself then, as standard input does, or the reading leaves it."""
+    """The pipe either ends on the interrupt, as standard input does, or the reading stops first."""
 
     class Pipe:
         ends_on_interrupt = ends
@@ -129,7 +129,7 @@ def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp
 
 @pytest.mark.parametrize("method", ["truncate", "streaming", "infinipot"])
 def test_a_pipe_that_pauses_is_read_to_its_end_by_every_method(model, method: str) -> None:
-    """The newest tokens of `truncate` are those of the end, not those before a pause."""
+    """`truncate` keeps the newest tokens of the whole pipe, not those before a pause."""
 
     class Pausing:
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_a_reading_that_is_closed_reads_no_more(model, tmp_path) -> None:
         pass
     reading.close()
     del reading
-    for thread in threading.enumerate():  # the one that read ahead
+    for thread in threading.enumerate():  # the thread that reads ahead
         if thread.name == "reading":
             thread.join(10)
     assert threading.active_count() <= before
@@ -194,7 +194,7 @@ def test_each_answer_may_have_a_seed_of_its_own(model) -> None:
 
 
 def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
-    """Not from the last multiple of `checkpoint_every`."""
+    """It resumes where it stopped, not at the last multiple of `checkpoint_every`."""
     text, place, steps = BOOK * 60, tmp_path / "reading.kvs", []
     asked = {"questions": [QUESTION], **SMALL}
     whole = model.read(text=text, **asked)

@@ -1,4 +1,4 @@
-"""The snippets of the README and of the guide run as they stand there."""
+"""The snippets of the README and of the guide run unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_snippets_of_a_page_run_in_their_order(
 
 
 def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:
-    """Built from a copy, since a build writes into the folder; no training code is in it."""
+    """Build in a copy, because a build writes into its folder. The wheel has no training code."""
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
     source = tmp_path / "source"
     source.mkdir()
