@@ -8,13 +8,13 @@ from fakes import FakeSession
 
 @pytest.fixture
 def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
-    """A fresh class of sessions without a model, which the command line opens."""
+    """A fresh session class without a model, which the command line opens."""
 
     class Session(FakeSession):
         pass
 
-    # The class itself stays: modules that are first imported now would keep a fake for good. And
-    # `open` is looked up when it is called, since tests replace it.
+    # Replace only `open`: a module that is first imported now would keep a fake class. The lambda
+    # looks `open` up at the call, because tests replace it.
     monkeypatch.setattr(
         "kvstream.session.session.Session.open", lambda settings: Session.open(settings)
     )

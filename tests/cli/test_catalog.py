@@ -1,4 +1,4 @@
-"""Which models are here and fit, found out without loading them; short names for models."""
+"""Which local models fit in memory, without loading them; short names for models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sizes_are_those_of_the_loaded_model(
     entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
     assert entry.problem is None
     assert entry.kind == model.config.model_type
-    own = list(model.parameters())  # tied ones once, as in the file
+    own = list(model.parameters())  # tied parameters count once, as in the file
     assert entry.parameters == sum(p.numel() for p in own)
     assert entry.weight_bytes == sum(p.nbytes for p in own)
     assert entry.kv_tokens == 2048
@@ -54,14 +54,14 @@ def test_sizes_are_those_of_the_loaded_model(
 
 
 def capacity(session: Session) -> int:
-    """Bytes of the cache that a run with the default budget announces."""
+    """Return the capacity in bytes of the KV cache of a run with the default budget."""
     plan = session.settle(Request(("Who?",)))
     return plan.reader(session.model, RunSettings(), None).cache.capacity_bytes
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU where pocket runs in float32, twice as large as its files say."""
+    """It also holds on a CPU where pocket runs in float32, twice as large as in its files."""
     monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
     session = Session.open(ModelSettings())
     entry = next(catalog.entries(PLENTY, {}))
@@ -74,7 +74,7 @@ def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPat
 def test_the_kv_cache_of_a_gguf_file_is_that_of_a_run(
     kind: str, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the origins of the entries, and in 16 bits where the weights have them."""
+    """The size includes the origins of the entries, and uses 16 bits if the weights do."""
     monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
     path = gguf_files.write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
     entry = catalog._gguf("m", catalog.FILE, path, PLENTY)
@@ -250,7 +250,7 @@ def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
 
 
 def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:
-    """A hub's cache as the hub's library lays it out, with an alias into it."""
+    """The hub cache has the layout of the hub's library, and an alias points into it."""
     snapshot = tmp_path / "hub/models--org--some/snapshots/0123abc"
     models.plain("llama").save_pretrained(snapshot)
     refs = tmp_path / "hub/models--org--some/refs"

@@ -1,4 +1,4 @@
-"""Arguments, options and where their values come from; usage errors."""
+"""Arguments, options, where their values come from, and usage errors."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_usage_errors_are_code_2_and_say_what_would_be_right(
 
 
 def test_a_budget_for_no_model_names_one_that_is_enough(cli, fake_session, book) -> None:
-    """It must not say that all below it are too small: what is, depends on the model."""
+    """The error must not call every smaller budget too small: that depends on the model."""
     for budget in ("10", "64"):
         ran = cli("ask", book, "Q?", "--budget", budget)
         assert ran.code == BudgetError.exit_code
@@ -265,7 +265,7 @@ def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> Non
 def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     found = [*_extras(), Finding("precision", "float32, which is told at length " * 4)]
     monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
-    monkeypatch.setattr("kvstream.cli.commands.doctor._config", lambda: iter(()))  # a path
+    monkeypatch.setattr("kvstream.cli.commands.doctor._config", lambda: iter(()))  # a long path
     lines = cli("doctor").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     extras = {line.split()[2] for line in lines if line.startswith("ok  extra")}
@@ -274,7 +274,7 @@ def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
 
 
 def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
-    """Without loading them: which are tried, and what is said of one that does not load."""
+    """Nothing is loaded here: check which models are tried, and the report of a failed load."""
 
     def load(settings: ModelSettings) -> None:
         if settings.name == "reader":
@@ -385,13 +385,13 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
 
 
 def test_a_method_says_where_it_comes_from(cli) -> None:
-    """A plugin's `source` need not be a paper."""
+    """The `source` of a method need not be a paper."""
     assert "  Source: KeyDiff, section 3\n" in cli("methods", "keydiff").stdout
 
 
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
 def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
-    """Logits divided by what is next to nothing are infinite, and their softmax is nan."""
+    """Logits divided by a tiny temperature are infinite, and their softmax is NaN."""
     monkeypatch.setattr("kvstream.session.session.Session.open", lambda settings: session)
     ran = cli("ask", book, "Where is the key?", "-q", "-n", "2", "--temp", temperature)
     assert ran.code == 0, ran.stderr
@@ -491,7 +491,7 @@ def test_what_is_missing_is_told_before_anything_is_read(
     ],
 )
 def test_words_complete_in_the_shell(monkeypatch, capfd, tmp_path, words, has) -> None:
-    """Also where the config file is wrong: nobody asked for anything yet."""
+    """It also works with a wrong config file, because no command runs yet."""
     from kvstream.cli.app import run
 
     config = tmp_path / "config.toml"

@@ -34,7 +34,7 @@ def story(tmp_path: Path) -> Path:
 
 
 def told(ran, code: int, *says: str) -> None:
-    """The exit code, an empty stdout, one message with these words, and no traceback."""
+    """Check the exit code, an empty stdout, a message with these words, and no traceback."""
     assert ran.code == code, ran.stderr
     assert ran.stdout == ""
     assert "Traceback" not in ran.stderr
@@ -55,7 +55,7 @@ def test_a_directory_without_text(cli, tmp_path) -> None:
 
 
 def test_an_empty_folder_has_skipped_nothing(cli, tmp_path) -> None:
-    """Also among folders for --each; what is hidden or ignored is said where there is some."""
+    """So do folders for --each. The error names hidden and ignored files only if there are any."""
     empty, hidden = tmp_path / "empty", tmp_path / "hidden"
     (empty / "below").mkdir(parents=True)
     (hidden / "CVS").mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_empty_standard_input(cli) -> None:
 
 
 def test_a_text_of_blanks_is_no_text(cli, tmp_path: Path) -> None:
-    """As an empty file: in files and pipes; with --each the other documents are read."""
+    """Files and pipes of blanks count as empty. With --each the other documents are read."""
     blank, other = tmp_path / "blank.txt", tmp_path / "other.txt"
     blank.write_text(" \n\n\t \n")
     other.write_text("Ada hid the letter.\n")
@@ -120,7 +120,7 @@ def test_invalid_utf8_is_counted(cli, tmp_path) -> None:
     ],
 )
 def test_a_single_line_of_50_megabytes(tmp_path, line, warm) -> None:
-    """It is read piece by piece; after a while Ctrl-C, which must still answer."""
+    """The line is read piece by piece. Ctrl-C during the reading must still give an answer."""
     path, stats = tmp_path / "line.txt", tmp_path / "stats.ndjson"
     path.write_bytes(line)
     process = subprocess.Popen(
@@ -250,7 +250,7 @@ def test_dry_run_reads_nothing(cli, story) -> None:
 
 
 def test_memory_that_leaves_no_chunk_names_the_most(cli, story) -> None:
-    """pocket takes no larger budget than that of the first case."""
+    """The first case has the largest budget of pocket, so its error names no larger one."""
     ran = cli("ask", str(story), "Q?", "--keep", "100000")
     assert ran.code == 5
     assert re.search(

@@ -30,7 +30,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def made(story: Path) -> bytes:
-    """A memory file; the fixture `cli` is of a test, and this one of all."""
+    """A memory file for all tests. It calls `run`, because the fixture `cli` is per test."""
     path = story.with_suffix(".kvs")
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = run(["remember", str(story), "-o", str(path), *FEW, "--dtype", "float32"])
@@ -100,7 +100,7 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     before = Path(memory).read_bytes()
     lines = f"{QUESTION}\n\nWho is ill?\n{'Why? ' * 400}\n{QUESTION}".encode()
     ran = cli("chat", "--memory", memory, "--json", "-n", "6", stdin=lines)
-    assert ran.code == 5, ran.stderr  # of the question that does not fit
+    assert ran.code == 5, ran.stderr  # from the question that does not fit
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [a["question"] for a in answers] == [QUESTION, "Who is ill?", QUESTION]
     assert all(a["peak"]["kv_tokens"] <= 300 and a["command"] == "chat" for a in answers)
@@ -111,7 +111,7 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
 
 def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:
     asked = ("chat", "--memory", memory, "-n", "6", "--strict")
-    # What the model says claims nothing.
+    # Count the answer as a claim even if it is a refusal.
     monkeypatch.setattr("kvstream.answer.answering.abstains", lambda answer: False)
     for threshold, code in ((0.0, 0), (1.0, 6)):
         limit = Calibration(0.0, {"mean": 0.1}, threshold)
@@ -161,7 +161,7 @@ def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
 
 
 def test_a_checkpoint_that_is_left_is_told(cli, story, tmp_path, monkeypatch) -> None:
-    """After Ctrl-C, and after an error behind the reading; not where the run is complete."""
+    """stderr names it after Ctrl-C and after an error that follows the reading, not at success."""
     saved = tmp_path / "c.kvs"
     asked = (
         "ask", str(story), QUESTION, *FEW, "--checkpoint", str(saved), "--checkpoint-every", "100",
@@ -213,7 +213,7 @@ def test_a_checkpoint_is_read_once(cli, memory, story, tmp_path, monkeypatch) ->
     with monkeypatch.context() as kept:
         kept.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         assert cli(*more, "-q").code == 0
-    both.write_bytes(Path(memory).read_bytes())  # an older memory: the end has to be written again
+    both.write_bytes(Path(memory).read_bytes())  # older memory: the end is written again
     read: list[Path] = []
     whole = file._whole
     monkeypatch.setattr(file, "_whole", lambda path: read.append(path) or whole(path))
@@ -234,7 +234,7 @@ def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:
 
 
 def asked(cli, memory) -> list[str]:
-    """Results of a chat whose question has bytes that are no text."""
+    """Return the results of a chat whose question has bytes that are not UTF-8."""
     ran = cli("chat", "--memory", memory, "--json", "-n", "2", stdin=b"Who \xff is ill?\n")
     return ran.stdout.splitlines()
 
@@ -318,7 +318,7 @@ def test_a_memory_that_cannot_take_its_name_is_kept_elsewhere(
 
     monkeypatch.setattr(file, "_replace", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for refused in (None, target.parent):  # beside it, then among temporary files
+    for refused in (None, target.parent):  # beside it, then in the folder for temporary files
         ran = cli("remember", str(story), "-o", str(target), "--budget", "400", "--threads", "1")
         assert ran.code == 1
         place = Path(re.search(r"The memory was written to (.*\.kvs) instead", ran.stderr)[1])
@@ -361,7 +361,7 @@ def test_what_files_fix_is_refused_for_a_folder(cli, memory: str, options) -> No
 
 
 def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
-    """`ask`, `merge` and the others load it where it is, unless another one is named."""
+    """`ask`, `merge` and the other commands load the model from there, unless -m names another."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from kvstream.store import pocket
@@ -477,7 +477,7 @@ def test_what_cannot_be_joined_is_named_by_its_files(cli, tmp_path, first, secon
         ran = cli("merge", *pair, "-o", str(tmp_path / "both.kvs"), "-q")
         assert ran.code == 2
         assert says.format(*names) in ran.stderr
-    if "{0} was made for" in says:  # whichever comes first
+    if "{0} was made for" in says:  # in either order
         ran = cli("merge", three, one, "-o", str(tmp_path / "both.kvs"), "-q")
         assert f"Only {one} was made for questions (-Q)" in ran.stderr
 
@@ -517,7 +517,7 @@ def test_sources_of_several_joined_files_are_counted(cli, tmp_path) -> None:
 
 
 def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) -> None:
-    """In processes of their own, which know the file alone: each document is found again."""
+    """The answers run in new processes that know only the file. Each document is found again."""
     for name, sentence in (
         ("mill", "The passkey for the old mill is 48213. "),
         ("harbor", "Winifred Puldesh hid the letter in the harbor. "),
@@ -546,7 +546,7 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) 
 
 
 def test_counts_of_entries_name_those_of_the_prompt(cli, tmp_path) -> None:
-    """Nothing is evicted, so all but the prompt's entries are tokens that were kept."""
+    """Nothing is evicted, so all entries except the prompt's are retained tokens."""
     for name in ("mill", "harbor"):
         (tmp_path / f"{name}.txt").write_text(f"The {name} is old. " * 9)
         ran = cli("remember", str(tmp_path / f"{name}.txt"), "-o", str(tmp_path / name), *FEW)
@@ -563,7 +563,7 @@ def test_counts_of_entries_name_those_of_the_prompt(cli, tmp_path) -> None:
 
 
 def test_a_name_that_is_no_text_is_kept_as_well_as_it_can_be(cli, story, tmp_path) -> None:
-    """In the memory file and in a checkpoint, which is taken up by it."""
+    """The name is valid UTF-8 in the memory file, and --each writes a memory of the file too."""
     odd = tmp_path / "caf\udce9.txt"
     try:
         odd.write_bytes(story.read_bytes())

@@ -90,7 +90,7 @@ def test_a_killed_sample_leaves_no_temporary_file(tmp_path: Path, end: int) -> N
         process.send_signal(end)
         _, stderr = process.communicate(timeout=60)
     finally:
-        process.kill()  # it would fill the disk
+        process.kill()  # otherwise it fills the disk
     assert process.returncode == 128 + end
     assert stderr == "Terminated.\n"
     assert not list(tmp_path.iterdir())

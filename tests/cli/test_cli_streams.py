@@ -43,7 +43,7 @@ def on_terminal(
     before: Sequence[str] = (),
     **env: str,
 ) -> str:
-    """What a terminal is sent by a run; a stream that is not on it goes nowhere."""
+    """Return what a run sends to a terminal. A stream that is not on it is discarded."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*before, *PROGRAM, *arguments],
@@ -326,7 +326,7 @@ def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, c
     shown = on_terminal(*command, book, "Q?", before=piped, FAKE="pause=0.05")
     panel, answer = shown.index("budget 1,024 entries"), shown.index("It is 51234.")
     assert panel < answer
-    # The panel is drawn by going up over what stands there.
+    # The panel moves the cursor up and draws over what is there.
     assert "\x1b[1A" in shown[panel:answer]
     assert "\x1b[1A" not in shown[answer:]
 
@@ -438,7 +438,7 @@ def test_ctrl_c_ends_the_wait_for_standard_input() -> None:
 def test_ctrl_c_before_anything_was_read() -> None:
     process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True")
     wait_for(process, "budget")
-    time.sleep(0.5)  # until that line is written to its end
+    time.sleep(0.5)  # until that line is complete
     process.send_signal(signal.SIGINT)
     wait_for(process, "answering from what was read")
     assert process.wait(30) == 130
@@ -471,7 +471,7 @@ def test_a_signal_before_a_command_begins_ends_in_words() -> None:
     ("name", "code", "says"), [("SIGINT", 130, "Interrupted."), ("SIGTERM", 143, "Terminated.")]
 )
 def test_a_signal_within_an_import_closes_what_is_open_and_ends(tmp_path, name, code, says) -> None:
-    """The import of torch takes half a minute on a machine that is busy."""
+    """An import can take long: that of torch takes half a minute on a busy machine."""
     (tmp_path / "slow.py").write_text(
         f"import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(20)\n"
     )
@@ -491,7 +491,7 @@ def test_a_signal_within_an_import_closes_what_is_open_and_ends(tmp_path, name, 
 
 
 def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
-    """Raised inside torch's import it would abort the process."""
+    """KeyboardInterrupt inside the import of torch would abort the process."""
     (tmp_path / "slow.py").write_text(
         "import os, signal, time\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -515,7 +515,7 @@ def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
     assert ran.stdout == "imported\n", ran.stderr
 
 
-# What is written to ---------------------------------------------------------------------------
+# Output files ---------------------------------------------------------------------------------
 
 
 def in_shell(command: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -612,7 +612,7 @@ def test_an_answer_that_cannot_get_its_name_is_printed(
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
 
 
-# What is read from ----------------------------------------------------------------------------
+# Input ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

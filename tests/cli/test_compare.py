@@ -1,4 +1,4 @@
-"""Several methods side by side: one model load, the same text for each, a row for each."""
+"""`compare`: the model is loaded once, and each method reads the same text and gets a row."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_can_be_read_once_is_replayed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every method reads all of it, and what is cited has the name that was typed."""
+    """Every method reads the whole source, and citations have the name that was typed."""
 
     def write(where: int | str, data: bytes) -> None:
         with open(where, "wb") as file:

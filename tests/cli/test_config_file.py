@@ -1,4 +1,4 @@
-"""The config file: every value is checked against the type of its option, and errors say where."""
+"""The config file: values are checked against the types of their options; errors say where."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = [p for p in ask.command.params if isinstance(p, click.Option) and p.ex
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Writes the config file; relative names in it are those of an empty folder."""
+    """Return a function that writes the config file, and move to an empty folder."""
 
     def to_file(text: str) -> Path:
         path.write_text(text)
@@ -108,7 +108,7 @@ def test_a_home_that_nobody_has_is_a_model_that_is_not_there(kvstream, write) ->
 
 @pytest.mark.parametrize("each", [[], ["--each"]])
 def test_options_of_sampling_may_wait_for_a_temperature(cli, write, tmp_path, each) -> None:
-    """What the config file has for other commands is no error at temperature 0."""
+    """top-p and top-k from the config file are not an error at temperature 0."""
     write("top-p = 0.5\ntop-k = 3\n")
     book = tmp_path / "book.txt"
     book.write_text("Ada hid the letter.\n")

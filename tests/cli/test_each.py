@@ -1,4 +1,4 @@
-"""--each on the command line: what is printed, what is refused, how it ends."""
+"""--each on the command line: output, errors and how a run ends."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_empty_folder(tmp_path: Path, cli: Callable[..., Any]) -> None:
 
 
 def test_without_ray_it_is_said_at_once_what_to_install(letters: Path, tmp_path: Path) -> None:
-    """Within a second of processor time, and nothing heavy is loaded."""
+    """The error comes within a second of CPU time, without loading torch or Ray."""
     code = (
         "import sys, importlib.util as u\n"
         "find = u.find_spec\n"
@@ -175,7 +175,7 @@ def test_help_and_single_runs_import_nothing_of_ray(letters: Path) -> None:
 
 
 class TestAddresses:
-    """An address without Ray: a clear error, and long before ten seconds."""
+    """An address where no Ray runs: a clear error, long before ten seconds."""
 
     @pytest.fixture(autouse=True)
     def _ray(self) -> None:
@@ -219,7 +219,7 @@ class TestAddresses:
         assert _of_this_machine() == "host:6379"
 
     def test_another_version_of_ray(self) -> None:
-        """What Ray itself says of it, in words that say what to do."""
+        """The error of Ray becomes a message that says what to do."""
         from kvstream.collection.cluster import _refused
 
         told = _refused(
@@ -325,7 +325,7 @@ def test_the_panel_counts_and_fits() -> None:
 
 
 def test_the_panel_grows_within_a_document() -> None:
-    """And it says how long the first one takes; the bar never goes beyond its end."""
+    """It also shows how long the first document takes. The bar never passes its end."""
     now = [0.0]
     tally = Tally(lambda: now[0])
     tally.add(CollectionStarted(2, 400, 1))

@@ -1,4 +1,4 @@
-"""Under a limit of address space the program ends in words, whatever libraries do."""
+"""Under a limit of address space the program ends with a message, whatever libraries do."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def started(work: str, arguments: str = "[]", limit: int = LIMIT) -> subprocess.
     [
         ("os.abort()", 5),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 5),
-        ("os._exit(127)", 5),  # what the C library and OpenMP do
+        ("os._exit(127)", 5),  # as the C library and OpenMP exit
         ("os._exit(1)", 5),
         ("return 0", 0),
         ("return 4", 4),
         ("sys.exit(143)", 143),
-        ("os._exit(143)", 143),  # told to end while libraries are imported
+        ("os._exit(143)", 143),  # terminated while libraries are imported
         ("os.kill(os.getpid(), signal.SIGKILL)", 137),
     ],
 )

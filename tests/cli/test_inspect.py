@@ -1,4 +1,4 @@
-"""`kvstream inspect`: what it says of a memory file is what the run that wrote it said."""
+"""`kvstream inspect` reports the same of a memory file as the run that wrote it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = "It rained all day. " * 90 + "The passkey for the old mill is 48213. "
 
 @pytest.fixture
 def written(cli, tmp_path_factory):
-    """A folder with two memory files, and what `remember --json` said of each."""
+    """A folder with two memory files, and the output of `remember --json` for each."""
     folder = tmp_path_factory.mktemp("inspected")
     (folder / "mill.txt").write_text(TEXT)
     said = {}

@@ -1,4 +1,4 @@
-"""``kvstream methods train|measure``: of every method that learns something."""
+"""``kvstream methods train|measure``, for every method that learns something."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_training(
 
 
 def test_a_folder_that_lacks_texts_is_told_before_the_model_is_loaded(cli, tmp_path: Path) -> None:
-    """Books of one side of the split alone, then of both, and no questions."""
+    """First the folder has books of only one side of the split, then of both but no questions."""
     books = tmp_path / "books"
     books.mkdir()
     names = sorted(map(str, range(40)), key=is_heldout, reverse=True)

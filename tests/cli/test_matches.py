@@ -1,4 +1,4 @@
-"""The lines of a log that have words of a question, named where the answer is a refusal."""
+"""After a refusal, stderr names the log lines that contain words of the question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--preset paper and --start: the papers' settings by one option, and what the user types wins."""
+"""--preset paper and --start: settings of the papers, which typed options override."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAPERS = {
     "streaming": ({}, "linear", "decremental"),
     "append": ({}, "linear", "fixed"),
 }
-"""Some settings as the papers have them, and the schedule; the last three are IMDC's."""
+"""Some settings of the papers, growth and chunk; the last three schedules are IMDC's."""
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_the_user_sets_wins(
     assert run.method_settings["alpha"] == "0.25"
     assert run.method_settings["shared"] == "0"
     assert (run.growth, run.chunk, run.start) == ("sqrt", "fixed", 7)
-    # A default that is typed is typed all the same.
+    # A typed value overrides the preset even if it is the default.
     assert cli("ask", book, "Q?", "-q", "--preset", "paper", "--schedule", "linear").code == 0
     assert fake_session.last.run.growth == "linear"
 
@@ -146,7 +146,7 @@ def test_another_start_is_refused(cli: Callable[..., Any], book: str, typed: str
 
 @pytest.mark.parametrize(("start", "peak"), [(None, 894), ("paper", 768), (256, 894), (8, 768)])
 def test_the_peak_of_linear_growth(session: Session, start: int | str | None, peak: int) -> None:
-    """An average chunk and an m_max of 512: 1,024 entries with fixed memory (eqs. 5 and 6)."""
+    """Average chunk and m_max are 512; fixed memory would need 1,024 entries (eqs. 5 and 6)."""
     run = RunSettings(
         Budget(tokens=1400), "streaming", keep=512, chunk_size=512, start=start, max_tokens=4
     )

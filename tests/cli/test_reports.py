@@ -1,4 +1,4 @@
-"""``--report``: which commands write a page, what is refused, and a log drawn over time."""
+"""``--report``: which commands write a page, what they refuse, and the timeline of a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = datetime(2026, 11, 22, 3)
 
 
 def log_text(lines: int = 3000) -> str:
-    """A line each second, and a burst of errors."""
+    """Return a log with a line each second and a burst of errors."""
     made = []
     for second in range(lines):
         when = START + timedelta(seconds=second)
@@ -45,7 +45,7 @@ def test_a_log_is_drawn_over_time() -> None:
     assert len(bars) <= log_pages.BARS
     ((text, words, bars),) = lines["Errors and warnings"].rows
     assert (words, "was not saved" in text) == ("300 error", True)
-    # Nearly all of them in the minute of the burst, which is 40% of the way.
+    # The errors are in the minute of the burst, at 40% of the log.
     highest = max(bars, key=lambda bar: bar[2])
     assert highest[2] == 1.0
     assert highest[0] <= 1230 / 2999 <= highest[1]
@@ -53,11 +53,11 @@ def test_a_log_is_drawn_over_time() -> None:
     ((_, _, bars),) = lines["Most lines"].rows
     assert bars[0][0] == 0.0
     assert bars[-1][1] == 1.0
-    assert min(height for _, _, height in bars[1:-1]) > 0.8  # even, as the lines are
+    assert min(height for _, _, height in bars[1:-1]) > 0.8  # even, like the lines
 
 
 def test_bars_are_the_counts_of_the_lines() -> None:
-    """Against a slow count of the lines of the log."""
+    """Compare with a slow count of the lines of the log."""
     text = log_text(400)
     log = summary(text)
     axis = log_pages._Axis.of(log)

@@ -1,4 +1,4 @@
-"""--shards on the command line: what is printed and what is refused."""
+"""--shards on the command line: output and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compare prints: a block a question, lines that fit, marks on doubtful answers, CSV."""
+"""Output of compare: a block per question, lines that fit, marks on doubtful answers, CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_line_fits_and_nothing_is_lost(cli, asked, monkeypatch, width) -> 
     words = " ".join(ran.stdout.split())
     for question in QUESTIONS:
         assert words.count(f"Question: {question}") == 1
-    # In narrow columns lines of an answer are broken, and nothing else comes between.
+    # Narrow columns break an answer into lines, with nothing else between them.
     assert words.replace("infinipot", "").count(LONG) == 6
     for method in ("infinipot", "streaming", "pyramidkv"):
         assert words.count(method) == 3, "one answer to each question, and its figures"
@@ -60,7 +60,7 @@ def test_a_doubtful_answer_is_marked(cli, asked, fake_session, monkeypatch) -> N
 
 
 def test_a_warning_names_its_method_and_question(cli, asked, fake_session, monkeypatch) -> None:
-    """One that comes within the answer does not count as one of the text."""
+    """A warning during the answer does not count as a warning about the text."""
     import dataclasses
 
     from kvstream.events import Answered, Notice

@@ -1,4 +1,4 @@
-"""``kvstream summarize`` on logs: recognized, in order, without a model."""
+"""``kvstream summarize`` on logs: it recognizes and orders them and needs no model."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_rotated_logs_are_read_in_the_order_of_their_times(tmp_path) -> None:
 
 
 def test_an_empty_log_leaves_the_order_and_the_lines_of_the_others(cli, tmp_path) -> None:
-    """Lines of many blocks, and an empty log first and between."""
+    """One log has many blocks; empty logs come first and between the others."""
     (tmp_path / "b.log").write_text("")
     (tmp_path / "d.log").write_text("")
     (tmp_path / "c.log").write_text(lines(1))
@@ -118,7 +118,7 @@ def test_an_empty_log_leaves_the_order_and_the_lines_of_the_others(cli, tmp_path
 
 
 def test_a_source_begins_once_and_behind_the_end_of_the_line_before(monkeypatch, cli, log) -> None:
-    """A followed log pauses before its first text."""
+    """A followed log gives an empty block before its first text."""
     blocks = [(0, "2024-05-01 12:00:00 INFO a: x"), (1, ""), (0, "\n"), (1, "")]
     blocks += [(1, "2024-05-01 12:00:01 ERROR b: y\n"), (1, "2024-05-01 12:00:02 INFO a: x\n")]
     monkeypatch.setattr(logs, "_pieces", lambda sources: iter(blocks))
@@ -138,7 +138,7 @@ def test_what_is_skipped_in_a_folder_of_logs_is_told(cli, tmp_path) -> None:
     assert f"Skipped in {tmp_path}: 1 × binary file, 1 × damaged file." in ran.stderr
     assert "the clock goes back" not in ran.stdout
     packed = bytearray(gzip.compress(lines(3, 60).encode() * 100))
-    packed[-8] ^= 1  # a wrong sum shows only at the end
+    packed[-8] ^= 1  # the wrong checksum shows only at the end
     (tmp_path / "d.gz").write_bytes(packed)
     ran = cli("summarize", str(tmp_path))
     assert ran.code == 0
@@ -232,7 +232,7 @@ def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
             assert ran.stdout is not None
             assert "20 lines so far. A report every 1 s if" in ran.stderr.readline()
             assert ran.stdout.readline().startswith("20 lines, ")
-            time.sleep(0.5)  # until the page is printed to its end
+            time.sleep(0.5)  # until the page is complete
             ran.send_signal(signal.SIGINT)
             _, err = ran.communicate(timeout=30)
         finally:
@@ -313,7 +313,7 @@ def test_a_dry_run_of_a_log_says_that_no_model_reads_it(cli, fake_session, log, 
 
 
 def test_blank_lines_alone_are_no_log(cli, tmp_path) -> None:
-    """The same error as without --as log; a log that is followed may be blank so far."""
+    """The error is the same with and without --as log. A blank file beside a log is no error."""
     blank, output = tmp_path / "blank.log", tmp_path / "page.txt"
     blank.write_text("\n \n\n\t\n")
     told = [
