@@ -1,4 +1,4 @@
-"""What is asked of a cluster, without one."""
+"""Questions to a cluster, without a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cluster(alive: bool, port: int) -> Any:
 
 
 def test_a_machine_is_lost_before_ray_says_so() -> None:
-    """Ray calls it alive for some seconds more; nothing listens there any longer."""
+    """Ray reports the machine alive for some more seconds, but nothing listens there."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert not is_lost(cluster(True, port), "a")

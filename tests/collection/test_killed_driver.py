@@ -1,4 +1,4 @@
-"""The program itself is killed while its workers read: the same command goes on."""
+"""The program is killed while its workers read; the same command then continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which memory a question is about: by words, by likelihood, and with broken files."""
+"""Find the memory that a question is about: by words, by likelihood, with broken files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def made(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """The memories of a test alone, which may break them."""
+    """A copy of the memories, which the test may damage."""
     return shutil.copytree(made, tmp_path / "memories")
 
 
@@ -149,7 +149,7 @@ def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> 
 
 
 NESTED = b"[" * 200_000
-"""Deeper than any parser follows."""
+"""Nested deeper than any parser follows."""
 
 
 @pytest.mark.parametrize(

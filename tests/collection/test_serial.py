@@ -1,4 +1,4 @@
-"""Many documents in this process: what is read, what fails, what a later run finds."""
+"""Many documents in one process: what it reads, what fails, what a later run reuses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_second_run_reads_only_what_is_missing(
     assert not any(o.present for o in first)
     assert sorted(o.file for o in first) == sorted(str(p) for p in into.iterdir())
     Path(first[1].file).unlink()
-    Path(first[2].file).write_text('{"document"')  # cut short by something else
+    Path(first[2].file).write_text('{"document"')  # another program truncated it
     (letters / "Ada.txt").write_text("Dora hid the letter under the third stone.\n" * 5)
     begun: list[str] = []
     again = ask(
@@ -159,7 +159,7 @@ def test_a_full_disk_loses_no_answer(
     (failed,) = [o for o in found if isinstance(o, DocumentFailed)]
     assert "No space left" in failed.reason
     assert "Berta" in failed.records[0]["answer"]
-    assert len(list(into.iterdir())) == 2  # and nothing half-written
+    assert len(list(into.iterdir())) == 2  # and no partial file
     monkeypatch.undo()
     assert [o.present for o in ask(letters, model, into=into)] == [True, False, True]
 
@@ -228,7 +228,7 @@ def test_a_name_that_is_no_text_has_a_result_too(tmp_path: Path) -> None:
 
 
 def test_every_option_of_a_result_is_in_its_name() -> None:
-    """Or a run with another option would take the old result for its own."""
+    """Otherwise a run with another option would reuse the old result."""
 
     def settings(request: Request) -> str:
         return Job(ModelSettings(), (Part("infinipot", request),)).settings

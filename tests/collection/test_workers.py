@@ -1,6 +1,7 @@
-"""Ray's workers: three machines in one, which lose workers and machines; results stay the same.
+"""Ray's workers on three simulated machines: lost workers and machines change no result.
 
-The readers are stand-ins whose results follow from the text; the last test reads with pocket.
+Most readers are stand-ins whose results depend only on the text. The tests with a `session` read
+with pocket.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
-# One process runs them all: every other one would start a cluster of its own.
+# One process runs all these tests, because each process would start its own cluster.
 pytestmark = pytest.mark.xdist_group("ray")
 MACHINES = 2
-"""Beside the head, which is never lost."""
+"""Number of machines besides the head, which is never lost."""
 HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
              "health_check_failure_threshold": 3}  # fmt: skip
 NO_SPARE = {"prestart_worker_first_driver": False, "enable_worker_prestart": False}
-"""Ray would start processes before anybody asks for one."""
+"""Settings that stop Ray from starting processes before a task needs them."""
 
 
 class Machines:
-    """Three nodes of a cluster on this machine, each with room for one worker."""
+    """A cluster of three nodes on this machine, each with room for one worker."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -66,12 +67,12 @@ class Machines:
         ray.cloudpickle.register_pickle_by_value(standin)
 
     def lose(self) -> None:
-        """One of the others ends as if its plug was pulled."""
+        """Stop one of the other nodes at once, as in a power failure."""
         if self.others:
             self.cluster.remove_node(self.others.pop(), allow_graceful=False)
 
     def mend(self) -> None:
-        """All are there again."""
+        """Start the lost nodes again."""
         while len(self.others) < MACHINES:
             self.others.append(self.cluster.add_node(**self.each))
 
@@ -131,7 +132,7 @@ def answers(outcomes: list[Outcome]) -> dict[str, str]:
 
 
 class Killer:
-    """Kills workers and machines while documents are read, no document's worker twice."""
+    """Kill workers and machines during the reading, but the worker of a document only once."""
 
     def __init__(self, machines: Machines, seed: int) -> None:
         self.machines, self.random = machines, random.Random(seed)
@@ -207,7 +208,7 @@ def test_a_document_that_ends_two_workers_is_put_aside(machines: Machines, texts
 def test_a_killed_reading_of_pocket_gives_the_memories_of_one_process(
     machines: Machines, texts: Path, tmp_path: Path, session: Session
 ) -> None:
-    """Content digests are equal; only the times of reading and writing differ."""
+    """The content digests are equal; only the times of reading and writing differ."""
     for number, path in enumerate(sorted(texts.iterdir())):
         path.unlink()
         if number < 3:
@@ -236,7 +237,7 @@ def test_a_killed_reading_of_pocket_gives_the_memories_of_one_process(
 def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
     machines: Machines, tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their paths are relative, and workers run elsewhere."""
+    """The paths are relative, and the workers run in another folder."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("".join(generate(tokens=1200, seed=1)))
     what = job(tmp_path)
@@ -252,7 +253,7 @@ def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
 
 @pytest.fixture
 def auto(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``auto``, which finds these machines, whatever clusters come and go beside them."""
+    """The address ``auto``, which finds these machines whatever other clusters are running."""
     monkeypatch.setenv("RAY_ADDRESS", machines.cluster.address)
     return "auto"
 
@@ -260,7 +261,7 @@ def auto(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_documents_travel_to_machines_that_have_not_the_files(
     auto: str, texts: Path, tmp_path: Path
 ) -> None:
-    """Their path leads to another text there: known by its digest, and the bytes are sent."""
+    """The path leads to another text there. The digest shows it, and the bytes are sent."""
     outcomes = read(job(), texts, reader=standin.Elsewhere, workers=1, address=auto)
     assert answers(outcomes) == expected(texts)
 
