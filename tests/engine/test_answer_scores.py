@@ -1,4 +1,4 @@
-"""Methods that add up attention go on adding while memory may be compressed for an answer."""
+"""Methods that sum attention keep summing while an answer may evict entries from memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = [H2O(), BumbleBee(recent=4), Cascade(run=1, contest="attention", gamma
 
 
 def read(method: Method) -> Reader:
-    """A tiny model that has read 300 tokens under a budget of 200."""
+    """Return a reader with a tiny model that has read 300 tokens under a budget of 200."""
     sizes = BudgetSplit(budget=BUDGET, prompt=PROMPT, catalyst=0, question=QUESTION, answer=8)
     reader = Reader(
         bounded("llama"), method, RunSettings(keep=120), sizes, tokens(PROMPT, 1), (), 300
@@ -44,12 +44,12 @@ def ask(reader: Reader, count: int, **how: bool) -> list[int]:
 
 
 def scores(reader: Reader) -> list[Tensor]:
-    """Of every layer, [K, n]."""
+    """Return the scores of every layer, [K, n]."""
     return [next(iter(s.state.values()))[:, : s.used].clone() for s in reader.compressible]
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, store: LayerStore) -> list[tuple[Any, Any]]:
-    """What a layer measures from now on: attention by rows, and by columns."""
+    """Return a list that collects what a layer measures: attention by rows and by columns."""
     seen: list[tuple[Any, Any]] = []
     measured = LayerStore.measured
 
@@ -64,7 +64,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: LayerStore) -> list[tuple[An
 
 @dataclass(frozen=True)
 class Noting(H2O):
-    """Notes the attention that is shown to `select`."""
+    """H2O that records the attention which `select` receives."""
 
     shown: ClassVar[list[Tensor]] = []
 
@@ -76,7 +76,7 @@ class Noting(H2O):
 def test_a_compression_counts_the_attention_of_question_and_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What h2o chooses by when an answer fills the budget, against a sum over all passes."""
+    """When an answer fills the budget, h2o selects by the sum of attention over all passes."""
     monkeypatch.setattr(Noting, "shown", [])
     reader = read(Noting())
     store, first = reader.compressible[0], reader.first_candidate
@@ -88,7 +88,7 @@ def test_a_compression_counts_the_attention_of_question_and_answer(
     assert len(ask(reader, room + 2)) == room + 2
     assert len(Noting.shown) == 2  # each of the two layers was compressed once
     assert all(columns is not None for _, columns in measured)
-    # The question, and all of the answer that fitted.
+    # The question and the part of the answer that fits.
     before = [columns for _, columns in measured[: room + 1]]
     assert [columns.shape[1] for columns in before] == list(range(end + QUESTION, BUDGET + 1))
     assert all(a.sum() == pytest.approx(2, rel=1e-3) for a in before[1:])  # one query, two heads
@@ -98,7 +98,7 @@ def test_a_compression_counts_the_attention_of_question_and_answer(
 
 @dataclass(frozen=True)
 class NotingRows(SnapKV):
-    """Notes the attention of the newest query that is shown to `select`."""
+    """SnapKV that records the attention of the newest query which `select` receives."""
 
     shown: ClassVar[list[Tensor]] = []
 
@@ -111,7 +111,7 @@ class NotingRows(SnapKV):
 def test_a_compression_goes_by_what_the_newest_token_of_the_answer_looks_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And not by what the end of the text looked at, long before."""
+    """The attention of the end of the text, long before, does not count."""
     monkeypatch.setattr(NotingRows, "shown", [])
     reader = read(NotingRows(window=4))
     store, first = reader.compressible[0], reader.first_candidate
@@ -120,7 +120,7 @@ def test_a_compression_goes_by_what_the_newest_token_of_the_answer_looks_at(
     NotingRows.shown.clear()
     room = BUDGET - end - QUESTION
     assert len(ask(reader, room + 2)) == room + 2
-    ((newest, _),) = measured  # only where the budget is full
+    ((newest, _),) = measured  # measured only when the budget is full
     assert newest.sum() == pytest.approx(2, rel=1e-3)  # one query, two heads
     torch.testing.assert_close(NotingRows.shown[0][0], newest[:, first:end])
 
@@ -141,7 +141,7 @@ def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
                    zip(scores(reader), before, strict=True)], before))  # fmt: skip
     closed.close()
     assert all(map(torch.equal, scores(reader), before))
-    ask(reader, room + 2)  # takes a part of memory
+    ask(reader, room + 2)  # evicts a part of memory
     for now, then, origin, store in zip(
         scores(reader), before, origins, reader.compressible, strict=True
     ):
@@ -153,7 +153,7 @@ def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
 
 
 def test_tokens_of_question_and_answer_count_as_none_of_the_source() -> None:
-    """What stood in their places before has left, and is not held again for a moment."""
+    """Origins of evicted entries in those places never count as retained again."""
     reader = read(Streaming())
     before = reader.retained()
     assert 50 not in before.tolist()
@@ -165,7 +165,7 @@ def test_tokens_of_question_and_answer_count_as_none_of_the_source() -> None:
 
 
 def test_layers_make_room_for_an_answer_all_or_none() -> None:
-    """The second layer has neither memory nor answer to give, so that the first keeps its own."""
+    """The second layer can evict neither memory nor answer, so the first layer evicts nothing."""
     reader = read(H2O())
     evictor, cache, first = reader.evictor, reader.cache, reader.first_candidate
     with cache.passing() as ends:

@@ -1,4 +1,4 @@
-"""What is in memory, and what the next selection goes by, is after an answer as it was before."""
+"""An answer changes neither memory nor what the next selection is based on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model(session: Session) -> Model:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Path]:
-    """The words of the question leave memory in the first one and stay in the second one."""
+    """Two texts with the words of the question; memory evicts them in the first text only."""
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_text(f"The secret key hung there. Aldric sold the secret key. {filler(1, 150)}\n")
     second.write_text(f"{filler(2, 150)} The secret key of Aldric is 7421. {filler(3, 4)}\n")
@@ -103,7 +103,7 @@ def test_a_text_that_fits_stays_whole_though_answers_are_given_on_the_way(
 
 
 class Tokens:
-    """So many tokens, as a feed."""
+    """A feed of `length` tokens."""
 
     def __init__(self, length: int) -> None:
         self.length, self.done = length, 0
@@ -142,7 +142,7 @@ def test_memory_that_starts_as_in_the_paper_keeps_the_sinks(tiny) -> None:
 
 
 def test_the_retention_ratio_is_that_of_eq_2(tiny) -> None:
-    """|M_{i-1} and M_i| / |M_i| of each layer, the mean over its heads, sinks included."""
+    """A layer has the mean over its heads of |M_{i-1} and M_i| / |M_i|, sinks included."""
     before, compared = None, 0
     run = {"growth": "adaptive", "chunk": "fixed", "chunk_size": 64, "keep": 150, "start": 20}
     for reader, _ in steps(tiny, "snapkv", 500, **run):

@@ -1,4 +1,4 @@
-"""The bound: whatever the method, the schedule and the sizes, no head ever holds more."""
+"""The bound: no head ever exceeds the budget, whatever the method, schedule and sizes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ METHODS = {**available(), "uneven": Uneven}
 
 @cache
 def smallest(name: str) -> BoundedModel:
-    """As little model as there can be: the sizes are what is tested."""
+    """Return the smallest model of a family, because only the sizes of memory are tested."""
     settings = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     return bound(fresh(FAMILIES[name].config(**settings)), name)
 
 
 FEW_STEPS = 300
-"""Chunks of one token are tried too; of a text of 2,000 each would take longer than all others."""
+"""Limit on steps: 2,000 chunks of one token would take longer than all other runs."""
 
 
 @st.composite
@@ -65,7 +65,7 @@ def runs(draw: st.DrawFn, most_steps: int = 5000) -> dict[str, Any]:
 
 
 def read(case: dict[str, Any]) -> Reader:
-    """Reads the whole text and answers; checks everything that has to hold on the way."""
+    """Read the whole text, answer, and check every invariant on the way."""
     run, length, evicts = case["run"], case["length"], case["method"].evicts
     told = {"right": length, "wrong": length * 2 // 3 + 1, "unknown": None}[case["told"]]
     head = tokens(case["prompt"], seed=1)
@@ -78,13 +78,13 @@ def read(case: dict[str, Any]) -> Reader:
         reader = Reader(
             smallest(case["family"]), case["method"], run, sizes, head, catalysts, estimate=told
         )
-    except BudgetError:  # refused before the first token; later it would be a defect
+    except BudgetError:  # only before the first token; later it is a defect
         assume(False)
     text = tokens(length, seed=2)
     while reader.seen < length:
         held = reader.schedule.held
         room = reader.schedule.chunk()
-        assume(room or evicts)  # `full` refuses more than it can hold
+        assume(room or evicts)  # `full` refuses a text that does not fit
         piece = Chunk(text[reader.seen :][:room], reader.seen)
         last = reader.seen + len(piece.ids) == length
         report = reader.step(piece, last=last)
@@ -114,7 +114,7 @@ def read(case: dict[str, Any]) -> Reader:
 
 
 def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> None:
-    """What memory holds between two steps."""
+    """Check memory between two steps."""
     cache, prompt = reader.cache, sizes.prompt
     assert cache.held <= sizes.budget
     assert cache.bytes <= cache.capacity_bytes
@@ -142,7 +142,7 @@ NOTHING_BUT_SINKS = {
     "prompt": 0, "question": 1, "catalysts": [], "answers": [1], "max_tokens": 1,
     "run": RunSettings(growth="adaptive", chunk_size=1),
 }  # fmt: skip
-"""Found by chance: the retention ratio of no entries was no number."""
+"""A run that random search found: the retention ratio of no entries was NaN."""
 
 
 @given(runs(FEW_STEPS))
@@ -221,7 +221,7 @@ def test_full_holds_all_that_fits_and_refuses_one_token_more(length: int) -> Non
 @pytest.mark.parametrize("chunk", ["decremental", "fixed"])
 @pytest.mark.parametrize("length", [1500, 3001])
 def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chunk: str) -> None:
-    """A new width a step would have the processor compile its products anew each time."""
+    """With a new width in each step, matrix products would be compiled anew each time."""
     model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
     run = RunSettings(chunk=chunk, growth="linear")
     reader = Reader(
@@ -232,7 +232,7 @@ def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chun
     widths = [report.chunk + 5 for report in reader.read(IdFeed(tokens(length)))]
     assert sum(widths) == length + 5 * len(widths)
     assert reader.cache.peak.tokens <= 400
-    if chunk == "decremental":  # but chunks are not made smaller than a schedule makes them
+    if chunk == "decremental":  # only shrinking chunks are rounded down
         assert all(w % model.round_width == 0 or w < 3 * model.round_width for w in widths[1:-1])
     else:
         assert len(set(widths[1:-1])) == 1
@@ -240,7 +240,7 @@ def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chun
 
 @pytest.mark.parametrize("told", [True, False])
 def test_what_just_fits_a_16_bit_model_is_held_whole(told: bool) -> None:
-    """Round widths are for later chunks: the first takes a text that fits to the last token."""
+    """Only later chunks are rounded: the first chunk takes a text that just fits as a whole."""
     model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
     sizes = BudgetSplit(400, 4, 5, 5, 20)
     most = min(sizes.free, sizes.final)

@@ -1,4 +1,4 @@
-"""After evictions: every forward pass equals a slow model that holds its entries in lists."""
+"""After evictions, every forward pass equals a slow model that holds its entries in lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REST = sorted(set(FAMILIES) - set(EVERY_RUN))
 
 @dataclass(frozen=True)
 class Uneven(Random):
-    """Random choice under sizes that fall from layer to layer, down to nearly nothing."""
+    """Random selection with sizes that halve from layer to layer, down to one entry."""
 
     name: ClassVar[str] = "uneven"
 
@@ -49,7 +49,7 @@ def read_and_ask(
     answers: Sequence[int] = (6, 6),
     may_compress: bool = True,
 ) -> Reader:
-    """Runs the engine over random tokens; the model inside checks every pass."""
+    """Run the engine over random tokens. The model inside checks every pass."""
     head, question = tokens(sizes.prompt, seed=1), tokens(sizes.question, seed=2)
     catalysts = []
     if sizes.catalyst:
@@ -111,13 +111,13 @@ def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
     ids=lambda x: getattr(x, "name", x),
 )
 def test_memory_compressed_in_mid_answer_equals_the_slow_model(name: str, method: Method) -> None:
-    """The second answer starts from what the first one left."""
+    """The second answer starts from the memory that the first one left."""
     sizes = BudgetSplit(budget=100, prompt=3, catalyst=0, question=4, answer=8)
     read_and_ask(name, method, RunSettings(), sizes=sizes, length=300, answers=(45, 40))
 
 
 def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
-    """When memory has nothing left to give, the answer's own oldest tokens make room."""
+    """When memory has no entry left to evict, the oldest tokens of the answer are evicted."""
     sizes = BudgetSplit(budget=160, prompt=3, catalyst=0, question=4, answer=8)
     reader = read_and_ask(
         "llama", Random(recent=3), RunSettings(), sizes=sizes, length=300, answers=(180,)

@@ -1,4 +1,4 @@
-"""The bound as the operating system sees it, not only by the engine's own count."""
+"""The bound as measured by the operating system, not only by the engine's own count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[1] / "support"
 AS_IT_COMES = ({}, 1.3)
 GIVING_BACK = ({"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}, 1.03)
-"""glibc keeps holes between what was freed, more or fewer from process to process; where it gives
-large blocks back at once, what is left is kvstream's own need, to within half a layer's entries."""
+"""Environment and margin. By default glibc keeps holes between freed blocks, and their number
+varies by process. With this threshold it returns large blocks at once; what remains is kvstream's
+own use, to within half a layer's entries."""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -28,10 +29,10 @@ large blocks back at once, what is left is kvstream's own need, to within half a
 def test_the_process_grows_by_the_budget_and_little_more(
     allocator: dict[str, str], margin: float
 ) -> None:
-    """Three budgets of a model whose every token takes a megabyte.
+    """A model with a mebibyte per token reads a text of three budgets.
 
-    Where blocks are given back at once, what a pass of the model takes without a cache (3 to 4% of
-    the budget) can be measured in the same process; its buffers differ between processors.
+    If glibc returns blocks at once, the same process can also measure what a forward pass takes
+    without a cache (3 to 4% of the budget). The buffers of a pass differ between processors.
     """
     done = subprocess.run(
         [sys.executable, str(HERE / "fat_main.py"), "infinipot"],

@@ -1,4 +1,4 @@
-"""The prompt in front of the text: one pass with the first chunk, and as if it had its own."""
+"""The prompt shares a pass with the first chunk; results equal those of a separate pass."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def say(reader: Reader) -> list[int]:
 
 @pytest.fixture
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens of every forward pass."""
+    """A list that collects the number of tokens of every forward pass."""
     seen: list[int] = []
     forward = type(bounded("llama")).forward
 
@@ -98,7 +98,7 @@ def test_where_nothing_was_read_the_prompt_still_stands_before_the_question(
     assert said[0] == int(logits.argmax())
     loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor(said[:1]))
     assert other.score(QUESTION, said[:1]) == pytest.approx(float(loss), abs=1e-4)
-    # The first chunk that comes after all meets a prompt that is there.
+    # A first chunk after that finds the prompt already in the cache.
     late, usual = step(one), step(fresh(Streaming(), head=head))
     assert late.in_flight == usual.in_flight
 
@@ -133,12 +133,12 @@ def test_each_loss_is_of_a_token_after_what_stands_before_it(head: list[int]) ->
     hidden = model.forward([*head, *ids], model.new_cache(128))
     expected = model.loss(hidden[:-1], torch.tensor([*head, *ids][1:]))[-80:]
     torch.testing.assert_close(loss[-len(expected) :], expected, rtol=1e-4, atol=1e-4)
-    if not head:  # nothing stands before the first
+    if not head:  # no token precedes the first one
         assert float(loss[0]) == pytest.approx(float(losses[0][1:].mean()), rel=1e-5)
 
 
 def test_a_catalyst_changes_no_loss() -> None:
-    """It stood behind the chunk before, and is gone."""
+    """The catalyst followed the previous chunk and has been removed."""
     readers = [fresh(Streaming()), fresh(Streaming())]
     readers[1].prefill.catalysts = []
     for reader in readers:

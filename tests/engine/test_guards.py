@@ -1,4 +1,4 @@
-"""Guards of the bound that no run reaches while everything else works: each by itself."""
+"""Guards of the bound, each alone. No run reaches them while everything else works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = BudgetSplit(224, 4, 5, 5, 20)
 
 @pytest.fixture
 def reader() -> Reader:
-    """One that has read more than it can hold."""
+    """A reader that has read more than it can hold."""
     read = Reader(
         bounded("llama"), registry.available()["snapkv"](), RunSettings(), SIZES, tokens(4, 1),
         [tokens(5, 2)], estimate=600,

@@ -1,4 +1,4 @@
-"""What fits is answered as by plain transformers: logits, and greedy answers token for token.
+"""A text that fits gets the logits and greedy answers of transformers, token for token.
 
 The plain model is a separate copy with its own attention that reads the whole prompt at once.
 """
@@ -27,9 +27,9 @@ HEAD, CHUNKS, QUESTION, ANSWER = 5, (30, 1, 44, 17), 6, 12
 
 
 def greedy(model: Any, ids: list[int], count: int) -> tuple[list[int], Tensor]:
-    """(answer, the logits [count, V] that it was picked from), reading everything anew each time.
+    """Return a greedy answer and its logits [count, V], from a full pass for each token.
 
-    No cache at all, so that nothing but the model itself decides.
+    Without a cache, the result depends on nothing but the model.
     """
     said: list[int] = []
     seen = []
@@ -102,7 +102,7 @@ def test_what_fits_in_every_family(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def pockets() -> dict[torch.dtype, tuple[Any, BoundedModel]]:
-    """The embedded model, twice in each precision: as transformers runs it, and bounded."""
+    """The embedded model in two precisions, each as transformers runs it and bounded."""
 
     def load(dtype: torch.dtype) -> Any:
         return AutoModelForCausalLM.from_pretrained(pocket.path(), dtype=dtype)
@@ -116,7 +116,7 @@ def test_pocket_is_lossless(pockets: Any, cuts: tuple[int, ...]) -> None:
 
 
 def english(count: int) -> list[int]:
-    """Tokens of a text that every Python carries."""
+    """Return tokens of a text from the Python standard library."""
     from pydoc_data.topics import topics
 
     return pocket.encoding().encode_ordinary(topics["assert"] + topics["class"])[:count]
@@ -133,10 +133,10 @@ def test_pocket_is_lossless_on_text(pockets: Any) -> None:
 
 @pytest.mark.parametrize("name", ["pocket", "llama", "qwen3", "gemma3", "gpt-neox"])
 def test_bfloat16_decides_alike_where_rounding_cannot(name: str, pockets: Any) -> None:
-    """Wherever the plain model's two best logits are further apart than rounding moves them.
+    """The choices agree wherever the plain model's two best logits differ by more than rounding.
 
-    How far rounding moves them is measured: the plain model in bfloat16 against itself in float32.
-    (Not for mixtures of experts: there rounding sends single tokens to other experts.)
+    The rounding error is measured: the plain model in bfloat16 against itself in float32. Mixtures
+    of experts are left out, because rounding sends single tokens to other experts.
     """
     if name == "pocket":
         (exact, _), (model, wrapped) = pockets[torch.float32], pockets[torch.bfloat16]

@@ -1,4 +1,4 @@
-"""A million tokens through every method: nothing grows."""
+"""Every method reads a million tokens without growth of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvstream.settings import RunSettings
 
 TOKENS, SETTLED = 10**6, 10**5
 MARGIN = 4 * 2**20
-"""Bytes by which the process may grow after the first tenth: allocators, tables, caches."""
+"""Bytes that the process may grow after the first tenth: allocators, tables, caches."""
 EVICTING = [method.name for method in BUILT_IN if method.evicts]
 
 
@@ -33,7 +33,7 @@ def rss() -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("name", EVICTING)
 def test_a_million_tokens_take_no_more_memory_than_a_tenth_of_them(name: str) -> None:
-    """A stream without an end; the smallest model, as its size takes no part in growth."""
+    """The length is unknown. The model is the smallest, because its size does not affect growth."""
     smaller = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     model = bound(fresh(FAMILIES["llama"].config(**smaller)), name)
     method: Any = next(m for m in BUILT_IN if m.name == name)()

@@ -1,4 +1,4 @@
-"""A part of memory in sight: the bound, what is seen, and that everything comes back."""
+"""Narrowed memory: the bound, the entries in sight, and the return of the parked entries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def entries(reader: Reader) -> list[torch.Tensor]:
 
 
 MEASURED = sorted(n for n in JOINABLE if METHODS[n]().evidence().window_attention)
-"""Methods that select by what the last pass measured."""
+"""Methods that select by the attention that the last pass measured."""
 
 
 @pytest.mark.parametrize("method", MEASURED)
@@ -55,7 +55,7 @@ def test_what_was_measured_of_entries_comes_back_too(method: str) -> None:
     for a, b in zip(before[0], after[0], strict=True):
         assert torch.equal(a, b)
     assert set(before[1][1]) == set(after[1][1]), "a saved memory has all that it had"
-    with reader.in_sight(BEGINS, [1, 0, 2], 3):  # this answer takes entries of memory
+    with reader.in_sight(BEGINS, [1, 0, 2], 3):  # this answer evicts entries of memory
         said(reader, 120, may_compress=True)
     with pytest.raises(KvstreamError, match="a long answer evicted entries"):
         reader.rank()
@@ -100,7 +100,7 @@ def test_every_method_keeps_the_bound_and_gets_its_entries_back(method: str, fam
         assert all(torch.equal(a, b) for a, b in zip(entries(reader), before, strict=True))
         assert reader.cache.base == max(s.unrotated for s in reader.cache.stores)
     assert reader.cache.peak.tokens <= BUDGET
-    with reader.in_sight(BEGINS, [1, 0, 2], 1):  # a long answer may take the room of memory
+    with reader.in_sight(BEGINS, [1, 0, 2], 1):  # a long answer may evict memory
         assert len(said(reader, 80, may_compress=True)) == 80
     assert reader.cache.peak.tokens <= BUDGET
     for store in reader.compressible:
@@ -132,7 +132,7 @@ def test_heads_see_all_they_hold_of_the_best_stretch(method: str) -> None:
 
 
 def test_what_is_seen_counts_as_if_it_were_alone() -> None:
-    """The same likelihoods as of a memory from which the other entries were evicted for good."""
+    """Likelihoods equal those of a memory from which the other entries were evicted for good."""
     one, other = read("keydiff"), read("keydiff")
     question, text = tokens(3, 5), tokens(12, 6)
     whole = one.score(question, text)

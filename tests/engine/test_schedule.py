@@ -1,4 +1,4 @@
-"""What a schedule promises, over growths, budgets, lengths and wrong estimates of the length."""
+"""The guarantees of a schedule, over growths, budgets, lengths and wrong length estimates."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def run(schedule: Schedule, length: int, draw: Any, corrections: bool = False) -> list[int]:
-    """Feeds a source of ``length`` tokens, checks every promise on the way; the chunks read."""
+    """Feed a source of ``length`` tokens, check every guarantee, and return the chunks."""
     chunks: list[int] = []
     seen = 0
     adaptive = schedule.name == "adaptive"
     while seen < length and len(chunks) < 300:
         before = schedule.held
         asked = schedule.chunk()
-        # A text that is expected to fit, and is read in pieces, may leave less than a chunk.
+        # A text that is expected to fit and comes in pieces may leave room for less than a chunk.
         least = 1 if min(before) == seen > 0 else schedule.smallest
         assert asked >= min(least, schedule.free)
         assert asked + max(before) <= schedule.free
@@ -64,7 +64,7 @@ def run(schedule: Schedule, length: int, draw: Any, corrections: bool = False) -
             assert sum(after) <= max(ceiling * schedule.layers, 0)
         else:
             assert max(after) <= ceiling
-            # Less only where more was held, of a text that was expected to fit and does not.
+            # Memory shrinks only if a text was expected to fit and does not, so that it held more.
             assert all(a >= min(b, ceiling) for a, b in zip(after, before, strict=True))
         if schedule.steps is not None:
             assert schedule.steps >= schedule.done == len(chunks)
@@ -98,8 +98,8 @@ def test_every_promise_when_the_length_is_known(
     if sum(chunks) < length or wish["name"] == "adaptive":
         return
     assert expected is not None
-    # Never more steps than planned; fewer, as what n steps hold beyond the length is left out at
-    # the end, where chunks are small.
+    # Never more steps than planned. There can be fewer: n steps may hold more tokens than the
+    # length, and the rest is left out at the end, where chunks are small.
     assert len(chunks) <= expected
     if wish["chunk_size"] is None or wish["chunk"] == "fixed":
         assert len(chunks) >= 0.8 * expected - 2
@@ -142,7 +142,7 @@ def test_a_stream_settles(schedule: str, chunk: str) -> None:
         sizes.append(schedule.memory(schedule.chunk()))
     assert sizes == sorted(sizes)
     assert sizes[-1][-1] >= 745
-    assert sizes[20][-1] >= 500  # most of it early: the stream may end at any time
+    assert sizes[20][-1] >= 500  # memory grows early, because a stream may end at any time
     assert schedule.memory(10, last=True)[-1] == 750
 
 
@@ -206,7 +206,7 @@ def test_adaptive_follows_eq_3_and_keeps_the_mean() -> None:
     base = sum(held) / 3
     assert held == pytest.approx((base / 2, base, base * 3 / 2), abs=2)
     assert schedule.chunk() == 4000 - held[2]
-    # A layer that retained nothing still gets a share, so that it can recover.
+    # A layer that retained nothing still gets some entries, so that it can recover.
     assert min(schedule.memory(schedule.chunk(), [0.0, 0.5, 0.5])) > 0
 
 
@@ -254,18 +254,18 @@ def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_full_memory_that_is_read_on_makes_room_only_for_what_follows(last: bool) -> None:
-    """At the end of a text memory may be larger than beside a whole chunk."""
+    """At the end of a text, memory may be larger than before another whole chunk."""
     schedule = Schedule(
         name="linear", chunk="decremental", layers=2, free=1000, final=950, length=9000
     )
     schedule.take_over((950, 950), seen=5000, done=9)
     schedule.reopen(9000)
-    assert schedule.chunk() == 50  # and not the smallest, 125, which would not fit
+    assert schedule.chunk() == 50  # not the smallest chunk, 125, which does not fit
     assert schedule.memory(50, last=last) == ((950, 950) if last else (875, 875))
 
 
 def test_a_source_that_is_longer_than_thought_is_not_read_in_tiny_chunks() -> None:
-    """Where memory is large beside the average chunk, the planned chunks run out at the end."""
+    """If memory is large relative to the average chunk, planned chunks become tiny at the end."""
     schedule = Schedule(
         name="linear", chunk="decremental", layers=1, free=1000, final=900, keep=460,
         chunk_size=200, length=2000,

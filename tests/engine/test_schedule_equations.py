@@ -1,4 +1,4 @@
-"""The paper's equations against numbers worked by hand, and the schedule against the equations."""
+"""The equations of the paper against values worked out by hand, and schedules against them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstream.settings import RunSettings
 
 
 def follow(schedule: Schedule, length: int) -> tuple[list[int], list[int]]:
-    """Chunks read and fullest memory after each, for a source of this length."""
+    """Return the chunks of a source of this length, and the fullest memory after each chunk."""
     chunks, sizes, seen = [], [], 0
     while seen < length:
         chunks.append(min(schedule.chunk(), length - seen))
@@ -59,7 +59,7 @@ def test_chunks_by_hand() -> None:
     assert sum(chunks) / 5 == 1000  # eq. 4
     assert {c + m for c, m in zip(chunks[1:], memory, strict=False)} == {1500}  # eq. 5
     assert decremental_chunks(300, [100]) == [300]
-    # m_max beyond 2c: the last chunk would be negative.
+    # With m_max above 2c the last chunk would be negative.
     assert decremental_chunks(100, memory_sizes("linear", 100, 4, 400))[-1] < 0
 
 
@@ -102,7 +102,7 @@ def test_solved_for_a_budget_is_eq_5_with_all_that_is_free(name: str) -> None:
     assert {c + m for c, m in zip(chunks[1:-1], sizes, strict=False)} == {1000}
     assert sizes[: len(sizes) - 2] == memory_sizes(name, n, 700 // n, 700)[: len(sizes) - 2]
     assert sizes[-1] == 700
-    # The fewest steps: with one less, the chunks of the equations do not reach the length.
+    # n is the fewest steps: with one less, the chunks of the equations do not reach the length.
     fewer = memory_sizes(name, n - 1, max(1, 700 // (n - 1)), 700)
     assert sum(1000 - m for m in [0, *fewer[:-1]]) < 32_768 + n
     assert len(chunks) in (n - 1, n)
@@ -117,7 +117,7 @@ def test_fixed_chunks() -> None:
 
 
 def test_peak_falls_as_the_paper_says() -> None:
-    # Against c + m_max: 25% less for linear growth at m_max = c.
+    # Linear growth at m_max = c needs 25% less than c + m_max.
     c = 1024
     schedule = Schedule(
         name="linear", chunk="decremental", layers=1, free=8192, final=4096, keep=c,
@@ -157,10 +157,10 @@ def test_what_cannot_be_had_is_refused_with_the_number() -> None:
 
 @pytest.mark.parametrize("schedule", ["linear", "sqrt", "square"])
 def test_peaks_in_the_engine_differ_by_what_the_equations_say(schedule: str) -> None:
-    """Entries that a head holds at most, the prompt and the chunk in flight counted.
+    """Check the most entries of a head, with the chunk in flight and without the prompt.
 
-    Fixed memory: c + m_max. Growing memory with a fixed chunk: c + m_(n-2), as the last chunk
-    meets the memory before the last. With a decremental chunk as well: c + m-hat (eq. 5).
+    Fixed memory: c + m_max. Growing memory with a fixed chunk: c + m_(n-2), because the last chunk
+    meets the memory of the step before. With a decremental chunk as well: c + m-hat (eq. 5).
     """
     n, c, m_max, prompt = 24, 64, 64, 4
     start = m_max // n

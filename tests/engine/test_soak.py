@@ -1,4 +1,4 @@
-"""Pauses and kills for as long as wanted: ``KVSTREAM_SOAK_MINUTES=60 pytest -m long``."""
+"""Long runs with pauses and kills, e.g. ``KVSTREAM_SOAK_MINUTES=60 pytest -m long``."""
 
 from __future__ import annotations
 
