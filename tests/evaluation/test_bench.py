@@ -1,4 +1,4 @@
-"""The benchmarks: what they read, what they compare, what they keep, what they print."""
+"""The benchmarks: their texts, the runs they compare, their saved records and their output."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_depths_outside_the_text_are_refused() -> None:
         needle.Plan("passkey", (1000,), (1.5,))
 
 
-# What is compared
+# Cases
 
 
 def test_every_combination_once() -> None:
@@ -118,7 +118,7 @@ def test_every_combination_once() -> None:
         budgets=(Budget(tokens=512), Budget(tokens=1024)),
         settings=("infinipot.pool=1,15",),
     )
-    assert len(found) == 2 * 2 + 2  # streaming has no pool, and is not run twice
+    assert len(found) == 2 * 2 + 2  # streaming has no pool, so it runs once per budget
     first, last = found[0].identity(), found[-1].identity()
     assert (first["method"], first["budget"], first["settings"]["pool"]) == ("infinipot", 512, "1")
     assert (last["method"], last["budget"]) == ("streaming", 1024)
@@ -127,7 +127,7 @@ def test_every_combination_once() -> None:
 def test_memory_may_start_at_several_sizes() -> None:
     found = cases(RunSettings(), methods=("snapkv",), budgets=(None,), starts=(None, 16))
     assert [c.run.start for c in found] == [None, 16]
-    assert "start" not in found[0].identity()  # what was measured before counts still
+    assert "start" not in found[0].identity()  # so that earlier records stay valid
     assert found[1].identity()["start"] == 16
 
 
@@ -150,7 +150,7 @@ def test_a_text_setting_keeps_its_commas() -> None:
     assert choice == {"infinipot.catalyst_text": "who, and why?"}
 
 
-# What is kept
+# Saved records
 
 
 def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
 
 
 def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
-    """Some line ends of Unicode are no ends of lines of JSON, and a half of a pair is no UTF-8."""
+    """Some Unicode line ends do not end a line of JSON, and half a surrogate pair is not UTF-8."""
     path, said = tmp_path / "records.jsonl", "a\u2028b\x85c \ud83d"
     trial = Trial({"n": 1}, lambda: {"said": said})
     for reused in (0, 1):
@@ -181,7 +181,7 @@ def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
 def test_other_data_under_the_same_names_are_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ids, such as 1, are often those of other files too."""
+    """Ids such as 1 often occur in other files too."""
     monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
     ran: list[str] = []
     for bench in (qa, summary):
@@ -215,7 +215,7 @@ def test_another_seed_is_another_trial(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_another_precision_is_another_trial(tmp_path: Path) -> None:
-    """Every command that saves; the default precision has no field, as in earlier versions."""
+    """It holds for every command with --save. Default precision has no field, as in old records."""
     (tmp_path / "a.txt").write_text("A text.")
     ways, filler, texts = [Case(RunSettings())], Filler.of([]), [str(tmp_path / "a.txt")]
     item = qa.Item("1", "1", "A text.", (qa.Question("Who?", ("Ann",)),), {})
@@ -245,7 +245,7 @@ def test_another_precision_is_another_trial(tmp_path: Path) -> None:
 
 
 def test_another_file_of_what_a_method_learned_is_another_trial(tmp_path: Path) -> None:
-    """Of the same name: training writes its file anew."""
+    """The file keeps its name, because training overwrites it."""
     path = tmp_path / "scorers.safetensors"
     case = Case(RunSettings(method="foresight", method_settings={"scorers": str(path)}))
     plain = case.identity()
@@ -259,7 +259,7 @@ def test_another_file_of_what_a_method_learned_is_another_trial(tmp_path: Path) 
 
 
 def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
-    """A metric that came later averages over all trials, those of a resumed file too."""
+    """A metric that was added later averages over all trials, also those of a resumed file."""
     questions = tuple(qa.Question(f"q{i}", ("red",)) for i in range(2))
     items = [qa.Item(q.text, q.text, "", (q,), {}) for q in questions]
     choice = {"question": "?", "answers": ["a"], "answer": "a", "metric": "choice", "choice": 1.0}
@@ -275,7 +275,7 @@ def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
     assert qa.rows(again)[0]["rouge_l"] == 1.0
     assert again[0]["questions"][1] == choice
     other = qa.Item("q0", "q0", "", (qa.Question("q0", ("blue",)),), {})
-    assert qa.rescored(other, first[0]) == first[0]  # of other references
+    assert qa.rescored(other, first[0]) == first[0]  # other references, so nothing changes
 
 
 # Needles
@@ -283,7 +283,7 @@ def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
-    """Trials with a reader that finds what lies in the second half, and the session for it."""
+    """A function that runs trials with a fake reader that finds needles in the second half only."""
     monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
 
     def ask(
@@ -397,7 +397,7 @@ def test_short_answers_are_asked_for_where_most_are_short() -> None:
 
     assert qa.wants_phrases([item("a long answer of seven whole words", "red"), item("blue")])
     assert not qa.wants_phrases([item("an answer of six whole words"), item("red")])
-    assert not qa.wants_phrases([item("red"), item("blue"), item()])  # one must be refused
+    assert not qa.wants_phrases([item("red"), item("blue"), item()])  # the last has no answer
     assert not qa.wants_phrases([])
 
 
@@ -416,7 +416,7 @@ def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
 
 
 def test_questions_elsewhere(tmp_path: Path) -> None:
-    """Asked of another document, without those that it answers, has no answer to, or chooses."""
+    """Ask another document, except choices, unanswerable questions and those that it answers."""
     contexts = {"a": "The door is red.", "b": "The roof is blue.", "c": "A Red house by the sea."}
     lines = [
         {"id": name, "doc_id": name, "context": text, "questions": ["q", "r", "u"],
@@ -459,7 +459,7 @@ def test_stories_by_question(tmp_path: Path) -> None:
 def test_texts_of_one_folder_are_texts_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A text without an id is named after its file, folder included; questions share a text."""
+    """A text without an id is named after its file and folder. Questions share a text's name."""
     monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
     score = {name: 0.0 for each in summary.ROUGE for name in (each, f"lead_{each}")}
     path, nobody = tmp_path / "data.jsonl", SimpleNamespace()
@@ -473,7 +473,7 @@ def test_texts_of_one_folder_are_texts_of_their_own(
 
     monkeypatch.setattr(summary, "_run", run)
     stories = summary.load([str(path)], every=True, limit=None, seed=0)
-    for _ in range(2):  # measured, and taken from a file that has no names of texts
+    for _ in range(2):  # measured, then taken from the file, which has no names of texts
         trials = summary.trials(nobody, stories, [Case(RunSettings())], 0)  # type: ignore[arg-type]
         found = list(measure(trials, Records(tmp_path / "saved.jsonl")))
     assert len({record["document"] for record in found}) == 3
@@ -548,11 +548,11 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
         "1",
         "-q",
     )
-    assert "unanswerable recognized" in table.stdout  # of the record that the seed draws
+    assert "unanswerable recognized" in table.stdout  # from the record that the seed draws
 
 
 def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path) -> None:
-    """The methods have their answers, and `whole` those of the contexts that fit."""
+    """The methods answer for every context, and `whole` only for those that fit."""
     path, saved = tmp_path / "data.jsonl", tmp_path / "saved.jsonl"
     asked = {"question": "What color is the door?", "answers": ["red"]}
     choice = {"question": "The door is", "options": ["red", "blue"], "label": 0}
@@ -563,7 +563,7 @@ def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path
         "bench", "qa", "--data", str(path), *TINY, "-n", "4", "--method", "streaming", "--whole",
         "--save", str(saved), "--json",
     )  # fmt: skip
-    for _ in range(2):  # measured, and taken from the file
+    for _ in range(2):  # measured, then taken from the file
         done = cli(*arguments)
         rows = {row["method"]: row for row in rows_of(done)}
         assert {method: row["n"] for method, row in rows.items()} == {"streaming": 4, "whole": 2}
@@ -571,7 +571,7 @@ def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path
 
 
 def test_a_full_cache_has_room_for_the_answer(session: Session) -> None:
-    """It evicts nothing, so an answer that it does not hold would end early."""
+    """A full cache evicts nothing, so an answer that does not fit would end early."""
     for tokens, answer in itertools.product((100, 250, 384), (24, 256, 600)):
         run = room_for(session, RunSettings(method="full", max_tokens=answer), tokens)
         assert run.budget is not None
@@ -580,7 +580,7 @@ def test_a_full_cache_has_room_for_the_answer(session: Session) -> None:
 
 
 def test_perplexity_is_compared_text_by_text() -> None:
-    """A method that is 2% worse on every text is so with certainty, however texts differ."""
+    """If a method is 2% worse on every text, the interval is narrow, however much texts differ."""
     common = dict.fromkeys(("model", "settings", "budget", "schedule", "chunk", "keep"))
     losses = {"a": [3.0, 5.0], "b": [4.0, 9.0], "c": [1.0, 2.5]}
 
@@ -620,11 +620,11 @@ def test_perplexity_is_compared_text_by_text() -> None:
         for text, blocks in (("a", [3.0, 5.0]), ("b", [4.0]))
         for method, more in (("first", 0.0), ("other", worse))
     ]
-    assert perplexity.rows(alike)[1]["change"] == 0  # texts of two folders, of one name
+    assert perplexity.rows(alike)[1]["change"] == 0  # two folders have a text of this name
 
 
 def test_a_short_last_block_counts_for_its_tokens() -> None:
-    """The change is that of the perplexities, also where the end of a text says the opposite."""
+    """The change follows the perplexities, even if the end of a text says the opposite."""
 
     def record(method: str, blocks: list[float], tail: int) -> dict[str, Any]:
         tokens = (len(blocks) - 1) * perplexity.BLOCK + tail
@@ -708,7 +708,7 @@ def test_summary_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
     (row,) = rows_of(cli(*arguments, "--extract", "--passages", "3", "--json", "-q"))
     assert row["words"] > 5
     assert row["lead_rouge_1"] > 0
-    assert "rouge_1_interval" not in row  # of one text
+    assert "rouge_1_interval" not in row  # there is only one text
     assert "lead" in cli(*arguments, "--no-extract", "-q").stdout
 
 

@@ -1,4 +1,4 @@
-"""``bench speed``: what it measures, beside what, and what it says of what it did not measure."""
+"""``bench speed``: its measurements, its systems for comparison, and its extrapolations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_of(done: Any) -> list[dict[str, Any]]:
 
 
 def test_reading_and_encoding_alone_are_fast(cli: Any) -> None:
-    """Of a text that is long enough to say something: the aim is 5 MB/s, this is a tenth of it."""
+    """The text is long enough for a stable rate. The goal is 5 MB/s; the test asks for a tenth."""
     rows = rows_of(
         cli("bench", "speed", "--shape", "tiny", "--layers", "1", "--lengths", "20k", "--budget",
             "1k", "--threads", "1", "--runs", "1", "-n", "3", "-q", "--method", "streaming",
@@ -62,10 +62,10 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
     ours, floor, _, full, whole, reading, token_by_token = rows
     assert reading["text_bytes"] > 1200
-    rate = reading["text_bytes"] / reading["cpu_s"] / 1e6  # of so little text it says nothing
+    rate = reading["text_bytes"] / reading["cpu_s"] / 1e6  # no meaningful rate of so short a text
     assert reading["text_mb_per_s"] == pytest.approx(rate, rel=0.1, abs=0.01)
     assert ours["peak_kv_tokens"] <= 256
-    # The same chunks behind the same memory; the prompt is no part of the floor's.
+    # The floor reads the same chunks with the same memory, but without the prompt.
     assert floor["peak_kv_tokens"] == pytest.approx(ours["peak_kv_tokens"], abs=8)
     assert ours["select_share"] == pytest.approx(ours["select_s"] / ours["prefill_s"], rel=0.2)
     assert {"ratio_to_floor", "ratio_to_transformers", "cpu_ratio_to_streamingllm"} <= set(ours)
@@ -144,21 +144,21 @@ def test_streamingllm_holds_the_sinks_and_the_newest() -> None:
         plain._Window = make  # type: ignore
     kept = [*ids[: plain.SINKS], *ids[-(16 - plain.SINKS) :]]
     reference = models.plain("llama")(torch.tensor([kept]), use_cache=True).past_key_values
-    # The first layer's values depend on the token alone.
+    # The values of the first layer depend on nothing but the token.
     assert torch.allclose(layers[0].v, reference.layers[0].values[0], atol=1e-5)
     assert torch.allclose(
         layers[0].spec.rotary.rotate(layers[0].k, 0), reference.layers[0].keys[0], atol=1e-4
     )
 
 
-# What was not measured
+# Extrapolation
 
 
 def test_fit_finds_the_coefficients() -> None:
     points = [(n, 2e-4 * n + 3e-8 * n * n) for n in (1000, 4000, 20000)]
     assert fit.coefficients(points) == pytest.approx((2e-4, 3e-8))
     assert fit.coefficients([(1000, 1.0), (2000, 2.0)]) == pytest.approx((1e-3, 0))
-    # Time that grows more slowly than the length must not become negative anywhere.
+    # If time grows more slowly than the length, the fit must not become negative anywhere.
     linear, square = fit.coefficients([(1000, 1.0), (4000, 2.0)])
     assert linear > 0
     assert square == 0
@@ -220,7 +220,7 @@ def test_what_would_take_too_long_is_not_begun(bench: measure.Bench) -> None:
     for tokens in (50, 100, 150):
         rows += bench.measure(Task(bench.session, range(tokens), [1], 1, 1.0))  # type: ignore
     whole = [r for r in rows if r["system"] == "transformers"]
-    assert [r["runs"] for r in whole] == [1, 1, 0]  # slower than the limit: not repeated
+    assert [r["runs"] for r in whole] == [1, 1, 0]  # slower than the limit, so not repeated
     assert "would take about" in whole[2]["error"]
     fit.extrapolate(rows)
     assert whole[2]["fitted"]
@@ -238,7 +238,7 @@ def test_other_errors_are_not_swallowed(
 
 
 def test_operations_are_those_of_the_products() -> None:
-    """Against the counter that watches every product of the model's own pass."""
+    """Compare with PyTorch's counter of the products in a forward pass of the model."""
     from torch.utils.flop_counter import FlopCounterMode
 
     session = shapes.open_shape("tiny", 2, SETTINGS)
@@ -267,7 +267,7 @@ def test_a_shape_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.Monk
         shapes.open_shape("tiny", None, ModelSettings(device="cpu", dtype="bfloat16"))
 
 
-# Pictures
+# Plots
 
 
 def test_every_system_has_a_line_of_its_own() -> None:
@@ -300,7 +300,7 @@ def test_picture_says_what_is_fitted(tmp_path: Path) -> None:
     assert "stroke-dasharray" not in path.read_text()
 
 
-# kvpress, played by a package that keeps the first entries
+# kvpress, replaced by a fake package that keeps the first entries
 
 
 FAKE = """
@@ -348,7 +348,7 @@ def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
         found = kvpress.read(models.tokens(400), 100, [5, 6], 3)
         assert found["kept"] == 100
         assert found["peak_kv_tokens"] == 400
-        # Two layers: when the second is read the first holds what is left of it.
+        # Two layers: when the second layer is full, the first is already compressed.
         entry = 2 * 2 * 16 * 4
         assert found["peak_kv_bytes"] == (100 + 400) * entry
         assert found["prefill_s"] < found["first_token_s"] < found["total_s"]
@@ -369,7 +369,7 @@ def test_kvpress_that_is_missing_is_told_with_the_remedy() -> None:
         outside.KVPRESS.check(sys.executable)
 
 
-# llama.cpp, played by a package that takes longer in the slower settings
+# llama.cpp, replaced by a fake package that takes longer in the slower settings
 
 
 FAKE_LLAMA = """
@@ -429,7 +429,7 @@ def test_llamacpp_takes_part_at_its_best(fake_llamacpp: str, tmp_path: Path) -> 
         assert found["setting"] == {"kind": "Q8_0", "ubatch": 128, "flash": True}
         assert len(found["tried"]) == 8
         assert found["system_info"] == "AVX2 = 1"
-        assert found["cpu_s"] == pytest.approx(0.0125)  # it is the fast setting that read
+        assert found["cpu_s"] == pytest.approx(0.0125)  # the fast setting did the reading
         assert found["decode_cpu_tokens_per_s"] > 0
         assert found["peak_rss_bytes"] > 10**6
         assert rival.read(models.tokens(600), "sliding", 100, [5], 3)["peak_kv_tokens"] == 100

@@ -1,4 +1,4 @@
-"""Suites that read a user's data: what they make of the files, how they score, what they refuse."""
+"""Suites that read a user's data: their tasks, their scores, and the files they refuse."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def babi(tmp_path: Path) -> Path:
-    """A folder with a task; its questions have tabs, as most copies have."""
+    """A folder with one task. Its questions contain tabs, as in most copies of the data."""
     folder = tmp_path / "en"
     folder.mkdir()
     (folder / "qa1_places_test.txt").write_text(TRAINS.format("\t"))
@@ -96,7 +96,7 @@ def qa1(folder: Path) -> Task:
 
 
 def slowly(text: str) -> dict[tuple[str, str], set[tuple[str, ...]]]:
-    """Each question with its answer, and the facts that may stand before it, line by line."""
+    """Map each question and answer to the lists of facts that may precede it, line by line."""
     found: dict[tuple[str, str], set[tuple[str, ...]]] = {}
     facts: list[str] = []
     for line in text.splitlines():
@@ -112,7 +112,7 @@ def slowly(text: str) -> dict[tuple[str, str], set[tuple[str, ...]]]:
 
 
 def test_facts_are_hidden_in_their_order(babi: Path, tokenizer: Any) -> None:
-    """The slow way: what is between the facts is the filler, and nothing of later facts."""
+    """Slow check: the text has the facts before the question, once each, and no later facts."""
     known, task = slowly(TRAINS.format("\t")), qa1(babi)
     every = {fact for stories in known.values() for facts in stories for fact in facts}
     drawn = set()
@@ -176,7 +176,7 @@ def test_a_text_without_room_for_the_facts_is_refused(babi: Path, tokenizer: Any
     [
         ("market", 1),
         (" The MARKET, I think", 1),
-        ("market. Or the harbor", 1),  # the first sentence counts
+        ("market. Or the harbor", 1),  # only the first sentence counts
         ("in the market or the harbor", 0),
         ("harbor", 0),
         ("Not in the station but in the market", 0),
@@ -190,7 +190,7 @@ def test_the_right_word_counts_alone(babi: Path, answer: str, expected: int) -> 
 
 
 def test_every_answer_is_scored_as_slowly(babi: Path) -> None:
-    """The slow way: the set of words named, without those of the question, is the right word."""
+    """Slow check: the places named, without those of the question, are the right word alone."""
     places = ["station", "harbor", "market", "forest"]
     asked = Sample("", "Where was Olga before the harbor?", ("forest",))
     for count in range(5):
@@ -204,7 +204,7 @@ def test_every_answer_is_scored_as_slowly(babi: Path) -> None:
 
 
 def lcs(one: list[str], two: list[str]) -> int:
-    """Words of the longest common subsequence, by its definition."""
+    """Return the length in words of the longest common subsequence, by its definition."""
     for size in range(min(len(one), len(two)), 0, -1):
         if set(itertools.combinations(one, size)) & set(itertools.combinations(two, size)):
             return size
@@ -259,7 +259,7 @@ def test_a_story_has_a_plot_and_other_questions(written: Callable[..., str]) -> 
 
 
 def test_the_most_similar_reference_counts(written: Callable[..., str]) -> None:
-    """The slow way: ROUGE-L of every reference, whose words have no endings to cut here."""
+    """Slow check: ROUGE-L of every reference. No word here has an ending to stem."""
     plot, _ = squality.load(written(STORY), squality.TASKS, 0)
     answer = "a boy and a lamp"
     each = []
@@ -343,7 +343,7 @@ def test_damaged_stories(babi: Path, text: str, problem: str) -> None:
         qa1(babi)
 
 
-# What the runs make of it
+# Runs
 
 
 def test_texts_of_their_own_length_are_limited_and_named(written: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""LongBench's scores on examples worked out by hand, and its prompts around the context."""
+"""LongBench: its scores on examples worked out by hand, and its prompts around the context."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ CLASSES = ["Num", "Number", "Number of something", "Human", "Place"]
 @pytest.mark.parametrize(
     ("task", "answer", "references", "value"),
     [
-        # Two of four words and of two: 2 * 2 / 6; articles and punctuation are gone.
+        # Without articles and punctuation, two of three words and two of two: 2 * 2 / (3 + 2).
         ("hotpotqa", "The cat, it sat", ["the sat cat."], 2 * 2 / (3 + 2)),
         ("hotpotqa", "no", ["yes", "No!"], 1.0),
-        ("hotpotqa", "The", ["a"], 0.0),  # nothing is left of either, and nothing is shared
-        # jieba: 作者 | 是 | 曹雪芹; one of three words, and the only one.
+        ("hotpotqa", "The", ["a"], 0.0),  # no words are left, so none are shared
+        # jieba: 作者 | 是 | 曹雪芹. One of three words matches the only one of the reference.
         ("multifieldqa_zh", "曹雪芹。", ["曹雪芹"], 1.0),
         ("multifieldqa_zh", "作者是曹雪芹", ["曹雪芹"], 2 * 1 / (3 + 1)),
         ("multifieldqa_zh", "鲁迅", ["曹雪芹"], 0.0),
-        # No stemmer: one word of two is shared.
+        # There is no stemmer, so one word of two is shared.
         ("gov_report", "running fast", ["runs fast"], 0.5),
-        # "a c" of the first sentence and "e" of the second: 3 of 5 words, and of 3.
+        # "a c" of the first sentence and "e" of the second: 3 of 5 words and 3 of 3.
         ("gov_report", "a c e", ["a b c. d e"], 2 * 0.6 * 1 / 1.6),
-        # Words count once: {the, cat} of both.
+        # Each word counts once: both have {the, cat}.
         ("qmsum", "the the cat", ["the cat cat"], 1.0),
         ("qmsum", "...", ["the cat"], 0.0),
         # 他 | 去 | 北京大学 | 读书 against 他 | 去 | 清华大学 | 读书: three of four in a row.
@@ -47,7 +47,7 @@ CLASSES = ["Num", "Number", "Number of something", "Human", "Place"]
         ("trec", "\nHuman\nPlace", ["Human"], 1.0),
         ("trec", "Human or Place", ["Human"], 0.5),
         ("trec", "Place", ["Human"], 0.0),
-        # "Num" is dropped, and so "Number" passed over: it counts beside the right one.
+        # The script removes "Num" and so skips "Number", which counts beside the right class.
         ("trec", "Number of something", ["Number of something"], 0.5),
         ("lsht", "Place\n", ["Human", "Place"], 1.0),
         ("triviaqa", "\nParis\nQuestion: what", ["Paris"], 1.0),
@@ -56,9 +56,9 @@ CLASSES = ["Num", "Number", "Number of something", "Human", "Place"]
         ("passage_retrieval_zh", "是段落3，不是段落4", ["段落3"], 0.5),
         ("passage_retrieval_en", "none", ["Paragraph 3"], 0.0),
         ("passage_count", "There are 12 of 12 or 13", ["12"], 2 / 3),
-        # The first line without a mark of a comment; 2 * 7 / 16 = 0.875, in percent 88.
+        # The first line without a comment mark counts; 2 * 7 / 16 = 0.875, rounded to 88%.
         ("lcc", "\n```python\n# one\nreturn x\nreturn y", ["return y"], 0.88),
-        # What stands in front counts: 2 * 8 / (12 + 8).
+        # Leading spaces count: 2 * 8 / (12 + 8).
         ("lcc", "    return y", ["    return y"], 1.0),
         ("repobench-p", "return y", ["    return y"], 0.8),
     ],
@@ -153,7 +153,7 @@ def test_a_file_that_is_none_of_prompts_is_refused(tmp_path: Path, text: str) ->
 def test_the_model_reads_the_template_and_nothing_else(
     session: Session, prompts: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Token for token the template around the context, in the model's chat template or bare."""
+    """It reads exactly the template around the context, in the chat template or without it."""
     from kvstream.engine.reader import Reader
 
     context = "def f(x):\n    y = x + 1\n"

@@ -28,7 +28,7 @@ def test_normalization_is_squads() -> None:
         ("cat cat cat", "cat dog", 2 * 1 / (3 + 2)),
         ("no", "yes", 0.0),
         ("", "yes", 0.0),
-        ("The", "a", 1.0),  # both are empty after the articles have gone
+        ("The", "a", 1.0),  # both are empty without articles
     ],
 )
 def test_f1(answer: str, reference: str, value: float) -> None:
@@ -57,7 +57,7 @@ def test_digits_count_in_their_places(answer: str, value: float) -> None:
 
 def test_rouge() -> None:
     scores = metrics.rouge("the cat sat down", ["a dog", "the cat ran"])
-    # Two of 4 and of 3 words; one of 3 and of 2 pairs; the longest common sequence is "the cat".
+    # Shared: 2 of 4 and 3 words, 1 of 3 and 2 pairs; the longest common sequence is "the cat".
     assert scores["rouge_1"] == pytest.approx(2 * 2 / 7)
     assert scores["rouge_2"] == pytest.approx(2 * 1 / 5)
     assert scores["rouge_l"] == pytest.approx(2 * 2 / 7)
@@ -158,7 +158,7 @@ def test_a_choice_without_one_right_option_is_refused(right: object) -> None:
 
 
 def test_what_is_no_text_is_found_in_its_line() -> None:
-    """And not when it is to be read."""
+    """The error comes when records are loaded, not when the text is read."""
     good = {"context": "c", "question": "q", "answers": [{"text": "x"}]}
     assert item(good, "f:1").questions == (Question("q", ("x",)),)
     for wrong in ({"context": ["c", "d"]}, {"context": " "}, {"question": 5}, {"question": ""}):

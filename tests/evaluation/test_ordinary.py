@@ -1,4 +1,4 @@
-"""Questions about what stands in a text anyway, and which of them words could answer."""
+"""Questions about ordinary text, and which of them a match of words can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bench retention`` beside slow, obvious computations, and as a program."""
+"""``bench retention``, compared with slow and obvious computations, and run as a program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reader(name: str, kind: str = "llama", seed: int = 0) -> Reader:
 
 
 def held_by(read: Reader) -> list[list[list[int]]]:
-    """Ordinals of the source tokens that each head of each layer holds."""
+    """Return the ordinals of the source tokens that each head of each layer holds."""
     return [
         [[o for o in head if o >= 0] for head in s.origin[:, : s.used].tolist()]
         for s in read.compressible
@@ -51,7 +51,7 @@ def held_by(read: Reader) -> list[list[list[int]]]:
 
 @cache
 def watched(name: str, kind: str = "llama") -> tuple[dict[str, Any], list[Any], list[int]]:
-    """The record of a reading, what heads held after each step, and where the steps end."""
+    """Return the record of a reading, what heads held after each step, and where the steps end."""
     read = reader(name, kind)
     whole = Whole(read.model, read.head, LENGTH + QUESTION)
     watch = Watch(TEXT, read, whole, ASKED)
@@ -65,8 +65,11 @@ def watched(name: str, kind: str = "llama") -> tuple[dict[str, Any], list[Any], 
 
 @cache
 def attention(end: int, asked: bool) -> list[torch.Tensor]:
-    """[K, T, T] of each layer: the plain model's attention over the prompt and the text so far,
-    with the question behind it or not, averaged over the query heads of a KV head."""
+    """Return the attention [K, T, T] of each layer, from the plain model.
+
+    It covers the prompt, the text so far and, if `asked`, the question. It is averaged over the
+    query heads of a KV head.
+    """
     ids = [*tokens(HEAD, seed=1), *TEXT[:end], *(ASKED if asked else ())]
     with torch.no_grad():
         out = plain("llama")(torch.tensor([ids]), output_attentions=True)
@@ -120,7 +123,7 @@ def test_overlap_and_age_by_counting(name: str) -> None:
         common = len(set.intersection(*heads)) / mean([len(head) for head in heads])
         assert step["shared"] == pytest.approx(common, abs=1e-4)
         ages = [(end - 1 - token) / (end - 1) for head in heads for token in head]
-        if len({len(head) for head in heads}) == 1:  # layers count alike, whatever they hold
+        if len({len(head) for head in heads}) == 1:  # `age` weights all layers alike
             assert step["age"] == pytest.approx(mean(ages), abs=1e-4)
         if before:
             stayed = [
@@ -163,7 +166,7 @@ def test_one_head_has_no_overlap_and_all_of_the_text_no_hits() -> None:
 
 
 def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
-    """`h2o` is handed the same sums by the pass that counts."""
+    """`h2o` receives the same sums from the pass itself."""
     seen: list[tuple[float, float]] = []
 
     class Noted(H2O):
@@ -182,7 +185,7 @@ def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
     for _ in read.read(watch):
         watch.after_step()
     steps = [s for s in watch.record()["steps"] if s["attention"] is not None]
-    # Of the last chunk nothing is measured by the step where nothing has to leave.
+    # The step measures nothing for the last chunk if it evicts nothing.
     for step, (memory, of_sinks) in zip(steps, seen, strict=False):
         assert step["attention"] == pytest.approx(memory, abs=1e-4)
         assert step["attention_sinks"] >= of_sinks - 1e-4, "the prompt's is with the sinks'"
@@ -198,7 +201,7 @@ def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
     ],
 )
 def test_watching_changes_nothing(name: str, kind: str) -> None:
-    """Every method that evicts, and every kind of layer, has all numbers."""
+    """Every method that evicts and every kind of layer also has all measures."""
     record, held, ends = watched(name, kind)
     read = reader(name, kind)
     for at, _ in enumerate(read.read(IdFeed(TEXT))):

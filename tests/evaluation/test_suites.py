@@ -1,4 +1,4 @@
-"""Suites of tasks: what they make, how they score, what the command prints."""
+"""Suites of tasks: their samples, their scores, and the output of the command."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
 def test_a_seed_keeps_its_sample(tokenizer: Any, suite: str, task: Task, tmp_path: Path) -> None:
-    """Else trials that a file of --save has would not be those that are measured now."""
+    """Otherwise the saved trials of --save would differ from those that are measured now."""
     path = tmp_path / "mill.txt"
     path.write_text("The old mill stood by the river. Nobody had opened its door for years.\n\n")
     rng = random.Random(f"0 {suite} {task.name} 700 0")
@@ -92,7 +92,7 @@ def test_another_question_is_about_another_key_of_the_text(tokenizer: Any) -> No
     [("single", 1, 1), ("multikey", 4, 1), ("multivalue", 4, 4), ("multiquery", 4, 4)],
 )
 def test_needles(tokenizer: Any, name: str, count: int, asked: int) -> None:
-    """The slow way: look up what the text says of each key that is asked for."""
+    """Slow check: look up in the text the number of each key in the question."""
     task = next(task for task in ruler.TASKS if task.name == name)
     sample = made(tokenizer, task)
     pairs = re.findall(r"A secret number of the (\w+ \w+) is (\d+)\.", sample.text)
@@ -103,7 +103,7 @@ def test_needles(tokenizer: Any, name: str, count: int, asked: int) -> None:
 
 
 def test_variables_follow_the_chain(tokenizer: Any) -> None:
-    """The slow way: run the assignments."""
+    """Slow check: run the assignments."""
     sample = made(tokenizer, Task("tracking", ruler.tracking, 48))
     values: dict[str, str] = {}
     for name, number, other in re.findall(r"VAR (\w+) = (?:(\d+)|VAR (\w+))\.", sample.text):
@@ -130,7 +130,7 @@ def test_frequent_words_come_in_their_order(tokenizer: Any) -> None:
 
 
 def test_no_needle_shares_a_word_with_its_question() -> None:
-    """Nor the beginning of one."""
+    """Words with the same first four letters count as the same word."""
     plain = {"the", "a", "an", "who", "to", "has", "been", "as", "works"}
 
     def content(text: str) -> set[str]:
@@ -182,7 +182,7 @@ def test_an_unknown_task_is_an_error() -> None:
 
 
 def test_the_modes_of_a_trial_do_not_mix() -> None:
-    """Nor do they change the names of trials that files of --save have."""
+    """They also keep the keys of trials in existing --save files."""
     session = SimpleNamespace(
         model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
         settings=ModelSettings(),
@@ -249,7 +249,7 @@ def test_questions_come_before_or_after_the_reading(
 def test_a_reading_knows_the_other_question_and_not_the_asked_one(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `remember -Q` reads, and `ask --memory` asks."""
+    """The reading is that of `remember -Q`, and the question that of `ask --memory`."""
     requests = []
     read = type(session).read
 
@@ -267,7 +267,7 @@ def test_a_reading_knows_the_other_question_and_not_the_asked_one(
 
 
 def test_a_text_that_is_too_long_for_the_full_cache_says_so(session: Any) -> None:
-    """No larger budget helps, so the message advises none."""
+    """No larger budget helps, so the message does not advise one."""
     sample = Sample("The door is red. The roof is blue. " * 500, "Is it?", ("red",), "Was it?")
     task = Task("colors", lambda *_: sample, 8)
     case = Case(RunSettings(budget=Budget(tokens=300), method="full"), WHOLE)
@@ -277,7 +277,7 @@ def test_a_text_that_is_too_long_for_the_full_cache_says_so(session: Any) -> Non
 
 
 def test_a_budget_that_is_too_small_leaves_out_its_own_trials(session: Any) -> None:
-    """The other budgets and texts of a long measurement go on."""
+    """The other budgets and texts of a long measurement continue."""
     sample = Sample("The door is red. " * 200, "What color is the door?", ("red",), "Was it?")
     task = Task("colors", lambda *_: sample, 8)
     small, enough = (

@@ -1,4 +1,4 @@
-"""Needles in other words: unseen by training, said in many forms, each reported by itself."""
+"""Needles in other words: not in the training data, in many forms, each reported separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEN = (
     "synthetic/keys.py", "synthetic/training_facts.py", "synthetic/templates.txt",
     "synthetic/document_facts.py",
 )  # fmt: skip
-"""Where the sentences stand that training and the default needles are made of."""
+"""Files with the sentences of the training data and of the default needles."""
 
 
 @pytest.mark.parametrize("template", [*NUMBERS, *FACTS], ids=lambda t: t.name)

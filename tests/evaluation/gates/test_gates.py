@@ -1,4 +1,4 @@
-"""The gates of `edgeinfinite`: what they learn from, their training and their measurement."""
+"""The gates of `edgeinfinite`: their data, their training and their measurement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kvstream.model.bounded import BoundedModel
 
 
 class Letters:
-    """A tokenizer of a few letters for models that have none."""
+    """A tokenizer with 94 symbols, one token per character, for models that have none."""
 
     bos_id, eos_ids, has_template, special_strings = 1, (2,), False, ()
 
@@ -54,7 +54,7 @@ class Letters:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Texts that can be learned: each says the same words again and again."""
+    """A folder of texts that gates can learn: each text repeats the same words."""
     texts = tmp_path / "texts"
     texts.mkdir()
     for i, words in enumerate(("the cat sat", "on and on it ran", "all that glitters")):
@@ -75,7 +75,7 @@ def trainer(folder: Path, out: Path, kind: str = "llama", **recipe: Any) -> trai
 
 
 def other_weights(model: BoundedModel) -> BoundedModel:
-    """A model of the same name, as after a download of another revision."""
+    """Return a model of the same name with other weights, like another downloaded revision."""
     copied = copy.deepcopy(model)
     with torch.no_grad():
         next(copied.model.parameters()).mul_(1.5)
@@ -109,7 +109,7 @@ def test_the_loss_in_training_is_the_loss_in_use(kind: str, form: str) -> None:
 
 
 def opened(gates: dict[int, Gate]) -> dict[int, Gate]:
-    """Untrained ones find next to nothing in memory, and say nothing of it; these do."""
+    """Give gates random weights that read and use compressive memory; untrained gates hardly do."""
     for gate in gates.values():
         torch.nn.init.normal_(gate.w2, std=0.2)
         torch.nn.init.normal_(gate.g)
@@ -142,7 +142,7 @@ def test_training_lowers_the_loss_and_leaves_the_model_alone(
 def test_a_training_that_was_broken_off_goes_on_where_it_was(
     blocks: int, folder: Path, tmp_path: Path
 ) -> None:
-    """In the middle of the features, and of the texts."""
+    """The training stops in the middle of the features, or in the middle of the texts."""
     whole = trainer(folder, tmp_path / "whole.safetensors", epochs=2)
     list(whole.train())
     first = trainer(folder, tmp_path / "parts.safetensors", epochs=2)
@@ -170,7 +170,7 @@ def test_a_training_that_was_broken_off_goes_on_where_it_was(
 def test_lessons_that_were_read_are_not_read_again(
     folder: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Of a large model they take most of the time; so they are files until the gate is written."""
+    """A large model takes most of the time to read lessons, so files hold them until the end."""
     out = tmp_path / "parts.safetensors"
     whole = trainer(folder, tmp_path / "whole.safetensors")
     list(whole.train())
@@ -196,7 +196,7 @@ def test_lessons_that_were_read_are_not_read_again(
         for name, value in gate.state_dict().items():
             assert torch.equal(value, second.gates[layer].state_dict()[name])
     second.checkpoint.unlink()
-    more = trainer(folder, out, lessons=8)  # goes on with those of fewer
+    more = trainer(folder, out, lessons=8)  # reuses the lessons of a run with fewer
     assert more.resume()
     assert more.read == 6
     other = trainer(folder, out, seed=7)
@@ -233,7 +233,7 @@ def test_excerpts_are_from_anywhere_and_of_the_length_asked_for(folder: Path) ->
 
 def test_excerpts_of_packed_texts_are_never_empty(tmp_path: Path) -> None:
     noise = "".join(chr(97 + i * i % 25) for i in range(3000))
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(noise.encode()))  # smaller than it looks
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(noise.encode()))  # shorter than estimated
     draw: Any = SimpleNamespace(random=lambda: 0.99)
     assert len(texts_of.excerpt(str(tmp_path / "a.txt.gz"), Letters(), 50, draw)) == 50  # type: ignore[arg-type]
 
@@ -251,7 +251,7 @@ def test_variants_are_measured_on_the_tokens_behind_a_memory(folder: Path) -> No
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_control_finds_the_other_texts_memory(form: str) -> None:
-    """Its own memory under another name changes nothing; another text's does, if the gate reads."""
+    """The text's own memory changes nothing. The memory of another text does if the gate reads."""
     model = bounded("llama")
     gates = opened(training.new_gates(model.facts, training.GateRecipe(form=form)))
     method = training.with_gates(gate_worth.method_of(gates), gates)
@@ -265,14 +265,14 @@ def test_the_control_finds_the_other_texts_memory(form: str) -> None:
     assert abs(loss(other) - loss()) > 1e-4
 
 
-# What features learn from -----------------------------------------------------------------------
+# Training data of features ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "smollm3"])
 def test_what_is_noted_is_attention_to_what_is_there_and_to_what_left(
     kind: str, monkeypatch: Any
 ) -> None:
-    """Of the queries as they are run, and the model goes on with what all of it says."""
+    """Queries are those of the pass. It continues with attention to held and evicted entries."""
     mixed: dict[int, tuple[Any, ...]] = {}
     peek = lessons.peek
 
@@ -449,7 +449,7 @@ def test_lessons_that_take_long_are_told_one_by_one() -> None:
         told.append(lines.of(Progress("lesson", number, 60, math.nan, tokens, seconds), now))
     said = {number: line for number, line in enumerate(told, 1) if line}
     assert set(said) == {1, 20, 40, *range(41, 61)}
-    assert said[1] == "lesson 1 of 60"  # read before
+    assert said[1] == "lesson 1 of 60"  # an earlier run read it
     assert said[20] == "lesson 20 of 60, 100 tokens/s, 40.0 s left"
     assert said[41].startswith("lesson 41 of 60, 2 tokens/s, ")
     assert said[60] == "lesson 60 of 60, 2 tokens/s"

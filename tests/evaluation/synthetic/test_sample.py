@@ -1,4 +1,4 @@
-"""The made-up document: what is planted is found, once, and nothing else answers the questions."""
+"""The synthetic document: each fact occurs once, and nothing else answers its question."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_length_and_depth(tokens: int) -> None:
 def test_records() -> None:
     records = list(questions(facts=60, seed=2))
     assert [r["depth"] for r in records] == sorted(r["depth"] for r in records)
-    # One in each sixtieth of the text, and every kind at all depths.
+    # One fact in each sixtieth of the text, and every kind at all depths.
     assert [int(r["depth"] * 60 - 1e-9) for r in records] == list(range(60))
     for kind in KINDS:
         of_kind = [r for r in records if r["kind"] == kind]
@@ -82,7 +82,7 @@ def test_the_filler_knows_nothing() -> None:
     for fact in make_facts(600, 7):
         for answer in fact.answers:
             assert answer not in filler
-        # Names in questions are of nobody and nowhere in the filler.
+        # No name of a question occurs in the filler.
         names = re.findall(r"[A-Z]\w+", fact.question)[1:]
         assert not words & set(names)
 
