@@ -1,4 +1,4 @@
-"""PDF, EPUB, DOCX and HTML: their text, its places, its size, and what would never end."""
+"""PDF, EPUB, DOCX and HTML: their text, its places, its size, and documents that never end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytest.importorskip("pypdfium2")
 
 MEGABYTE = 10**6
 SECONDS = 20
-"""What a document may take here that took minutes, or for ever, before; seen: 0.1 to 6."""
+"""Limit in seconds for documents that once took minutes or forever. Measured: 0.1 to 6."""
 
 
 def opened(folder: Path, name: str, data: bytes) -> SourceSet:
@@ -83,7 +83,7 @@ def test_a_member_that_is_named_often_is_read_once(tmp_path: Path) -> None:
 
 
 def renamed(book: bytes, members: dict[str, str], package: dict[str, str] | None = None) -> bytes:
-    """A book whose members have other names (empty: gone), and words of its package, too."""
+    """Return a book with members renamed (an empty name removes one) and package words replaced."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(book)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
@@ -192,7 +192,7 @@ def pages_of(lines: list[str], height: int = 40) -> list[list[str]]:
 
 
 def printed(lines: list[str]) -> bytes:
-    """A PDF with running headers, left and right, and page numbers."""
+    """Return a PDF with page numbers and two alternating running headers."""
     headers = ["THE RAIN", "A NOVEL"]
     return pdf(
         [drawn([headers[n % 2], *page, str(n + 1)]) for n, page in enumerate(pages_of(lines))]
@@ -282,7 +282,7 @@ def test_a_pdf_that_was_replaced_gives_its_new_text(
 
 
 def test_a_pdf_that_was_read_to_its_end_is_closed(tmp_path: Path) -> None:
-    """Also where nothing tells the new file from the old one."""
+    """The new file is read even if nothing distinguishes it from the old one."""
     path = tmp_path / "a.pdf"
     for word in ("cat", "dog"):
         in_place(path, written(word, 3))
@@ -352,11 +352,11 @@ WORD_SPACES = " ".join(
         "alt": "markup-compatibility/2006",
     }.items()
 )
-"""Other prefixes than Word's: a name space is what counts."""
+"""Prefixes that Word does not use: only the namespace counts."""
 
 
 def docx_text(folder: Path, body: str) -> str:
-    """What is read of a DOCX with this body."""
+    """Return the text of a DOCX with this body."""
 
     def altered(data: bytes) -> bytes:
         data = data.replace(b"<w:document ", b"<w:document %s " % WORD_SPACES.encode())
@@ -511,10 +511,10 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
 
 def test_a_document_in_a_folder_that_was_read_in_part(tmp_path: Path) -> None:
     book = bytearray(epub([chapter(n, [f"It rained in {n}. " * 9999]) for n in NUMBERS]))
-    at = book.rindex(b"PK\x03\x04")  # of the last chapter
+    at = book.rindex(b"PK\x03\x04")  # the last chapter
     book[at + 200 : at + 210] = b"x" * 10
     (tmp_path / "a.epub").write_bytes(book)
-    (tmp_path / "b.pdf").write_bytes(pdf([b""] * 3))  # blank pages are no text
+    (tmp_path / "b.pdf").write_bytes(pdf([b""] * 3))  # blank pages have no text
     sources = open_sources([str(tmp_path)])
     assert "It rained in Two." in text_of(sources)
     read = sources.records[0].bytes
@@ -566,7 +566,7 @@ def as_epub(paragraphs: list[str]) -> bytes:
 def test_the_first_estimate_is_right(
     data: Path, tmp_path: Path, name: str, make: Callable[[list[str]], bytes]
 ) -> None:
-    """Within 15% before the first chunk, and on the way; seen: within 3%."""
+    """It is within 15% before the first chunk and during the reading. Measured: within 3%."""
     sources = opened(tmp_path, "book", make(novel(data, name)))
     tokens = TokenStream(load_tokenizer("pocket"), sources)
     estimates = [tokens.estimate()]
@@ -592,7 +592,7 @@ def test_answers_cite_the_page(cli, tmp_path: Path) -> None:
 
 
 def test_a_format_without_an_estimate_is_told(tmp_path: Path) -> None:
-    """A broken document has the estimate 0; a format that somebody forgot to add has none."""
+    """A broken document has the estimate 0. A format that nobody added raises ValueError."""
     path = tmp_path / "broken"
     path.write_bytes(b"")
     for kind in LIBRARIES:

@@ -1,4 +1,4 @@
-"""A file that grows is followed through rotation and truncation, and answers come on the way."""
+"""A growing file is followed through rotation and truncation, with answers during the reading."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstream.tokenization.loading import load_tokenizer, open_stream
 
 
 class Switch:
-    """Something that can be turned on."""
+    """A callable flag that can be turned on."""
 
     def __init__(self) -> None:
         self.on = False
@@ -41,13 +41,13 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written to an old file once the new one is in use."""
+    """Stop reading an old file as soon as the new one is in use."""
     monkeypatch.setattr(following, "LATE_SECONDS", 0.0)
 
 
 @pytest.fixture
 def at_end(log: Path) -> Iterator[FollowedFile]:
-    """The log, read so far; a read that finds nothing gives None."""
+    """The log, read to its end. A read that finds nothing returns None."""
     due = Switch()
     followed = FollowedFile(log, Follow(Switch(), due))
     assert followed.read(100) == b"one\n"
@@ -73,7 +73,7 @@ def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) 
     assert followed.read(100) is None, "the old one is read once more"
     assert followed.read(100) == b"\n", "two lines are not one"
     assert followed.read(100) == b"new\n"
-    log.write_text("a\n")  # cut short
+    log.write_text("a\n")  # truncated
     assert followed.read(100) == b"a\n"
     log.unlink()
     assert followed.read(100) is None, "gone, and nothing in its place yet"
@@ -88,7 +88,7 @@ def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) 
 def test_a_rotated_log_is_read_until_its_writer_opens_the_new_one(
     log: Path, at_end: FollowedFile, not_late: None
 ) -> None:
-    """As with ``create`` of logrotate: the new file is there, and empty, before it is in use."""
+    """As with ``create`` of logrotate, the new file exists and is empty before it is in use."""
     with log.open("a") as writer:
         log.rename(log.with_suffix(".1"))
         log.touch()
@@ -221,7 +221,7 @@ def test_a_log_is_summarized_while_it_grows(
         both = log.with_suffix(".1").read_text() + log.read_text()
         total = len(load_tokenizer("pocket").encode(both))
         second = first
-        while second["tokens"]["read"] < total - 600:  # the rest may still change
+        while second["tokens"]["read"] < total - 600:  # the last tokens may still change
             second = next(told)
         process.send_signal(end)
         *_, last = [second, *told]
@@ -235,7 +235,7 @@ def test_a_log_is_summarized_while_it_grows(
 
 
 def test_nobody_reads_any_more(tmp_path: Path, warm: list[str]) -> None:
-    """A closed pipe ends the following quietly."""
+    """A closed pipe ends the run without an error message."""
     log = tmp_path / "server.log"
     log.write_text("all is well here and the server serves\n" * 120)
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""A text in parts: nothing is lost or doubled, and places are those of the whole text."""
+"""A text in parts: nothing is lost or repeated, and places are those of the whole text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(*texts: bytes) -> Callable[[], SourceSet]:
 
 
 def letters(blocks: list[TextBlock]) -> list[tuple[str, int, int]]:
-    """Every character with its source and its byte."""
+    """Return every character with its source and its byte offset."""
     return [
         (char, block.source, int(at))
         for block in blocks
@@ -70,7 +70,7 @@ def test_parts_are_about_equal_and_begin_behind_a_newline() -> None:
 
 
 def test_lines_of_a_part_are_those_of_its_file(tmp_path: Path) -> None:
-    """In each of two files, the second of them packed."""
+    """The numbers are right in both files, of which the second is compressed."""
     texts = [
         "".join(f"File {n} has line {i}, which is this one.\n" for i in range(1, 400))
         for n in (0, 1)

@@ -1,4 +1,4 @@
-"""Sources: what is opened, what is refused, and that offsets are those of the bytes."""
+"""Sources: what they open, what they refuse, and their byte offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def text_of(sources: SourceSet) -> str:
 
 
 class Drip(io.RawIOBase):
-    """A pipe that hands out its bytes in given pieces."""
+    """A pipe that returns its bytes in given pieces."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self.pieces = [piece for piece in pieces if piece]
@@ -101,7 +101,7 @@ def test_zstd(tmp_path: Path) -> None:
 
 def test_zstd_frames_one_after_the_other(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
-    skipped = b"\x52\x2a\x4d\x18\x03\0\0\0xyz"  # a frame of something else
+    skipped = b"\x52\x2a\x4d\x18\x03\0\0\0xyz"  # a skippable frame
     path, large = tmp_path / "a", b"0" * 3_000_000
     frames = [zstandard.compress(b"one\n"), skipped, zstandard.compress(large), skipped]
     path.write_bytes(b"".join(frames))
@@ -293,7 +293,7 @@ def test_html_shows_no_comments_and_keeps_what_is_preformatted(tmp_path: Path) -
     "page", [b"<div>x" * 20_000, b"<p>x</p>" * 20_000, b"x<pre>" + b" " * 10**5]
 )
 def test_html_takes_time_that_grows_with_the_page_alone(tmp_path: Path, page: bytes) -> None:
-    """Fuzzing by hand found minutes where there are tenths of a second."""
+    """Manual fuzzing found pages that took minutes. They take tenths of a second now."""
     pytest.importorskip("lxml")
     began = time.process_time()
     assert html_text(tmp_path, page).count("x") == page.count(b"x")
@@ -349,7 +349,7 @@ def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> No
         os.mkdir(deep)
     Path(deep, "a.txt").write_text("Text.\n")
     assert text_of(open_sources([str(tmp_path)])) == "Text.\nAnd more."
-    while deep != str(tmp_path):  # what clears up behind a test may not go so deep
+    while deep != str(tmp_path):  # the cleanup of pytest may not reach so deep
         for entry in os.listdir(deep):
             os.unlink(f"{deep}/{entry}")
         os.rmdir(deep)
@@ -357,7 +357,7 @@ def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> No
 
 
 def ignoring(folder: Path, pattern: str, names: list[str]) -> list[str]:
-    """What is read of these files under a pattern."""
+    """Return the names of the files that are read with this pattern in .gitignore."""
     (folder / ".gitignore").write_text(pattern + "\n")
     for name in names:
         (folder / name).write_text("It rained.")
@@ -518,14 +518,14 @@ def test_other_decoders_keep_offsets(data: bytes, cuts: list[int], name: str) ->
 
 
 def damaged_archive() -> bytes:
-    """600,000 bytes of text in gzip, with damage behind them."""
+    """Return a gzip file with 600,000 bytes of text, followed by damage."""
     text = random.Random(0).randbytes(300_000).hex().encode()
     return gzip.compress(text) + b"\x1f\x8b" + b"\xff" * 200
 
 
 def test_damaged_archives_in_a_folder_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(damaged_archive())
-    (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 200)  # and at once
+    (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 200)  # all damaged
     (tmp_path / "c.txt").write_text("Ada hid the letter.\n")
     sources = open_sources([str(tmp_path)])
     text = text_of(sources)
@@ -599,7 +599,7 @@ LATE = "A plain opening without any special letters. " * 40 + "Élodie ging übe
 def test_an_encoding_is_guessed_by_the_first_letters_that_are_not_ascii(
     tmp_path: Path, form: str, before: int
 ) -> None:
-    """A pipe hands out little at first, and a book may begin in ASCII for long."""
+    """A pipe may return little at first, and a book may begin with a lot of ASCII."""
     import gzip
     import lzma
 
@@ -649,7 +649,7 @@ GOOD = "aus Köln, schöne Straße – “ja”\n"
 
 
 def test_a_cut_character_does_not_decide_about_what_follows() -> None:
-    """As in the log of a container, which cuts lines by bytes."""
+    """Logs of containers have cut characters, because lines are cut by bytes."""
     plain = b"a line of ASCII\n" * 40
     pieces = [plain, b"cut \xe2\x80\n", plain, *[GOOD.encode()] * 50]
     found = text_of(open_sources(["-"], stdin=Drip(list(pieces))))
