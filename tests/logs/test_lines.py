@@ -1,4 +1,4 @@
-"""Times and levels of log lines; what is a log and what is not."""
+"""Times and levels of log lines, and which texts are logs."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_lines_of_one_second_have_their_own_fractions_and_zones() -> None:
 
 
 def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
-    """Nor before: a stamp takes precedence, and what was taken for one is forgotten."""
+    """A number in an earlier line is none either: a stamp replaces what was taken for one."""
     stamped = "2024-05-01 12:00:00 ERROR order 1234567890 failed"
     trace = "Caused by: order 1234567890 was lost"
     for lines in ([stamped, trace, stamped, trace], [trace, stamped, trace, stamped]):
@@ -409,7 +409,7 @@ def test_a_record_has_the_first_time_that_is_one(line: str) -> None:
 
 
 def test_a_log_with_numbers_for_times_keeps_them() -> None:
-    """Also behind a line with a date in its message, and where only some lines begin with them."""
+    """It keeps them after a line with a date in its message, and if only some lines have them."""
     parser = LineParser()
     for n in range(6):
         assert parser.parse(f"db1 app {NOON + n} GET /{n}")[0] == NOON + n

@@ -1,4 +1,4 @@
-"""What is counted of a log, and what the page says of it."""
+"""The counts of a log, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def at(seconds: float, text: str) -> str:
 
 
 def quiet_day(rng: random.Random) -> list[tuple[float, str]]:
-    """Two services, a line each some seconds."""
+    """Return a day of two services with 4,000 lines each."""
     lines = []
     for _ in range(4000):
         t = rng.uniform(0, 86_400)
@@ -102,7 +102,7 @@ def test_many_lines_before_the_first_time_are_no_silence() -> None:
 
 
 def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
-    """Quiet weeks of two services, in which one takes longer on a single day."""
+    """Return quiet weeks of two services. One takes three times as long from day 40 to day 44."""
     lines = []
     for _ in range(days * 250):
         t = rng.uniform(0, days * 86_400)
@@ -113,7 +113,7 @@ def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
 
 
 def months_of_errors(rng: random.Random) -> list[tuple[float, str]]:
-    """Three months of a service, with eight errors that occur at a steady rate."""
+    """Return three months of a service, with eight errors that occur at a steady rate."""
     lines = [(rng.uniform(0, 90 * 86_400), f"INFO shop: order {i}") for i in range(40_000)]
     for name in ("ba", "ke", "lo", "mi", "nu", "ra", "so", "ti"):
         for _ in range(500):
@@ -139,7 +139,7 @@ def test_a_burst_hours_from_a_flood_outranks_errors_of_every_day(seed: int) -> N
     bursts = [f for f in errors if any("one burst of" in note for note in f.notes)]
     assert "sector <*> is bad" in [f.text for f in bursts]
     assert errors[: len(bursts)] == bursts
-    assert len(errors) > len(bursts)  # the others are told, below
+    assert len(errors) > len(bursts)  # the others follow
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -152,7 +152,7 @@ def test_bursts_of_known_errors_have_their_minute_and_their_cause(seed: int) -> 
             lines.append((flood + rng.expovariate(1 / 120), f"ERROR {name}: {name} lost {i}"))
     lines += [(flood + 3 * 3600 + i / 2, f"ERROR so: so lost {i}") for i in range(300)]
     lines.append((flood - 8, "INFO disk: volume is now read only"))
-    for i in range(24):  # none of them explains anything
+    for i in range(24):  # none of these lines is a cause
         moment = 60 * 86_400 + 3600 * i + 1800
         lines.append((moment, f"INFO odd: {'abcdefghijklmnopqrstuvwx'[i] * 4} happened"))
     found = report(finished(lines)).findings
@@ -168,7 +168,7 @@ def test_a_silence_and_a_slow_day_of_a_long_log_are_told() -> None:
     lines = months(random.Random(11))
     day = 86_400
     lines = [x for x in lines if "mail" not in x[1] or not 20.0 * day < x[0] < 20.4 * day]
-    lines.append((20.3 * day, "INFO mail: still here"))  # one line does not end it
+    lines.append((20.3 * day, "INFO mail: still here"))  # one line does not end the silence
     notes = [n for f in report(finished(lines)).findings for n in f.notes]
     assert any(n.startswith("silent from 05-2") for n in notes), notes
     assert any("charge took goes from 2" in n and "from 06-" in n for n in notes), notes
@@ -251,7 +251,7 @@ def test_frequent_values_are_named() -> None:
     (six, seven) = variable["values"]
     assert (six["value"], seven["value"]) == ("6", "7")
     assert variable["looked_at"] < 200
-    assert abs(six["lines"] / variable["looked_at"] - 0.75) < 0.06  # a period of 4 in the log
+    assert abs(six["lines"] / variable["looked_at"] - 0.75) < 0.06  # the log has a period of 4
     assert "state = 6 (~7" in page(log), "not all lines were looked at"
 
 
@@ -294,7 +294,7 @@ def test_new_is_said_where_it_tells_something() -> None:
     twice = [at(3500, "INFO b: one by one"), at(3900, "INFO b: one by one")]
     notes = {f.text: f.notes for f in report(read(sorted(usual + late + twice))).findings}
     assert "new" in notes["retry <*>"]
-    assert "new" not in notes["one by one"]  # two lines happen to be late
+    assert "new" not in notes["one by one"]  # two lines may be late by chance
 
 
 def test_new_is_left_out_where_most_rows_would_have_it() -> None:
@@ -340,7 +340,7 @@ TIMES = st.one_of(st.none(), st.floats(-3e9, 3e9).map(round), st.integers(0, 5))
 
 @given(st.lists(st.tuples(TIMES, st.sampled_from(["INFO a: open 1", "WARN b: shut"]))))
 def test_times_are_counted_wherever_lines_have_none(lines: list[tuple[int | None, str]]) -> None:
-    """A line without a time has that of the line before; the first lines may have none at all."""
+    """A line without a time has that of the line before. The first lines may have no time."""
     log = read([text if seconds is None else at(seconds, text) for seconds, text in lines])
     spans: dict[str, list[float]] = {}
     now = None
@@ -412,7 +412,7 @@ def test_a_jump_of_the_clock_is_in_its_source(jumps: int) -> None:
 
 @pytest.mark.parametrize("sources", [1, 2, 3])
 def test_sources_that_overlap_are_no_jump_of_the_clock(sources: int) -> None:
-    """Those of several services, or newer and older files of one."""
+    """They belong to several services, or are newer and older files of one service."""
     log = read([at(3600, "INFO a: x")] * 100)
     for number in range(sources):
         log.begin("empty.log")
@@ -428,7 +428,7 @@ def test_sources_that_overlap_are_no_jump_of_the_clock(sources: int) -> None:
 
 
 def read_both(first: str, second: str) -> LogSummary:
-    """A warning of one source, and an error of another one, hours before it."""
+    """Summarize a warning in one source and an error in another source, seven hours earlier."""
     log = LogSummary()
     for name, hour, text in (first, 9, "WARN a: disk is full"), (second, 2, "ERROR b: shut down"):
         log.begin(name)
@@ -658,7 +658,7 @@ def test_a_value_that_all_lines_share_is_in_the_text() -> None:
 
 @pytest.mark.parametrize("other", [3, 20, 70])
 def test_one_line_with_another_value_takes_it_out_of_the_text(other: int) -> None:
-    """Also a line whose values are not looked at."""
+    """The line counts even if its values are not sampled."""
     lines = [at(i, f"ERROR a: no answer of db-{7 if i == other else 71}") for i in range(90)]
     lines += [at(i, f"WARN b: id = {1 if i == other else 11}, left = {i}") for i in range(90)]
     texts = [f.text for f in report(read(lines)).findings]

@@ -1,4 +1,4 @@
-"""Templates of log lines: which lines are one, and that every line is counted."""
+"""Templates of log lines: which lines share a template, and the count of every line."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_lines_of_random_words_take_no_time_of_each_other() -> None:
     began = time.process_time()
     for _ in range(4000):
         tree.add(" ".join(rng.sample(words, 5)))
-    assert time.process_time() - began < 5  # a second or two; once it was a minute
+    assert time.process_time() - began < 5  # measured: one or two seconds; once it was a minute
 
 
 @pytest.mark.parametrize(("words", "longest"), [(4, 3), (30, 6), (400, 8)])

@@ -1,4 +1,4 @@
-"""Thinned logs: what passes, where it stands, and that every line is counted."""
+"""Thinned logs: which lines pass, their places, and the count of every line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_lines_that_repeat_pass_once_in_a_while() -> None:
 
 
 def beats(thinner: Thinner, count: int) -> list[int]:
-    """Which of so many like lines pass, counted from one."""
+    """Return which of `count` equal lines pass, counted from 1."""
     return [n for n in range(1, count + 1) if thinner.passes("2024-05-01 12:00:00 INFO a: beat 12")]
 
 
