@@ -1,14 +1,16 @@
-"""APE's corrections of attention to joined memories, beside plain joining.
+"""Measure APE's corrections of attention on joined memories, compared with plain joining.
 
     python docs/research/scripts/joining.py documents build/joining --budget 512 --texts 0 1
     python docs/research/scripts/ape.py build/joining --texts 0 1
 
 Adaptive parallel encoding (Yang et al. 2025, "APE: Faster and Longer Context-Augmented Generation
-via Adaptive Parallel Encoding"): attention to the contexts is computed with its scores divided by a
-temperature T, and its log-sum-exp is multiplied by S T before it is merged with attention to all
-else (the prompt, the question, the answer). All contexts stand at the same positions behind the
-prompt. Here each context is a document of the memory that the first command joined. The attention
-of the package is replaced in this script alone.
+via Adaptive Parallel Encoding") divides the scores of attention to the contexts by a temperature T.
+It multiplies the log-sum-exp of this attention by S T before it merges it with attention to
+everything else (the prompt, the question, the answer). All contexts have the same positions,
+directly after the prompt. Here each context is one document of the memories that the first command
+makes and this script joins. The script prints the number of right answers for each T and S: with
+all entries or one document in sight, and with the positions of memory or of APE ("reused"). It
+replaces the attention of the package in its own process only.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from kvstream.settings import RunSettings
 
 DOCUMENTS, FACTS = 8, 6
 LAYER: list[int] = []
-"""The layer whose attention runs."""
+"""Index of the layer whose attention runs."""
 
 
 def watching(module: Any, *arguments: Any, **more: Any) -> Any:
@@ -46,7 +48,7 @@ def watching(module: Any, *arguments: Any, **more: Any) -> Any:
 
 
 class Ape:
-    """Attention and positions of a joined memory, corrected."""
+    """APE's attention and positions for a joined memory."""
 
     def __init__(self, memory: Memory, temperature: float, scale: float, *, reused: bool) -> None:
         self.reader, self.temperature, self.scale = memory.reader, temperature, scale
@@ -56,7 +58,7 @@ class Ape:
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, shape: attention.Shape, *_: Any, **more: Any
     ) -> tuple[Tensor, Tensor]:
-        """The prompt and the newest tokens on one side, the documents on the other."""
+        """Merge attention to the prompt and the newest tokens with that to the documents."""
         store = self.reader.cache.store(LAYER[0])
         documents = slice(self.prompt, store.unrotated)
         scores = attention._scores(q, k, shape, slice(0, q.shape[1]))
@@ -72,7 +74,10 @@ class Ape:
         return torch.lerp(out, past, share).to(q.dtype), torch.logaddexp(lse, past_lse)
 
     def rotated_keys(self, store: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
-        """Every document behind the prompt, as if it were alone; the longest ends at `base`."""
+        """Rotate each document's keys as if it alone followed the prompt.
+
+        The longest document ends just before `base`.
+        """
         assert scratch is not None
         assert store.spec.rotary is not None
         out, turned = scratch[: store.spec.heads, : store.used], store.unrotated
@@ -86,7 +91,7 @@ class Ape:
         return out
 
     def _places(self, origin: Tensor) -> Tensor:
-        """Positions of the prompt and the entries of the documents [K, n]."""
+        """Return the positions of the prompt and of the documents' entries [K, n]."""
         document = torch.bucketize(origin.contiguous(), self.begins, right=True)
         first = torch.searchsorted(document, document, right=False)
         within = torch.arange(origin.shape[1]) - first

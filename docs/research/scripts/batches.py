@@ -1,10 +1,11 @@
-"""Does one model read eight short documents faster at once? Plain transformers, one thread.
+"""Measure whether one model reads eight short documents faster in one batch.
 
     python docs/research/scripts/batches.py [float32|bfloat16] [PIECE ...]
 
-Eight documents of 2,048 random tokens go through pocket in pieces (as a bounded reading does), with
-transformers' own cache: one document after the other, and all eight in one batch. Told are tokens a
-second of processor time, so that other programs count little, and their ratio, in three turns.
+Plain transformers on one thread, with transformers' own cache. pocket reads eight documents of
+2,048 random tokens in pieces (as a bounded reading does): one document after the other, and all
+eight in one batch. The script prints tokens per second of processor time, which other programs
+hardly change, and their ratio, for three rounds.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ DOCUMENTS, TOKENS = 8, 2048
 
 
 def read(model: Any, ids: torch.Tensor, piece: int) -> None:
-    """Documents [B, N] piece by piece; only the last logits are made."""
+    """Read documents [B, N] piece by piece; compute only the last logits."""
     cache = DynamicCache(config=model.config)
     for start in range(0, ids.shape[1], piece):
         model(ids[:, start : start + piece], past_key_values=cache, logits_to_keep=1)
 
 
 def speed(model: Any, ids: torch.Tensor, piece: int, batch: int) -> float:
-    """Tokens a second of processor time."""
+    """Return tokens per second of processor time."""
     began = time.process_time()
     for start in range(0, DOCUMENTS, batch):
         read(model, ids[start : start + batch], piece)
@@ -37,7 +38,7 @@ def speed(model: Any, ids: torch.Tensor, piece: int, batch: int) -> float:
 
 
 def main() -> None:
-    """Every size of piece in three turns."""
+    """Measure every piece size in three rounds."""
     dtype = getattr(torch, sys.argv[1] if len(sys.argv) > 1 else "float32")
     pieces = [int(a) for a in sys.argv[2:]] or [128, 512, 2048]
     torch.set_num_threads(1)

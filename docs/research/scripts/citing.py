@@ -1,12 +1,13 @@
-"""Which attention finds the sentence that an answer came from (docs/research/citations.md).
+"""Measure which attention finds the sentence that an answer came from.
 
     python docs/research/scripts/citing.py --documents 50 --tokens 8192 --text BOOKS...
 
-A fact is planted in each document, and read under the budget with its question known. Question and
-answer then attend to memory once more, with every score written out, and the attention is added up
-to sentences in several ways. Told is, for the answers that are right and for those that are not:
+The script plants a fact in each document and reads it under the budget, with its question known.
+Question and answer then attend to memory once more, with every score written out. This attention is
+added up for each sentence in several ways. For right answers and for the others, the script prints
 how often the planted sentence is first or among the first three, and the median weight of the
-heaviest sentence. With `--absent` a question is asked that the text does not answer.
+heaviest sentence. With `--absent` it asks a question that the text does not answer. See
+docs/research/citations.md.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
 
 
 def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, Any, np.ndarray]:
-    """Mean attention of answer and question, [layers x heads, tokens], and the ordinals."""
+    """Return the mean attention of answer and of question, and the ordinals of the tokens.
+
+    Each attention is [layers x heads, tokens].
+    """
     written: list[torch.Tensor] = []
     measure = hook.evidence
 

@@ -1,37 +1,41 @@
-"""Memory that is compacted when it is saved: Attention Matching (arXiv 2602.16284) and eviction.
+"""Measure memory that is compacted when it is saved: Attention Matching and eviction.
 
-See docs/research/tried.md. Takes the options of `later_questions.py`; a case may say behind a slash
-what becomes of its memory once the text is read:
+See docs/research/tried.md.
 
     python docs/research/scripts/compaction.py --save compaction.jsonl --qa ... --text ... \
         --cases foresight foresight/small foresight/evict foresight/match:queries=probes+repeat
 
-    small  nothing: the text is read with a budget that leaves memory as many entries
-    evict  the method evicts once more
-    match  a subset of the entries stays; the others are made up for by an additive mask and by
-           other values, fitted to what all of memory answers to reference queries
+The script takes the options of `later_questions.py` and prints its table. Then it prints the
+entries of each case and its share of the F1 of the first case. After a slash, a case may say what
+happens to its memory once the text is read:
 
-    size       entries are divided by this
-    at         kept: entries stay at their positions; closed: they are moved together, as kvstream
-               does after every eviction
-    queries    those of which passes, joined by +: probes (made-up questions of the forms that
-               training uses, about other things, with answers), repeat (the kept text, read
-               again), study (parts of the kept text as questions, and again as answers), asked
-               (the questions that come later with their answers: the best that queries can be)
+    small  nothing: a smaller budget leaves memory the same number of entries
+    evict  the method evicts once more
+    match  a subset of the entries stays (Attention Matching, arXiv 2602.16284). An additive mask
+           and new values make up for the others: they are fitted to what all of memory answers to
+           reference queries
+
+    size       divisor of the number of entries
+    at         kept: entries stay at their positions; closed: they move together, as kvstream does
+               after every eviction
+    queries    passes that give the reference queries, joined by +: probes (made-up questions with
+               answers, about other things, of the forms that training uses), repeat (the kept text,
+               read again), study (parts of the kept text as questions, and again as answers), asked
+               (the later questions with their answers: the best possible queries)
     select     rms, max: by the attention of the queries; own: by the method
     pool       width of the max pooling of that attention, in source tokens
     fit        both; mask, values: one of them; none
-    ridge      weight of the real values against the fitted ones
-    weigh      share: a query counts by the share of its attention that memory gets; none
+    ridge      weight of the original values against the fitted ones
+    weigh      share: each query is weighted by the share of its attention that memory gets; none
     alike      all: all heads keep the same entries; none
-    policy     on: queries of a layer are noted once the layers below it are compacted; off
-    shares     ada: heads of a layer share its entries by their scores, each gets a fifth of an
-               equal share at least (AdaKV; nothing is fitted then); equal
-    rows       how many passes of a kind at the most
-    most       queries of a KV head at the most, drawn from all
+    policy     on: the queries of a layer are recorded after the layers below it are compacted; off
+    shares     ada: the heads of a layer share its entries by their scores, and each gets at least a
+               fifth of an equal share (AdaKV; nothing is fitted then); equal
+    rows       maximum number of passes of each kind
+    most       maximum number of queries for each KV head, drawn from all
 
-The seconds of `match` and `evict` are those of the compaction alone where the case before read the
-same text.
+If the case before read the same text with the same settings, the seconds of `match` and `evict` are
+those of the compaction alone.
 """
 
 from __future__ import annotations
@@ -59,18 +63,18 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
 BLOCK, OVERLAP, PART = 48, 8, 12
-"""Tokens that are read again at once, those in front of them, and those of a question."""
+"""Tokens that a pass reads again, tokens in front of them, and tokens of a made question."""
 CLAMP = 3.0
-"""Bound of the mask in nats, on either side."""
+"""Maximum absolute value of the mask, in nats."""
 STEPS = 300
-"""Of the projected gradient that fits the mask."""
+"""Steps of the projected gradient descent that fits the mask."""
 OWN = "compaction"
-"""Key of a run's settings that says what becomes of memory."""
+"""Key in the method settings of a run that says what happens to memory."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What becomes of memory once the text is read."""
+    """What happens to memory once the text is read."""
 
     name: str = "none"
     size: int = 4
@@ -96,7 +100,7 @@ class Way:
 
 
 class Attending:
-    """Attention that notes the queries of a pass, and adds the mask that a store has."""
+    """Attention that records the queries of a pass and adds the mask of a store, if it has one."""
 
     layer: ClassVar[int] = -1
     queries: ClassVar[dict[int, list[tuple[Tensor, Tensor]]] | None] = None
@@ -124,7 +128,7 @@ class Attending:
 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention with `mask` [K, m] added to the scores of the first m keys."""
+    """Compute attention with `mask` [K, m] added to the scores of the first m keys."""
     scores = q.unflatten(0, (k.shape[0], -1)) @ k[:, None].mT * scale
     scores[..., : mask.shape[-1]] += mask[:, None, None]
     old = k.shape[1] - q.shape[1]
@@ -136,7 +140,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> tuple
 
 
 def rotated_keys(store: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
-    """Keys of a compacted store at the positions that its entries had."""
+    """Rotate the keys of a compacted store to the positions that its entries had."""
     out = plain_keys(store, base, scratch)
     stood = getattr(store, "stood", None)
     if stood is not None and store.spec.rotary is not None:
@@ -148,7 +152,7 @@ def rotated_keys(store: LayerStore, base: int, scratch: Tensor | None) -> Tensor
 
 
 def rebase(cache: BoundedCache) -> None:
-    """Positions go on where they went on before memory was compacted."""
+    """Continue at the position that came next before memory was compacted."""
     stays = getattr(cache, "stays", None)
     plain_rebase(cache) if stays is None else setattr(cache, "base", stays)
 
@@ -161,16 +165,16 @@ class Noted:
     """Reference queries of a layer, by KV head."""
 
     seen: Tensor
-    """[K, N, D], as they stood."""
+    """[K, N, D], at the positions of their pass."""
     after: Tensor
-    """The same as they will stand."""
+    """The same queries at their positions after compaction."""
     total: Tensor
     """[K, N], the log-sum-exp of all scores."""
 
 
 @dataclass
 class Compaction:
-    """Of the memory of `reader`."""
+    """Compacts the memory of `reader`."""
 
     session: Session
     reader: Reader
@@ -204,7 +208,7 @@ class Compaction:
         cache.rebase()
 
     def noted(self, rows: Sequence[Sequence[int]]) -> dict[int, Noted]:
-        """Queries of passes over memory as it is, by layer; of those not yet compacted."""
+        """Run passes over memory as it is; return the queries of each layer without a mask."""
         Attending.queries = found = {}
         for row in rows:
             with self.reader.cache.passing():
@@ -214,7 +218,7 @@ class Compaction:
         return {s.spec.index: self.drawn(s, found[s.spec.index]) for s in left}
 
     def drawn(self, store: LayerStore, found: Sequence[tuple[Tensor, Tensor]]) -> Noted:
-        """The queries of a layer by KV head, at most so many."""
+        """Return the queries of a layer by KV head, at most `most` for each head."""
         heads, rotary = len(store.keys), store.spec.rotary
         seen = torch.cat([q for q, _ in found], 1)
         after = seen
@@ -230,7 +234,7 @@ class Compaction:
         return Noted(seen, after, total)
 
     def alike(self, noted: dict[int, Noted]) -> dict[LayerStore, Tensor]:
-        """The same entries in all heads, by the mean of their scores."""
+        """Choose the same entries in all heads, by the mean of their scores."""
         layers = self.reader.compressible
         scores = [self.attention(s, noted[s.spec.index])[-1] for s in layers]
         mean = torch.stack([s / s.sum(-1, keepdim=True) for s in scores]).mean((0, 1))
@@ -239,7 +243,7 @@ class Compaction:
         return dict.fromkeys(layers, indices)
 
     def by_method(self) -> dict[LayerStore, Tensor]:
-        """What the method would keep."""
+        """Return the entries that the method would keep."""
         evictor, found = self.reader.evictor, {}
         layers = dict.fromkeys(self.reader.compressible, self.keep)
         parts = [(g, slice(self.first, g[0].used)) for g in evictor.groups(layers)]
@@ -254,7 +258,7 @@ class Compaction:
         return found
 
     def shared(self, scores: Tensor) -> Tensor:
-        """The best entries [K, m] of a layer; -1 where a head has a smaller share (AdaKV)."""
+        """Return the best entries [K, m] of a layer; -1 pads heads with a smaller share (AdaKV)."""
         heads, n = scores.shape
         if self.way.shares == "equal":
             return best(scores, self.keep)
@@ -273,7 +277,7 @@ class Compaction:
     ) -> None:
         protected = torch.arange(self.first).expand(len(indices), -1)
         absent = indices < 0
-        if absent.any():  # places that a head does not have
+        if absent.any():  # padding of heads with a smaller share
             mask, indices = torch.zeros(indices.shape).masked_fill_(absent, -1e9), indices.clamp(0)
         store.keep(self.first, indices)
         if self.way.at == "kept":
@@ -286,7 +290,7 @@ class Compaction:
     # Reference queries
 
     def rows(self) -> Iterator[list[int]]:
-        """Ids of the passes whose queries are matched."""
+        """Yield the ids of each pass that gives reference queries."""
         tail, encode = self.reader_prompt.tail, self.session.tokenizer.encode
         for kind in self.way.queries.split("+"):
             if kind == "asked":
@@ -324,7 +328,7 @@ class Compaction:
     def matched(
         self, store: LayerStore, indices: Tensor | None, noted: Noted
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(indices [K, m], mask [K, m], values [K, m, E]) of a layer."""
+        """Return indices [K, m], mask [K, m] or None, and values [K, m, E] of a layer."""
         way, rotary = self.way, store.spec.rotary
         keys, mass, paid, weight, found = self.attention(store, noted)
         values = store.values[:, self.first : store.used].float()
@@ -357,8 +361,11 @@ class Compaction:
         return indices, mask if way.fit in ("both", "mask") else None, stayed
 
     def attention(self, store: LayerStore, noted: Noted) -> tuple[Tensor, ...]:
-        """Of the entries in question: keys [K, n, D], the logarithm of what they get [K, N], its
-        distribution [K, N, n], the weight of each query [K, N], scores [K, n]."""
+        """Return what the reference queries pay to the candidate entries of a layer.
+
+        These are: keys [K, n, D], the log-sum-exp of the entries' scores [K, N], the distribution
+        of attention over them [K, N, n], each query's weight [K, N], and scores [K, n].
+        """
         keys = self.reader.cache.attended(store)[0][:, self.first :].clone()
         scores = noted.seen @ keys.mT * keys.shape[-1] ** -0.5
         mass = scores.logsumexp(-1)
@@ -372,13 +379,16 @@ class Compaction:
 
 
 def fitted_mask(logits: Tensor, weight: Tensor) -> Tensor:
-    """[m]: the logarithm of w >= 0 with the least ``|weight (exp(logits) w - 1)|``, clamped."""
+    """Return [m], the logarithm of a w >= 0, clamped.
+
+    The w minimizes ``|weight (exp(logits) w - 1)|``.
+    """
     rows = logits.double().exp() * weight.double()[:, None]
     square, aim = rows.T @ rows, rows.T @ weight.double()
     step = 1 / torch.linalg.matrix_norm(square, 2).clamp_min(1e-12)
     low, high = torch.tensor((-CLAMP, CLAMP)).exp().tolist()
     w = last = torch.ones_like(aim)
-    for i in range(STEPS):  # accelerated
+    for i in range(STEPS):  # accelerated gradient descent
         ahead = w + (i / (i + 3)) * (w - last)
         last, w = w, (ahead - step * (square @ ahead - aim)).clamp(low, high)
     return w.log().float()
@@ -387,7 +397,10 @@ def fitted_mask(logits: Tensor, weight: Tensor) -> Tensor:
 def fitted_values(
     shares: Tensor, wanted: Tensor, stayed: Tensor, weight: Tensor, ridge: float
 ) -> Tensor:
-    """[m, E] with the least ``|weight (shares V - wanted)|``, drawn to what `stayed`."""
+    """Return the values [m, E] that minimize ``|weight (shares V - wanted)|``.
+
+    The ridge penalty draws them to `stayed`.
+    """
     rows = shares.double() * weight.double()[:, None]
     missing = wanted.double() * weight.double()[:, None] - rows @ stayed.double()
     square = rows.T @ rows
@@ -418,7 +431,7 @@ class Before:
         reader.cache.rebase()
 
 
-# Into the script that reads and asks
+# Replacements for functions of later_questions.py
 
 
 def case(spec: str, budget: int) -> RunSettings:
@@ -452,7 +465,7 @@ def read_and_ask(
 
 
 def smaller(session: Session, run: RunSettings, size: int) -> RunSettings:
-    """A run that holds as many entries as memory divided by `size`."""
+    """Return a run that holds as many entries as memory divided by `size`."""
 
     def final(budget: int) -> int:
         shrunk = replace(run, budget=Budget(tokens=budget))
@@ -469,7 +482,10 @@ def smaller(session: Session, run: RunSettings, size: int) -> RunSettings:
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
-    """As before, and each case's share of the F1 of the first; bootstrap over texts."""
+    """Print the table of later_questions.py, then each case's share of the F1 of the first case.
+
+    The intervals are a bootstrap over texts.
+    """
     plain_report(found, cases)
     by = {(r["case"], r["trial"]): r for r in found}
     rng = random.Random(0)

@@ -1,12 +1,12 @@
-"""What one token of an answer costs, by number type and size of memory.
+"""Measure what one token of an answer costs, by number type and size of memory.
 
     python docs/research/scripts/decoding.py villette.txt -m smollm2 --tokens 2k --budget 1500
 
     python docs/research/scripts/decoding.py villette.txt -m smollm2 --tokens 8k --kinds float32 \
         --budget 512,1k,2k,4k,8k --method streaming
 
-Each model reads the text under each budget. Then all write answers in turns. Printed are the median
-of the processor time of a token, and its ratio to the first line.
+Each model reads the text under each budget. Then all of them write answers in turns. The script
+prints the median processor time of a token, and the speed relative to the first line.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Reader, list[int]]:
-    """A reader of the text, and the ids of a question."""
+    """Return a reader that has read the text, and the ids of a question."""
     ids = session.tokenizer.encode(args.text.read_text("utf-8"))[: parse_count(args.tokens)]
     run = RunSettings(budget=Budget(tokens=budget), method=args.method)
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
@@ -69,7 +69,7 @@ def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Rea
 
 
 def written(reader: Reader, question: list[int], count: int) -> list[float]:
-    """Seconds of the processor for each token behind the first."""
+    """Return the processor seconds of each token after the first."""
     clock = []
     for _ in reader.answer(question, lambda row: int(row.argmax()), frozenset(), count + 1):
         clock.append(time.process_time())

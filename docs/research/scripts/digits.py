@@ -1,15 +1,16 @@
-"""How many digits of a passkey come back, where the model has to say a number.
+"""Measure how many digits of a passkey come back when the model has to write a number.
 
 See docs/research/papers.md.
 
     python docs/research/scripts/digits.py streaming cascade cascade:run=1+contest=attention \\
         --text ../shared/data/books/*.gz --heldout --depths 0.5,0.6,0.7,0.75,0.8
 
-As in the Cascading KV cache's section 4.4: the model says five digits, whatever else it would say,
-and those in their places count, so a tenth is chance. A document holds a passkey at each depth;
-every case reads the same documents. Told are the share of digits with its 95% interval (over
-documents), how often the first to the fifth was right, and how many keys came back whole. The row
-"-" is what the model says with nothing read. Cases are written as for likelihood.py.
+As in section 4.4 of the Cascading KV cache paper, the model must write five digits, whatever it
+would write otherwise. Digits in their right places count, so chance is a tenth. A document holds a
+passkey at each depth, and every case reads the same documents. The script prints the share of right
+digits with its 95% interval (over documents), how often each of the five digits was right, and how
+many keys were right as a whole. The row "-" is the model with nothing read. Cases are written as
+for likelihood.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLACES = 5
 def places(
     session: Session, doc: Document, run: RunSettings, *, read: bool = True
 ) -> list[list[bool]]:
-    """For each question which digits are right after the document was read."""
+    """Return for each question which digits are right after reading the document, or nothing."""
     reader, prompt = reading(session, doc, run, read=read)
     tokens = [session.tokenizer.encode(f" {n}", continuing=True)[-1] for n in range(10)]
     found = []

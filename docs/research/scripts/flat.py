@@ -1,20 +1,21 @@
-"""Whether a long reading stays flat, from the lines of --stats (docs/research/performance.md).
+"""Check from the lines of --stats whether time and memory of a long reading stay flat.
 
     kvstream sample --tokens 10M --seed 5 | kvstream ask - "Who was the mayor of Fleskton?" \\
         --budget 1k --threads 1 --progress plain --stats ten.ndjson
     python docs/research/scripts/flat.py ten.ndjson
 
-    # and, to be sure that it is not the machine that changed, started on the same core when the
-    # first one has read eight millions:
+    # to rule out that the machine changed, start this on the same core when the first reading has
+    # read eight million tokens:
     kvstream sample --tokens 2M --seed 5 | kvstream ask - ... --stats two.ndjson
     python docs/research/scripts/flat.py ten.ndjson --beside two.ndjson
 
-Memory: the most that the process held after `--settled` tokens, beside what it held there. Time:
-processor time a token in the last stretch of `--stretch` tokens, beside that in the second one (the
-first has the start in it); with `--beside`, also beside that in the second one of a reading which
-ran at the same time.  Who shares a core shares its caches, and then the same work takes more
-processor time: beside each stretch stands which part of a core it had, and its best twentieth, the
-5th percentile of pieces of 32 steps.
+The script prints a table of stretches of `--stretch` tokens, and then a summary. Memory: the
+maximum that the process held after `--settled` tokens, relative to what it held at that point.
+Time: processor time per token in the last stretch, relative to the second stretch (the first one
+includes the start); with `--beside`, also relative to the second stretch of a reading that ran at
+the same time. Programs that share a core also share its caches, and then the same work takes more
+processor time. So each stretch also shows its share of a core and its best twentieth, the 5th
+percentile of pieces of 32 steps. See docs/research/performance.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Step = tuple[int, float, int, int, float]  # tokens, processor s, process bytes,
 
 
 def steps_of(path: Path) -> list[Step]:
-    """The steps of a reading."""
+    """Return the steps of a reading."""
     with path.open(encoding="utf-8") as lines:
         events = (json.loads(line) for line in lines)
         return [
@@ -46,7 +47,7 @@ def steps_of(path: Path) -> list[Step]:
 
 
 def place(steps: list[Step], tokens: int) -> Step:
-    """The first step that has seen so many tokens, or the last one."""
+    """Return the first step that has read at least `tokens` tokens, or the last step."""
     return next((step for step in steps if step[0] >= tokens), steps[-1])
 
 

@@ -1,15 +1,16 @@
-"""How close the algorithms of `bumblebee` come to exact greedy, on the keys of a model.
+"""Measure how close the algorithms of `bumblebee` come to exact greedy, on the keys of a model.
 
 See docs/research/papers.md.
 
     python docs/research/scripts/greedy.py bumblebee:algorithm=fast --model smollm2 \\
         --text ../shared/data/books/*.gz --heldout --trials 2
 
-Reads a part of each text with `bumblebee`, and solves the selection of the last step of every layer
-again with each algorithm. The value of what it selects is divided by the value of what exact greedy
-(`lazy`) selects from the same entries. `fast` solves one problem for all heads of a layer, so its
-ratio is to exact greedy on that problem. `random` is a random selection, `importance` the entries
-with the most attention: a ratio near theirs says nothing.
+The script reads a part of each text with `bumblebee`. It solves the selection of the last step of
+every layer again with each algorithm. It prints the value of what the algorithm selects, divided by
+the value of what exact greedy (`lazy`) selects from the same entries: the mean and the minimum of
+this ratio, and the seconds. `fast` solves one problem for all heads of a layer, so its ratio is to
+exact greedy on that problem. `random` is a random selection, `importance` the entries with the most
+attention: a ratio near theirs says nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Problem:
 
 
 def watched(select: Callable[[BumbleBee, Step, int], Tensor], found: dict[int, Problem]) -> Any:
-    """`select` of `bumblebee`, which also puts the last problem of every layer into `found`."""
+    """Return `bumblebee`'s `select`; it also puts the last problem of every layer into `found`."""
 
     def watching(method: BumbleBee, step: Step, keep: int) -> Tensor:
         keys, attention = step.keys().clone(), step.state["attention"].clone()
@@ -85,7 +86,7 @@ def watched(select: Callable[[BumbleBee, Step, int], Tensor], found: dict[int, P
 def solved(
     solvers: dict[str, Solver], keys: Tensor, weights: Tensor, keep: int
 ) -> dict[str, tuple[Tensor, float]]:
-    """For each algorithm the value [P] of what it selects, and its seconds."""
+    """Return for each algorithm the value [P] of what it selects, and its seconds."""
     recent = min(32, keep)
     heads, n = weights.shape
     newest = torch.arange(n - recent, n).expand(heads, -1)

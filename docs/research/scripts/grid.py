@@ -1,4 +1,4 @@
-"""Keys, facts and lists in texts of several lengths: every method at several budgets.
+"""Measure how methods find keys, facts and lists in texts of several lengths, at several budgets.
 
 See docs/research/methods.md.
 
@@ -8,9 +8,10 @@ See docs/research/methods.md.
 Each text is an excerpt of held-out novels with planted keys, facts and lists of eight pairs. A case
 reads it once, without a question, and is then asked all of them. With ``!`` the questions of one
 kind are known during a reading, so the text is read once for each kind. ``@paper`` takes the
-settings of the method's paper. The table has, for each kind, how often the written answer contains
-the right one and how often this is the likeliest of four, and its loss in nats per token. An answer
-is written only where it is the likeliest. The same command goes on where a run stopped.
+settings of the method's paper. For each kind, the script prints how often the written answer
+contains the right one, how often the right one is the likeliest of four, and its loss in nats per
+token. The model writes an answer only if the right one is the likeliest. The same command resumes a
+stopped run.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from kvstream.session.session import Session
 from kvstream.settings import ModelSettings, RunSettings
 
 NEEDLES = {"passkey": 4, "fact": 4, "kv": 2}
-"""How many of each kind are in a text."""
+"""Number of needles of each kind in a text."""
 CHOICES = 4
 LONGEST = 20
-"""Tokens of an answer."""
+"""Maximum number of tokens of an answer."""
 
 
 def document(
     session: Session, filler: Filler, tokens: int, trial: int
 ) -> tuple[list[int], list[tuple[Fact, list[str]]]]:
-    """Ids of a text, and what is asked about it, each with wrong answers of its kind."""
+    """Return the ids of a text, and its questions, each with wrong answers of its kind."""
     rng = random.Random(f"grid {tokens} {trial}")
     needles = [
         needle
@@ -61,7 +62,7 @@ def document(
     taken = sum(len(encode(n.sentence)) for n in needles)
     text = filler.cut(session.tokenizer, tokens - taken, rng)
     order = rng.sample(needles, len(needles))
-    # One in each part of the text, so that no part decides.
+    # One needle in each part of the text, so that no single part decides the result.
     depths = [(i + rng.random()) / len(order) for i in range(len(order))]
     places = [(depth, n.sentence) for depth, n in zip(depths, order, strict=True)]
     ids = encode(insert(text, session.tokenizer, places))
@@ -82,7 +83,7 @@ def kind_of(fact: Fact) -> str:
 
 
 def settings(spec: str, budget: int) -> tuple[RunSettings, bool]:
-    """Those of a case, and whether questions are known."""
+    """Return the settings of a case, and whether it knows the questions."""
     name, known = spec.removesuffix("!"), spec.endswith("!")
     name, _, preset = name.partition("@")
     name, _, text = name.partition(":")
@@ -125,7 +126,7 @@ def read_and_ask(
             words = [encode(lead + one, continuing=True) for one in (fact.answers[0], *wrong)]
             right, *others = (float(reader.score(tail, one).mean()) for one in words)
             likeliest, answer = all(right < other for other in others), ""
-            if likeliest:  # else the model hardly writes it, and writing takes long
+            if likeliest:  # otherwise the model rarely writes it, and writing is slow
                 said = list(reader.answer(tail, make_sampler(run), stop, run.max_tokens))
                 answer = session.tokenizer.decode(said).strip()
             answers.append(
@@ -142,7 +143,7 @@ def read_and_ask(
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
-    """A row for each length, budget and case; differences in nats are from the first case."""
+    """Print a row for each length, budget and case; differences in nats are from the first case."""
     by = {(r["tokens"], r["budget"], r["case"], r["trial"]): r for r in found}
     for tokens, budget in sorted({key[:2] for key in by}):
         print(f"{tokens:,} tokens, budget {budget:,}")

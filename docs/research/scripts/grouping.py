@@ -1,15 +1,16 @@
-"""Grouping accuracy of ``kvstream.logs.templates`` on the labeled samples of loghub.
+"""Measure the grouping accuracy of ``kvstream.logs.templates`` on loghub's labeled samples.
 
     python docs/research/scripts/grouping.py path/to/loghub
     python docs/research/scripts/grouping.py path/to/loghub --variants 4
 
 The folder holds ``NAME_2k.log_structured.csv`` and ``NAME_2k.log`` (https://github.com/logpai/loghub).
-A line is grouped right where the lines of its group are exactly those of its event (Zhu et al.,
-"Tools and Benchmarks for Automated Log Parsing", ICSE-SEIP 2019). One setting for all logs: the
-one of the program. Groups are taken at the end of the log, when templates have joined.
+A line is grouped right if the lines of its group are exactly those of its event (Zhu et al.,
+"Tools and Benchmarks for Automated Log Parsing", ICSE-SEIP 2019). All logs use the same setting,
+the one of the program. Groups are taken at the end of the log, when templates have joined.
 
-Two speeds are printed: of the tree on the messages alone, the log once; and of `LogSummary` on
-whole lines with times and levels, the log a hundred times over.
+The script prints the accuracy of each log and two speeds: of the tree on the messages alone, with
+the log once; and of `LogSummary` on whole lines with times and levels, with the log repeated a
+hundred times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ REPEATS = 100
 
 
 def final(template: Template) -> Template:
-    """The template that has the lines of this one now."""
+    """Return the template that now has the lines of `template`."""
     while template.joined is not None and template.joined is not template:
         template = template.joined
     return template

@@ -1,13 +1,16 @@
-"""What growing memory saves, beside what IMDC's equations say (docs/research/schedules.md).
+"""Measure what growing memory saves, compared with what IMDC's equations say.
+
+See docs/research/schedules.md.
 
     python docs/research/scripts/imdc.py --method snapkv --chunk-size 512 --keep 256,512,768
 
-For each m_max: memory that is fixed (FM), that grows (IM), and that grows while chunks shrink
-(IMDC), with m_0 = m_max / n as in the paper. Times are processor times of one thread, medians of
-rounds in which all take turns. Eq. 9 needs r, the share of the time that goes with the entries
-attended to: in FM's time T it is the slope of T over m_max, fitted to the FM runs, times m_max + c.
-But T_FM / T = r ((m_max + c) / (m + c) - 1) + 1 holds with the share in IM's time T, which is less:
-that is the r in the table, from FM's runs alone.
+For each m_max, the script prints a row for memory that is fixed (FM), that grows (IM), and that
+grows while chunks shrink (IMDC), with m_0 = m_max / n as in the paper. Times are processor times of
+one thread, medians of rounds in which all take turns. Eq. 9 needs r, the share of the time that is
+proportional to the entries attended to. In FM's time T, this share is the slope of T over m_max,
+fitted to the FM runs, times (m_max + c) / T. But T_FM / T = r ((m_max + c) / (m + c) - 1) + 1 holds
+with the share in IM's time T, which is smaller. The r in the table is that share, computed from the
+FM runs alone.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ QUESTION = "What is the passkey?"
 
 
 def sizes(growth: str, n: int, m_max: int) -> list[float]:
-    """Memory after each step, as the layers' mean."""
+    """Return the size of memory after each step, as the mean over layers."""
     start = max(1, m_max // n)
     if growth == "square-sqrt":
         both = (memory_sizes(g, n, start, m_max) for g in ("square", "sqrt"))
@@ -41,7 +44,7 @@ def sizes(growth: str, n: int, m_max: int) -> list[float]:
 
 
 def read(session: Session, ids: list[int], run: RunSettings) -> tuple[float, int]:
-    """Seconds of processor time, and the most entries that a head held."""
+    """Return the seconds of processor time, and the maximum number of entries in any head."""
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
     started = time.process_time()
     for _ in reader.read(IdFeed(ids)):

@@ -1,13 +1,14 @@
-"""Planted incidents in made logs: how many are on the page of ``kvstream.logs``?
+"""Measure how many planted incidents of made-up logs are on the page of ``kvstream.logs``.
 
     python docs/research/scripts/incidents.py --logs 20 --lines 200000
 
 Each log has four incidents: an error that bursts, a latency that drifts, a service that goes silent
-and a flood of errors, with one line before the flood that names its cause. The words of all
-templates are made by chance, so no list of words finds them. Baselines get as many lines as the
-page has: the last ones, ``grep -i error`` counted without digits, and random ones. A baseline finds
-a burst or a flood where it shows one of its lines, and a drift where it shows an early and a late
-line; no line shows a silence.
+and a flood of errors. One line before the flood names its cause. The words of all templates are
+random, so no list of words finds them. Baselines get as many lines as the page has: the last ones,
+``grep -i error`` counted without digits, and random ones. A baseline finds a burst or a flood if it
+shows one of its lines, and a drift if it shows an early and a late line; no line shows a silence.
+The script prints what the page of each log misses, a table of hit rates, the speed and the peak of
+RAM.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def word(rng: random.Random) -> str:
 
 
 def shape(rng: random.Random) -> list[str]:
-    """Words of a template; a word in angle brackets is a variable."""
+    """Return the words of a template; a word in angle brackets is a variable."""
     words = [word(rng) for _ in range(rng.randint(4, 9))]
     for kind in rng.sample(["<id>", "<ip>", "<hex>", "<user>", "<n>", "<path>"], rng.randint(1, 3)):
         words.insert(rng.randint(1, len(words)), kind)
@@ -70,9 +71,9 @@ def stamped(style: int, t: float, level: str, service: str, message: str) -> str
 
 
 def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str], dict[str, str]]:
-    """A log in the order of time, and the words by which its incidents are known.
+    """Return a log in the order of time, and the words that identify its incidents.
 
-    Without ``incidents`` a quiet day of the same services.
+    Without ``incidents``, it is a quiet day of the same services.
     """
     rng = random.Random(seed)
     style = seed % 4
@@ -151,7 +152,7 @@ def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str
 
 
 def moment(rng: random.Random) -> float:
-    """A second of a day; the afternoon is busier than the night."""
+    """Draw a second of a day; the middle of the day is busier than the rest."""
     while True:
         t = rng.uniform(0, DAY)
         if rng.random() < 0.65 + 0.35 * (1 if 0.3 < t / DAY < 0.8 else -0.5):
@@ -159,7 +160,7 @@ def moment(rng: random.Random) -> float:
 
 
 def on_page(text: str, marks: dict[str, str]) -> dict[str, bool]:
-    """Which incidents the rows of a page name."""
+    """Return which incidents the rows of a page name."""
     rows, lines = [], text.split("\n")
     for line in lines:
         if line.startswith(" " * 11) and rows:
@@ -180,7 +181,7 @@ def on_page(text: str, marks: dict[str, str]) -> dict[str, bool]:
 
 
 def in_lines(shown: list[tuple[int, str]], total: int, marks: dict[str, str]) -> dict[str, bool]:
-    """What a baseline shows."""
+    """Return which incidents the lines of a baseline show."""
 
     def places(mark: str) -> list[int]:
         return [i for i, line in shown if re.search(rf"\b(?:{mark})\b", line)]

@@ -1,11 +1,11 @@
-"""What one token costs in linear layers whose weights come from memory: float32 and 8-bit ways.
+"""Measure what one token costs in linear layers whose weights come from RAM: float32 and 8-bit.
 
 See docs/research/performance.md.
 
     python docs/research/scripts/int8_decoding.py
 
-Each way runs through enough layers of a shape that no cache holds their weights. Printed are
-microseconds of processor time for a layer, of the fastest of five rounds.
+Each way runs through so many layers of a shape that no cache holds their weights. The script prints
+the microseconds of processor time for a layer, from the fastest of five rounds.
 """
 
 import time
@@ -19,7 +19,7 @@ from kvstream.model.int8 import Int8Linear, quantized
 SHAPES = ((576, 576), (576, 192), (576, 1536), (1536, 576), (576, 49152))
 """(width, outputs) of SmolLM2-135M; the last one is its output layer."""
 NUMBERS = 60_000_000
-"""Weights that are run through, together."""
+"""Number of weights in all layers of a shape together."""
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def plain(layer: Int8Linear) -> Callable[[Tensor], Tensor]:
-    """The 8-bit product of all columns."""
+    """Return a function that computes the 8-bit product of all columns, none of them apart."""
 
     def run(x: Tensor) -> Tensor:
         rows, scale = quantized(x)
@@ -52,7 +52,7 @@ def plain(layer: Int8Linear) -> Callable[[Tensor], Tensor]:
 
 
 def cost(layers: list, x: Tensor) -> float:
-    """Microseconds of the processor for one layer."""
+    """Return the processor microseconds for one layer."""
     found = []
     for _ in range(5):
         started = time.process_time()

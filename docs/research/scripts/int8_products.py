@@ -1,10 +1,10 @@
-"""Products of a linear layer on one thread: float32, bfloat16, and 8-bit ones in several ways.
+"""Measure products of a linear layer on one thread: float32, bfloat16 and several 8-bit ways.
 
     python docs/research/scripts/int8_products.py --tokens 512,1
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python docs/research/scripts/int8_products.py
 
-Printed is the processor time of the fastest call, and how many times as fast as float32 it is.
-FBGEMM (`x86`, `fbgemm`) does not look at the two variables.
+The script prints the processor time of the fastest call, and its speed relative to float32. FBGEMM
+(`x86`, `fbgemm`) ignores the two environment variables.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from kvstream.model.int8 import Int8Linear
 
 SHAPES = ((576, 576), (576, 1536), (1536, 576), (896, 4864), (2048, 8192))
-"""(width, outputs) of SmolLM2-135M, and of shapes of half a billion and a billion parameters."""
+"""(width, outputs) of SmolLM2-135M, and of models with half a billion and a billion parameters."""
 SECONDS = 0.4
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--tokens", default="512,1")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # quantize_dynamic says that it will be removed
+    warnings.simplefilter("ignore")  # quantize_dynamic warns of its removal
     with torch.inference_mode():
         for tokens in map(int, args.tokens.split(",")):
             for width, outputs in SHAPES:
@@ -60,7 +60,7 @@ def ways(tokens: int, width: int, outputs: int) -> dict[str, Callable[[], object
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Seconds of the processor."""
+    """Return the processor seconds of the fastest call."""
     run()
     best, began = float("inf"), time.process_time()
     while time.process_time() - began < SECONDS:

@@ -1,12 +1,13 @@
-"""What the second model should read of joined memories of two models: which documents' passages.
+"""Measure which documents' passages the answering model should read of joined memories.
 
     python docs/research/scripts/joined_skim.py build/joined-skim --texts 0 1
     python docs/research/scripts/joined_skim.py build/joined-skim --stories ../shared/data/qa
 
-The memories of eight documents, read by pocket for reader, are joined; the questions are those of
-all eight. `reader` reads passages that pocket's memory and the question's words choose. pocket's
-memory shows all documents, or the one that has most of the question's words; and the passages are
-those of all documents, or of that one alone. Needs `kvstream models get reader`.
+pocket reads eight documents for `reader`, and their memories are joined. The questions are those of
+all eight documents. `reader` reads passages that are chosen by pocket's memory and the question's
+words. pocket's memory shows all documents, or only the one that has most of the question's words;
+the passages are those of all documents, or of that one alone. The script prints the right answers
+and F1 of each combination. It needs `kvstream models get reader`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def made_up(folder: Path, group: int) -> Iterator[tuple[Path, Asked]]:
 
 
 def stories(folder: Path, data: Path, group: int) -> Iterator[tuple[Path, Asked]]:
-    """FairytaleQA, the validation part: questions whose answers the text states."""
+    """Yield stories of FairytaleQA's validation part.
+
+    The answers to their questions are stated in the text.
+    """
     texts, rows = (
         [json.loads(row) for row in gzip.decompress(path.read_bytes()).splitlines()]
         for path in (data / f"fairytaleqa_val{kind}.jsonl.gz" for kind in ("_stories", ""))
@@ -59,7 +63,7 @@ def stories(folder: Path, data: Path, group: int) -> Iterator[tuple[Path, Asked]
 
 
 def chosen_from(skimmed: Skimmed, sources: set[int] | None) -> Skimmed:
-    """The same with the passages of some sources."""
+    """Return `skimmed` with the passages of some sources only; None: of all."""
     kept = KeptPassages(skimmed.kept.room, skimmed.kept.by)
     kept._kept = [
         each

@@ -1,18 +1,19 @@
-"""What joined memories still know: of the parts of one text, and of several documents.
+"""Measure what joined memories still know, of the parts of one text and of several documents.
 
     python docs/research/scripts/joining.py shards build/joining
     python docs/research/scripts/joining.py documents build/joining
     python docs/research/scripts/joining.py together build/joining
 
-shards     keys and facts in texts of 128k tokens, the questions known: one reader under the budget
-           beside eight parts whose memories are joined into one budget
-documents  question-free memories of eight documents, joined into 4,096 entries (pocket was trained
-           for no more), beside the memory of the right document alone; the joined memory is asked
-           as it is, and where answers see all of its entries
-together   one question-free reading of eight documents under 4,096 entries, asked as it is, and
-           where answers see all of its entries
+shards     keys and facts in texts of 128k tokens, with the questions known: one reader under the
+           budget, and eight parts whose memories are joined into one budget
+documents  question-free memories of eight documents, joined into 4,096 entries (the trained length
+           of pocket), and the memory of the right document alone. The joined memory answers as it
+           is, and with all of its entries in sight
+together   one question-free reading of eight documents under 4,096 entries. It answers as it is,
+           and with all of its entries in sight
 
-Memories and answers stay in the folder, and what is there is not made again.
+The script prints the right answers of each. Memories and answers stay in the folder, and a later
+run uses them again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Asked = list[dict[str, Any]]
 
 
 class Bench:
-    """A model, and the folder where its memories are kept."""
+    """A model, and the folder of its memories."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ class Bench:
         return path, list(questions(facts=facts, seed=seed))
 
     def memory(self, name: str, make: Callable[[], Memory]) -> Memory:
-        """The memory of a file, which is made first where it is missing."""
+        """Return the memory of a file; make the file first if it is missing."""
         path = self.folder / f"{name}.kvs"
         if not path.exists():
             if time.monotonic() - self.began > self.seconds:
@@ -71,7 +72,7 @@ class Bench:
         return self.session.recall(look(path), RunSettings(max_tokens=32))
 
     def found(self, name: str, memory: Memory, asked: Asked) -> list[bool]:
-        """Which questions it answers."""
+        """Return which questions the memory answers."""
         path = self.folder / f"{name}.json"
         if path.exists():
             return list(json.loads(path.read_text()))
@@ -85,7 +86,7 @@ class Bench:
 
 
 def shards(bench: Bench, options: argparse.Namespace) -> None:
-    """One reader beside `--parts` of them."""
+    """Compare one reader with `--parts` readers."""
     alone: list[bool] = []
     joined: list[bool] = []
     budget = options.budget or 1024
@@ -117,7 +118,7 @@ def shards(bench: Bench, options: argparse.Namespace) -> None:
 
 
 def documents(bench: Bench, options: argparse.Namespace) -> None:
-    """Each document's own memory beside all of them in one."""
+    """Compare each document's own memory with all of them joined into one."""
     alone: list[bool] = []
     joined: list[bool] = []
     every: list[bool] = []
@@ -154,7 +155,7 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
 
 
 def together(bench: Bench, options: argparse.Namespace) -> None:
-    """One reading of all documents, its answers from all entries and from one document's."""
+    """Read all documents at once; answer from all entries and from those of one document."""
     every: list[bool] = []
     narrowed: list[bool] = []
     run = RunSettings(
@@ -181,14 +182,14 @@ def together(bench: Bench, options: argparse.Namespace) -> None:
 
 
 def all_in_sight() -> AbstractContextManager[Any]:
-    """Inside, answers see the entries of all documents."""
+    """Return a context in which answers see the entries of all documents."""
     return patch("kvstream.answer.answering.narrowed", lambda *_: nullcontext())
 
 
 def document(
     bench: Bench, options: argparse.Namespace, group: int, number: int
 ) -> tuple[Path, Asked]:
-    """A made-up document of a group, and its questions."""
+    """Return a made-up document of a group, and its questions."""
     name = f"group{group}-{number}-{options.method}-{options.budget or 1024}"
     seed = 1000 + options.parts * group + number
     return bench.text(name, options.tokens or 4096, seed, options.facts)

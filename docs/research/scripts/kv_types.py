@@ -1,9 +1,10 @@
-"""How often answers agree where the KV cache stores 16-bit numbers and the model computes float32.
+"""Measure how often answers agree between KV caches of 16-bit numbers and of float32.
 
     python docs/research/scripts/kv_types.py --model pocket --texts 12 --tokens 4k
 
-Every made-up text has planted facts; each is asked on its own, once with each number type. Printed:
-answers that are the same, letter by letter, as with float32, and answers that hold the right one.
+The model computes in float32. Every made-up text has planted facts. The script asks each of them on
+its own, once with each number type of the cache. It prints how many answers are identical to those
+of float32, letter by letter, and how many contain the right one.
 """
 
 import argparse
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def document(seed: int, tokens: int) -> tuple[str, list[dict]]:
-    """A text and its planted facts."""
+    """Return a text and its planted facts."""
     with tempfile.TemporaryDirectory() as folder:
         text, facts = Path(folder, "text"), Path(folder, "facts")
         subprocess.run(

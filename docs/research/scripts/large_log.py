@@ -1,9 +1,9 @@
-"""A log of gigabytes: quiet days, and one with the incidents of ``incidents.py``.
+"""Write a log of gigabytes: quiet days, and one with the incidents of ``incidents.py``.
 
     python docs/research/scripts/large_log.py large.log --bytes 2e9
     /usr/bin/time -v kvstream summarize large.log
 
-Prints the words by which the incidents are known.
+The script prints the words that identify the incidents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What memory is worth for questions that nobody knew while the text was read.
+"""Measure what memory is worth for questions that were unknown while the text was read.
 
 See docs/research/later-questions.md.
 
@@ -10,7 +10,7 @@ Each text is an excerpt of held-out novels with planted keys, planted facts and 
 which people asked questions. Each case reads it once, without a question, and is then asked all of
 them. For each kind of question the script prints the share of right answers (every word of the
 reference in a row), F1, and the loss of the reference in nats per token. `full` holds the whole
-text. The same command goes on where a run stopped.
+text. The same command resumes a stopped run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 LONGEST = 900
-"""Characters of a paragraph at most."""
+"""Maximum number of characters of a paragraph."""
 KINDS = ("key", "fact", "people")
 
 
@@ -54,18 +54,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Planted:
-    """How much is put into a text."""
+    """How much is planted in a text."""
 
     paragraphs: int
     questions: int
-    """People's questions about each of them."""
+    """People's questions about each paragraph."""
     facts: int
-    """Keys, and as many other facts."""
+    """Number of keys, and of other facts."""
 
 
 @cache
 def paragraphs(qa: tuple[str, ...], questions: int) -> list[tuple[str, list[Question]]]:
-    """Held-out paragraphs that are not too long, with what was asked about each."""
+    """Return held-out paragraphs that are short enough, each with its questions."""
     found: dict[str, list[Question]] = {}
     for item in load(qa):
         if is_heldout(item.document) and len(item.context) < LONGEST:
@@ -77,7 +77,7 @@ def paragraphs(qa: tuple[str, ...], questions: int) -> list[tuple[str, list[Ques
 def document(
     session: Session, filler: Filler, qa: Sequence[str], tokens: int, put: Planted, trial: int
 ) -> tuple[list[int], list[Question]]:
-    """Ids of a text and the questions about it."""
+    """Return the ids of a text and the questions about it."""
     rng = random.Random(f"later questions {tokens} {trial}")
     facts = make_facts(24, rng.randrange(2**31))
     planted, asked = [], []
@@ -91,7 +91,7 @@ def document(
     encode = session.tokenizer.encode
     taken = sum(len(encode(sentence)) for sentence in planted)
     rng.shuffle(planted)
-    # One in each part of the text, so that no part decides.
+    # One in each part of the text, so that no single part decides the result.
     depths = [(i + rng.random()) / len(planted) for i in range(len(planted))]
     text = filler.cut(session.tokenizer, tokens - taken, rng)
     places = zip(depths, planted, strict=True)
@@ -105,7 +105,7 @@ def case(spec: str, budget: int) -> RunSettings:
 
 
 def refusal_limit(session: Session) -> RefusalLimit | None:
-    """That of the program, for models that were calibrated."""
+    """Return the program's limit for a model that was calibrated, else None."""
     model, encode = session.model, session.tokenizer.encode
     found = Calibration.of(model.facts.folder, model.fingerprint)
     if found is None or not found.refusal_limit:
@@ -133,7 +133,7 @@ def read_and_ask(
         answer = session.tokenizer.decode(said).strip()
         lead = "" if plan.prompt.style == "chat" else " "
         words = session.tokenizer.encode(lead + question.answers[0], continuing=True)
-        words = words[: run.max_tokens]  # the budget has room for so many
+        words = words[: run.max_tokens]  # the budget has no room for more
         answers.append(
             {
                 "kind": question.kind,
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def within(trials: Sequence[Trial], save: Path, seconds: float) -> list[Record]:
-    """The records of trials that `save` has, and of those that begin in so many seconds."""
+    """Return the records that `save` has, and those of trials that begin within `seconds`."""
     records = Records(save)
     until = time.monotonic() + seconds
     found: list[Record] = []
@@ -203,7 +203,7 @@ def within(trials: Sequence[Trial], save: Path, seconds: float) -> list[Record]:
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
-    """A row a case; differences are paired with those of the first case."""
+    """Print a row for each case; differences are paired with the first case."""
     by = {(r["case"], r["trial"]): r["answers"] for r in found}
     first = cases[0]
     for spec in cases:

@@ -1,4 +1,4 @@
-"""What two models keep of a text for questions that nobody knew while it was read.
+"""Measure what two models keep of a text for questions that were unknown while it was read.
 
 See docs/research/skim.md.
 
@@ -8,8 +8,9 @@ See docs/research/skim.md.
 The texts and questions are those of later_questions.py. `pocket` reads a text once without a
 question, keeps a memory and passages as text, and `reader` answers from the passages. `both`,
 `words` and `memory` say how passages are chosen (`--skim-by`). `full` is `reader` with the whole
-text in its KV cache. The share is that of the F1 of the last case; its interval is a bootstrap over
-the texts. The same command goes on where a run stopped. Needs `kvstream models get reader`.
+text in its KV cache. For each case the script prints right answers, F1, and the share of the F1 of
+the last case; its interval is a bootstrap over the texts. The same command resumes a stopped run.
+It needs `kvstream models get reader`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def main() -> None:
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
-    """A row a case, over the texts that all cases have."""
+    """Print a row for each case, over the texts that all cases have."""
     by = {(r["case"], r["trial"]): r for r in found}
     numbers = sorted({n for _, n in by if all((name, n) in by for name in cases)})
     for name in cases:

@@ -1,22 +1,23 @@
-"""How likely memory makes the right words, where exact answers are all wrong.
+"""Measure how likely memory makes the right words, where exact answers are all wrong.
 
 See docs/research/methods.md.
 
     python docs/research/scripts/likelihood.py streaming cascade:cascades=2 cascade:cascades=4 \\
         --text ../shared/data/books/*.gz --heldout --kind passage --depths 0.7,0.75
 
-A document is read as in ``kvstream bench needle``; then the loss of the right words is taken, with
-the model being given each before it has to say the next (nats a token, less is better). Kinds:
-``passkey`` and ``fact``, a planted needle's answer behind its question, which methods that look at
-questions know while they read; ``passage``, 64 tokens of the text itself behind the 32 in front of
-them, which nobody knew before. A document holds one for each depth. Every case reads the same;
-after the first, cases are told by what they differ from it, with the 95% interval of the paired
-differences. The row "-" is what the model says with nothing read.  With --choices N the right
-answer of a needle stands among N of its kind, and it is told how often the model finds it the
-likeliest of them (1/N is chance), with Wilson's 95% interval.
+A document is read as in ``kvstream bench needle``. Then the script takes the loss of the right
+words; the model is given each word before it has to predict the next (nats per token, lower is
+better). Kinds: ``passkey`` and ``fact`` take the answer of a planted needle after its question;
+methods that use questions know them while they read. ``passage`` takes 64 tokens of the text itself
+after the 32 in front of them; nobody knew them while reading. A document holds one for each depth.
+Every case reads the same documents. For cases after the first, the script also prints the
+difference from the first, with the 95% interval of the paired differences. The row "-" is the model
+with nothing read. With --choices N the right answer of a needle is compared with N - 1 others of
+its kind, and the script prints how often it is the likeliest (1/N is chance), with Wilson's 95%
+interval.
 
-A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE behind it. With --save FILE
-the same command goes on where it was stopped; the cases may then be more than before.
+A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE may follow. With --save FILE
+the same command resumes a stopped run, and may add cases.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ASKED, SAID = 32, 64
-"""Tokens of a passage that are shown, and that have to be said."""
+"""Tokens of a passage that the model is shown, and that it has to predict."""
 APART = 40
-"""Tokens between needles that say the same."""
+"""Tokens between repetitions of the same needle."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What is read, and for each depth what is asked and the right words."""
+    """What is read, and for each depth a question and the right words."""
 
     ids: list[int]
     questions: list[str]
-    """Of needles."""
+    """Questions about needles."""
     asked: list[list[int]]
-    """Of passages."""
+    """Ids of each passage that the model is shown."""
     said: list[list[int]]
     others: list[list[list[int]]]
     """Wrong answers of the same kind."""
     kinds: tuple[str, ...] = ()
-    """Of needles: ``passkey`` or ``fact``."""
+    """Kinds of the needles: ``passkey`` or ``fact``."""
 
 
 def document(
@@ -107,7 +108,7 @@ def document(
 def reading(
     session: Session, doc: Document, run: RunSettings, *, read: bool
 ) -> tuple[Reader, Prompt]:
-    """A reader that has read the document, or nothing."""
+    """Return a reader that has read the document, or nothing, and its prompt."""
     reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
     if read:
         for _ in reader.read(IdFeed(doc.ids)):
@@ -118,8 +119,10 @@ def reading(
 def losses(
     session: Session, doc: Document, run: RunSettings, *, read: bool = True
 ) -> list[tuple[float, bool]]:
-    """Mean loss of the right words of each depth after the document was read, and whether that
-    is less than that of the others."""
+    """Return the mean loss of the right words of each depth after the document was read.
+
+    Each comes with whether it is lower than the losses of the other answers.
+    """
     reader, prompt = reading(session, doc, run, read=read)
     asked = doc.asked or [prompt.tail(question) for question in doc.questions]
     found: list[tuple[float, bool]] = []
@@ -141,7 +144,7 @@ def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
 
 
 def options(about: str) -> argparse.ArgumentParser:
-    """What a script asks that reads the same documents in several cases."""
+    """Return the options of a script that reads the same documents in several cases."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("cases", nargs="+")
     parser.add_argument("--tokens", type=int, default=4096)
@@ -162,7 +165,7 @@ def options(about: str) -> argparse.ArgumentParser:
 
 
 def opened(asked: argparse.Namespace) -> tuple[Session, Filler]:
-    """The model on one thread, and the texts around what is planted."""
+    """Open the model on one thread, and the texts that surround what is planted."""
     torch.set_num_threads(1)
     session = Session.open(ModelSettings(name=asked.model, quantize=asked.quantize, threads=1))
     texts = [
@@ -181,7 +184,7 @@ def main() -> None:
     session, filler = opened(asked)
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
-    # What every case shares; the cases themselves may become more.
+    # Settings that all cases share. The list of cases may grow later.
     settled = [
         asked.model, asked.quantize, asked.kind, asked.tokens, asked.budget, asked.keep,
         asked.schedule, asked.chunk, asked.chunk_size, asked.choices, asked.depths,

@@ -1,9 +1,12 @@
-"""What llama.cpp takes for one text in one setting: its GGUF file, flash attention, `ubatch` 128.
+"""Measure llama.cpp on one text in one setting: its GGUF file, flash attention, `ubatch` 128.
 
-See docs/research/performance.md. `kvstream bench speed --against llamacpp` finds the best setting
-first, which takes a minute of processor time.
+See docs/research/performance.md.
 
     python docs/research/scripts/llamacpp_fixed.py FILE 2048 --llamacpp-python PATH
+
+The script prints the measurements and the tokens per second of processor time.
+`kvstream bench speed --against llamacpp` finds the best setting first, which takes a minute of
+processor time.
 """
 
 import argparse

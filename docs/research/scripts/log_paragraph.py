@@ -1,9 +1,10 @@
-"""Can a small model write a paragraph about the page of a log? Wordings, and what the check keeps.
+"""Measure whether a small model can write a paragraph about the page of a log, for each wording.
 
     python docs/research/scripts/log_paragraph.py ../shared/data/logs -m smollm2 --wording 0
 
-Each log of the folder becomes a table of its first rows; the model answers, and sentences are
-removed unless they cite the rows that have their numbers and names. A person judges what is left.
+Each log of the folder becomes a table of its first rows. The model answers, and the check removes
+sentences unless they cite the rows that have their numbers and names. The script prints the kept
+and the removed sentences, and a person judges what is left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kvstream.logs.unusual import Finding
 
 
 def row(finding: Finding, log: LogSummary) -> str:
-    """A finding as one plain line with its citation in front."""
+    """Return a finding as one plain line that begins with its citation."""
     level = finding.level.upper() if finding.level in SEVERE else "INFO"
     times = finding.span(Clock(log))
     text = finding.message if finding.count == 1 else finding.text
@@ -32,7 +33,7 @@ def row(finding: Finding, log: LogSummary) -> str:
 
 
 def plain(log: LogSummary, rows: int) -> str:
-    """The head of the page, and a plain line a finding."""
+    """Return the first line of the page, and a plain line for each finding."""
     findings = report(log, rows).findings
     return "\n".join([head(log).split("\n")[0], *(row(f, log) for f in findings)]) + "\n"
 

@@ -1,16 +1,18 @@
-"""Which signals find the line that explains a flood of errors? An ablation on ambiguous logs.
+"""Measure which signals find the line that explains a flood of errors, in ambiguous logs.
 
     python docs/research/scripts/log_signals.py --logs 20
 
-In each log four rare lines come shortly before a flood of errors, and one of them names its cause,
-in words that are no words of failure. Harmless bursts have rare lines before them, too, and forty
-other rare lines lie about. `table` is the page as it is; the other rows leave one of its findings
-out. `surprise` and `attention` give the lines that a model's memory holds on to most (`sirllm`: the
-surprising ones; `infinipot`: those that the question attends to), when it reads the first line of
-each template that is rare or severe; `+` ranks the table's rare rows by them where times tie.
+In each log, four rare lines come shortly before a flood of errors. One of them names its cause, in
+words that do not tell of a failure. Harmless bursts have rare lines before them, too, and about
+forty other rare lines are spread over the log. The script prints the place of the cause in each log
+and a table. The row `table` is the page as it is; `table without` rows leave one of its signals
+out. `surprise` and `attention` rank lines by how much of them a model's memory holds, after it
+reads the first line of each template that is rare or severe (`sirllm` holds surprising lines,
+`infinipot` those that the question attends to). Rows with `+` use such a ranking where the rounded
+scores of the table's rare rows tie.
 
 `page`: the cause is among the rare rows of a page (a ranking of lines has as many as a page has
-rows); `first three` and `first`: it is among the first rare rows. Four lines are equal to the
+rows). `first three` and `first`: it is among the first rare rows. The four lines are equal to the
 table, so chance alone puts the cause first in a quarter of the logs.
 """
 
@@ -65,7 +67,7 @@ QUESTION = "Why did the errors begin?"
 
 
 def made_log(seed: int, lines: int) -> tuple[list[str], str]:
-    """A log in the order of time, and the cause of its flood."""
+    """Return a log in the order of time, and the cause of its flood."""
     rng = random.Random(seed)
     services = [f"{word(rng)}-{word(rng)}" for _ in range(6)]
     harmless = [
@@ -99,13 +101,13 @@ def made_log(seed: int, lines: int) -> tuple[list[str], str]:
 
 
 def rare_rows(log: LogSummary) -> list[Finding]:
-    """The rare rows of the page, all of them, best first."""
+    """Return all rare rows of the page, best first."""
     found = report(log, 10_000).findings
     return [f for f in found if f.section == SECTIONS[1]]
 
 
 def without(name: str, log: LogSummary, value: Any) -> list[Finding]:
-    """The rows of the page where one finding is not made."""
+    """Return the rare rows of the page if `unusual`'s function `name` returns `value`."""
     kept: Callable[..., Any] = getattr(unusual, name)
     setattr(unusual, name, lambda *args: value)
     try:
@@ -115,7 +117,7 @@ def without(name: str, log: LogSummary, value: Any) -> list[Finding]:
 
 
 def ranks_of(model: Any, method: str, text: str, budget: int) -> list[str]:
-    """Lines by what memory holds of them, most first."""
+    """Return lines by how much of them memory holds, most first."""
     answer = model.ask(
         text=text, question=QUESTION, extract=True, passages=100, method=method, budget=budget
     )
@@ -157,7 +159,11 @@ def main() -> None:
 
 
 def prepared(seed: int, lines: int) -> tuple[list[Finding], int, list[Shape], LogSummary, str]:
-    """The rare rows, how many a page shows, the rare and severe templates, the log, the cause."""
+    """Return the findings of a log and its cause.
+
+    These are the rare rows, how many of them a page shows, the rare and severe templates, the log,
+    and the cause of its flood.
+    """
     made, cause = made_log(seed, lines)
     log = LogSummary()
     log.begin("made")
@@ -173,14 +179,14 @@ def shuffled(rows: list[Finding], seed: int) -> list[Finding]:
 
 
 def mixed(rows: list[Finding], order: Sequence[Finding | str]) -> list[Finding]:
-    """Rows by their scores; those that are about equal by another order of their lines."""
+    """Sort rows by their rounded scores; another order of their lines breaks ties."""
     lines = [each if isinstance(each, str) else each.example for each in order]
     place = {line.strip(): i for i, line in enumerate(lines)}
     return sorted(rows, key=lambda f: (-round(f.score), place.get(f.example.strip(), len(place))))
 
 
 def place_of(order: Sequence[Finding | str], cause: str) -> int:
-    """At which place of an order the cause stands, from 0."""
+    """Return the place of the cause in an order, from 0."""
     for place, each in enumerate(order):
         if cause in (each if isinstance(each, str) else each.example):
             return place

@@ -1,12 +1,13 @@
-"""What an answer from a joined memory should see: several documents, or single entries.
+"""Measure what an answer from a joined memory should see: several documents, or single entries.
 
     python docs/research/scripts/joining.py documents build/joining --budget 512 --texts 0
     python docs/research/scripts/narrowing.py build/joining --texts 0
 
-The memories of eight documents that the first command made are joined; the questions are those of
-all eight. Rankings: the question's words (as `answer/narrowing.py` ranks), and how likely the
-question is when the model sees one document alone. Or no ranking: every head keeps the entries that
-the question attends to most, with their neighbors.
+The script joins the memories of eight documents that the first command made; the questions are
+those of all eight. It ranks the documents by the question's words (as `answer/narrowing.py` does),
+or by how likely the question is when the model sees one document alone. Without a ranking, every
+head keeps the entries that the question attends to most, with their neighbors. The script prints
+the right answers of each way.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def by_words(memory: Memory, question: str) -> np.ndarray:
 
 
 def by_likelihood(memory: Memory, question: str) -> np.ndarray:
-    """Log-likelihood of the question behind each document alone."""
+    """Return the log-likelihood of the question after each document alone."""
     ids = memory.prompt.tail(question, brief=memory.run.brief)
     found = []
     for document in range(DOCUMENTS):
@@ -53,13 +54,16 @@ def by_likelihood(memory: Memory, question: str) -> np.ndarray:
 
 
 def documents(memory: Memory, best: list[int], count: int) -> AbstractContextManager[int]:
-    """The entries of the first `count` documents in sight."""
+    """Return a context in which the first `count` documents of `best` are in sight."""
     order = [*best, *(i for i in range(DOCUMENTS) if i not in best)]
     return memory.reader.in_sight(narrowing._begins(memory), order, count)
 
 
 def entries(memory: Memory, question: str, count: int) -> AbstractContextManager[None]:
-    """The `count` entries of each head in sight that the question attends to most."""
+    """Return a context in which each head sees some of its entries only.
+
+    They are the `count` entries that the question attends to most.
+    """
     reader, ids = memory.reader, memory.prompt.tail(question, brief=memory.run.brief)
     first, chosen = reader.first_candidate, {}
     wanted = AttentionRequest((), accumulated_attention=True, queries=len(ids), reduce="max")
@@ -74,7 +78,7 @@ def entries(memory: Memory, question: str, count: int) -> AbstractContextManager
 
 
 def sights(memory: Memory, question: str) -> Iterator[tuple[str, AbstractContextManager[object]]]:
-    """Every way that is compared, and its sight of the memory."""
+    """Yield every way that is compared, with its context for the memory."""
     for name, ranked, counts in (
         ("words", by_words, (1, 2, 3)),
         ("likelihood", by_likelihood, (1,)),

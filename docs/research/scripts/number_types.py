@@ -1,11 +1,11 @@
-"""What number types cost: perplexity and processor time of texts, all kept, in several of them.
+"""Measure perplexity and processor time of texts in several number types, with all entries kept.
 
     python docs/research/scripts/number_types.py ../shared/data/books/*.gz --heldout --texts 8 \\
         -m smollm2 --tokens 512 --kinds float32,int8
 
-Tokens of each text go through the model in chunks, then some are written one by one. Each type has
-its ratio to the first one: speed of reading and of writing, and perplexity with a 95% interval over
-texts in pairs (over tokens if there is one text).
+Tokens of each text go through the model in chunks, then some are written one by one. For each type
+the script prints its ratio to the first one: speed of reading and of writing, and perplexity with a
+95% interval over paired texts (over tokens if there is one text).
 """
 
 import argparse
@@ -90,8 +90,11 @@ def measured(
     where: str, settings: ModelSettings, precision: Precision, texts: list[list[int]], chunk: int,
     more: int,
 ) -> tuple[list[torch.Tensor], float, float, int]:  # fmt: skip
-    """Losses [n] in nats of each text, seconds of the processor for reading all texts and for
-    writing, bytes of weights."""
+    """Return what a number type costs.
+
+    That is the losses [n] in nats of each text, the processor seconds for reading all texts and for
+    writing, and the bytes of weights.
+    """
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(where, dtype=precision.load).requires_grad_(False)
@@ -114,7 +117,7 @@ def measured(
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Of the processor."""
+    """Return the processor seconds that `run` takes."""
     started = time.process_time()
     run()
     return time.process_time() - started

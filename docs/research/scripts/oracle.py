@@ -1,13 +1,14 @@
-"""How much a perfect choice of entries is worth: scores from the questions that come later.
+"""Measure what a perfect choice of entries is worth: scores from the questions that come later.
 
-See docs/research/later-questions.md. Takes the options of `later_questions.py`, with one method
-more:
+See docs/research/later-questions.md.
 
     python docs/research/scripts/oracle.py --save oracle.jsonl --qa ... --text ... \
         --cases keydiff:pool=15 full oracle:alike=none oracle:alike=all,pool=7
 
-An entry's score in `oracle` is the share of its attention to the text that a question, with its
-answer, pays to it when the whole text is in memory: the highest of all questions.
+The script takes the options of `later_questions.py`, prints its table and adds the method `oracle`.
+The score of an entry is the share of a question's attention to the text that the entry gets: the
+question attends together with its answer, and the whole text is in memory. The maximum over all
+questions counts.
 
     alike  none: each KV head has its own scores; layer, all: the mean over the heads of a layer, of
            the model
@@ -34,11 +35,11 @@ from kvstream.run.prompt import build_prompt
 
 @dataclass(frozen=True)
 class Oracle(ScoredMethod):
-    """Keeps what the questions to come attend to."""
+    """Keeps the entries that the later questions attend to."""
 
     name: ClassVar[str] = "oracle"
     shares: ClassVar[Tensor]
-    """[L, K, n] of the text that is read."""
+    """Scores [L, K, n] of the text that is read."""
 
     pool: int = pooling_width(1, "")
     alike: str = setting("none", "", choices=("none", "layer", "all"))
@@ -49,7 +50,7 @@ class Oracle(ScoredMethod):
 
 
 def attention(session: Any, ids: Sequence[int], asked: Sequence[Any]) -> Tensor:
-    """[Q, L, K, n]: the share of each head's attention to the text that a question pays."""
+    """Return [Q, L, K, n]: the share of a question's attention to the text that each entry gets."""
     prompt, encode = build_prompt(session.tokenizer), session.tokenizer.encode
     first, end = len(prompt.head), len(prompt.head) + len(ids)
     rows = [[*prompt.tail(q.text), *encode(f" {q.answers[0]}", continuing=True)] for q in asked]

@@ -1,10 +1,11 @@
-"""What keeping the text around retained tokens costs while reading (docs/research/citations.md).
+"""Measure what it costs to keep the text around retained tokens while reading.
 
     python docs/research/scripts/passages.py BOOKS...
 
-The texts are read as tokens with sentences cut and forgotten on the way, and without; told is
-processor time, to be held against that of the model for a token (`kvstream bench speed`). Then the
-same for the words of the text, with the size of what a memory file has of them.
+The script reads the texts as tokens, once while it cuts sentences and forgets them on the way, and
+once without. It prints the difference in processor time, to compare with that of the model for a
+token (`kvstream bench speed`). It prints the same for the words of the text, with their size in a
+memory file. See docs/research/citations.md.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from kvstream.tokenization.loading import TokenStream, WordForms, load_tokenizer
 from kvstream.tokenization.passages import Passages
 
 RETAINED = 6000
-"""Distinct tokens that are retained, as by pocket under a budget of 1k."""
+"""Number of distinct tokens that are retained, as by pocket under a budget of 1k."""
 
 
 def seconds(passages: Passages | None, words: WordForms | None = None) -> tuple[float, int]:
-    """Processor time, and tokens; `passages` or `words` are fed."""
+    """Return processor time and number of tokens; feed `passages` or `words` if given."""
     tokenizer, draw = load_tokenizer("pocket"), np.random.default_rng(0)
     began = time.process_time()
     feed = words.feed if words else None if passages is None else passages.feed

@@ -1,12 +1,12 @@
-"""``kvstream bench`` with kept entries at the positions where they were read.
+"""Run ``kvstream bench`` with kept entries at the positions where they were read.
 
 See docs/research/methods.md.
 
     python docs/research/scripts/positions.py bench needle --lengths 4k,8k --budget 1k
 
-InfiniPot resets positions: what is kept stands at 0, 1, 2, ... and the chunk follows. Here every
-entry keeps its place in the text instead, so that positions pass the length that a model was
-trained for. Everything else is the program as it is.
+InfiniPot resets positions: kept entries move to 0, 1, 2, ... and the chunk follows. Here every
+entry keeps its position in the text instead, so positions pass the trained length of the model.
+Everything else is the program as it is, and so is what it prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvstream.model.rotary import Rotary
 
 
 def places(store: LayerStore) -> Tensor:
-    """[K, raw] position in the whole text: the prompt's own, then behind it the source's."""
+    """Return positions in the whole text [K, raw]: the prompt's own, then those of the source."""
     origin = store.origin[:, : store.unrotated]
     prompt = int((origin[0] < 0).sum())
     own = torch.arange(store.unrotated, device=origin.device).expand_as(origin)
@@ -30,14 +30,14 @@ def places(store: LayerStore) -> Tensor:
 def turned(rotary: Rotary, keys: Tensor, where: Tensor) -> Tensor:
     cos, sin = (table[where] for table in rotary.angles.at(0, int(where.max()) + 1))
     part = keys[..., : rotary.width].float()
-    # The model's function takes one row of angles for all heads: hand it each head as a sequence.
+    # The model's function takes one row of angles for all heads, so pass each head as a sequence.
     out = rotary.apply(part[:, None], part[:, None], cos, sin)[1][:, 0].to(keys.dtype)
     return torch.cat((out, keys[..., rotary.width :]), dim=-1)
 
 
 def rotated_keys(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
     keys = self.keys[:, : self.used]
-    if scratch is not None:  # in what the model computes
+    if scratch is not None:  # to the type that the model computes in
         keys = keys.to(scratch.dtype)
     if not self.turns:
         return keys

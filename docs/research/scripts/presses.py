@@ -1,16 +1,17 @@
-"""RULER with the question hidden: kvstream under a budget, and kvpress after a full prefill.
+"""Compare kvstream under a budget with kvpress after a full prefill, on RULER.
 
     make kvpress
     python docs/research/scripts/presses.py -m smollm2 --tokens 2048 --trials 10 \
         --tasks single,multikey --methods "full;auto" --save presses.jsonl \
         --kvpress-python .venv-kvpress/bin/python
 
-Both get the same ids: prompt, text, question. Both hold the same number of entries when the
-question comes, an eighth of prompt and text (`--ratio`), on average over the heads. kvstream never
-holds more than its budget; kvpress holds all of the text first. `full` is kvstream with all of the
-text in memory, `none` is kvpress without a press. `skim` is the model with `pocket`, which reads
-the text for it under the same budget and keeps passages as text. The same command goes on where a
-run stopped. See docs/research/later-questions.md.
+Both get the same ids (prompt, text, question), and neither sees the question while it reads the
+text. Both hold the same number of entries when the question comes: an eighth of prompt and text
+(`--ratio`), on average over the heads. kvstream never holds more than its budget; kvpress holds all
+of the text first. `full` is kvstream with all of the text in memory, `none` is kvpress without a
+press. `skim` is the model with `pocket`, which reads the text for it under the same budget and
+keeps passages as text. The script prints the scores of each case by task. The same command resumes
+a stopped run. See docs/research/later-questions.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FULL, SKIM = "full", "skim"
 
 
 def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) -> RunSettings:
-    """The settings of ``METHOD[:NAME=VALUE,...]``, with `auto` as without a question."""
+    """Return the settings of ``METHOD[:NAME=VALUE,...]``; `auto` chooses as without a question."""
     method, _, settings = spec.partition(":")
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
@@ -57,7 +58,7 @@ def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) ->
 
 
 def holding(session: Session, run: RunSettings, held: int) -> Request:
-    """A request whose memory, with the prompt, is `held` entries when the question comes."""
+    """Return a request with `held` entries of memory and prompt when the question comes."""
     budget = 2 * held
     for _ in range(16):
         request = Request((), replace(run, budget=Budget(tokens=budget)), command="remember")
@@ -97,7 +98,7 @@ def skimmer() -> Session:
 
 
 def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool) -> Record:
-    """Two models: each has the budget that one has in `kvstream`."""
+    """Answer with two models; each has the budget that one model has in `kvstream`."""
     run = run_of(session, "keydiff:pool=15", task.max_tokens, brief)
     head = len(session.settle(Request((), run, command="remember")).prompt.head)
     tokens = len(session.tokenizer.encode(sample.text))
@@ -124,7 +125,7 @@ def kvpress(
     process: Process, session: Session, names: Sequence[str], sample: Sample, task: Task,
     ratio: float, brief: bool,
 ) -> Record:  # fmt: skip
-    """The answers of all presses: they share the prefill."""
+    """Return the answers of all presses; they share the prefill."""
     prompt = session.settle(Request((), RunSettings(), command="remember")).prompt
     ids = [*prompt.head, *session.tokenizer.encode(sample.text)]
     found = process.ask(
@@ -213,7 +214,7 @@ def _opened(stack: ExitStack, session: Session, python: str) -> Process:
 
 
 def report(found: Sequence[Record]) -> None:
-    """A row a case, its scores by task; differences are paired with those of `auto`."""
+    """Print a row for each case, with scores by task; differences are paired with `auto`."""
     scores: dict[str, dict[tuple[str, int], float]] = {}
     for r in found:
         cases = {f"kvpress {n}": s for n, s in r["scores"].items()} if "scores" in r else None

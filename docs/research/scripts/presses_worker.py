@@ -1,10 +1,10 @@
-"""Answers of kvpress's presses, in a Python of their own; see `presses.py`.
+"""Answer with kvpress's presses, in a Python of their own; see `presses.py`.
 
-This file knows nothing of kvstream. It answers every line of standard input with one line on
-standard output: first ``{"model": ...}``, then ``{"ask": ...}``.
+This file does not use kvstream. It answers every line of standard input with one line on standard
+output: first ``{"model": ...}``, then ``{"ask": ...}``.
 
-A press only chooses: what a layer computes in the prefill does not depend on it. So one prefill
-serves all presses. Each of them gets what its own hook would get.
+A press only chooses entries: what a layer computes in the prefill does not depend on it. So one
+prefill serves all presses. Each of them gets what its own hook would get.
 """
 # mypy: ignore-errors
 
@@ -12,12 +12,12 @@ import json
 import os
 import sys
 
-sys.path.pop(0)  # this folder, whose files are none of this program's
+sys.path.pop(0)  # this folder: its files are not modules of this program
 
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not get between the answers
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
     for line in sys.stdin:
         asked = json.loads(line)
         if "model" in asked:
@@ -32,7 +32,7 @@ class Worker:
     """A model of transformers."""
 
     def __init__(self, folder):
-        import kvpress  # noqa: F401  it must change attention before the model is made
+        import kvpress  # noqa: F401  kvpress must change attention before the model is made
         import torch
         import transformers
 
@@ -43,7 +43,7 @@ class Worker:
         self.model = model.eval().requires_grad_(False)
 
     def ask(self, ids, question, tokens, stop, kept, presses, head):
-        """What each press answers, and how many entries of a head it holds, the mean of all."""
+        """Return each press's answer, and the entries that it holds in a head (mean over heads)."""
         torch, model, answers, held = self.torch, self.model, {}, {}
         with torch.inference_mode():
             for name, choice in self.chosen(ids, kept, presses, head).items():
@@ -53,7 +53,7 @@ class Worker:
         return {"answers": answers, "held": held}
 
     def chosen(self, ids, kept, presses, head):
-        """The choice of each press after one prefill of all ids."""
+        """Return the choice of each press after one prefill of all ids."""
         import kvpress as kv
         from transformers import DynamicCache
 
@@ -97,9 +97,9 @@ class Worker:
 
         if "kvzip" in found:
             press = kv.KVzipPress(ratio)
-            with press(model):  # scores when it is left
+            with press(model):  # KVzip scores when the context ends
                 prefill()
-                press.prefix_length = 0  # else the prompt would not be scored, and would leave
+                press.prefix_length = 0  # otherwise the prompt gets no scores and is evicted
         else:
             prefill()
         for name in ("none", "kvzip"):
@@ -112,7 +112,7 @@ class Worker:
         return found
 
     def answer(self, choice, place, question, tokens, stop):
-        """Ids that are written greedily; positions go on behind the text, as in kvpress."""
+        """Write ids greedily; positions continue after the text, as in kvpress."""
         torch, model, said = self.torch, self.model, []
         cache, more = choice.cache(model), torch.tensor([question])
         for _ in range(tokens):
@@ -140,12 +140,12 @@ class Choice:
         self.layers.append((keys, values, masked))
 
     def held(self, read):
-        """Entries of a head, the mean of all heads and layers."""
+        """Return the number of entries in a head, as the mean over all heads and layers."""
         total = sum(k.shape[1] * k.shape[2] - (len(m[0]) if m else 0) for k, _, m in self.layers)
         return round(total / sum(k.shape[1] for k, _, _ in self.layers), 1)
 
     def cache(self, model):
-        """A cache of its own, since masking writes into keys."""
+        """Return a new cache, since masking writes into keys."""
         from transformers import DynamicCache
 
         cache = DynamicCache()

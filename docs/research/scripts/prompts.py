@@ -1,4 +1,4 @@
-"""Which words around a short document a chat model follows best.
+"""Measure which words around a short document a chat model follows best.
 
 See docs/research/prompts.md.
 
@@ -6,9 +6,9 @@ See docs/research/prompts.md.
 
 Every wording answers the same questions, in turns: people's questions about passages of up to 250
 tokens (SQuAD's and FairytaleQA's training part), and the one IP address in eight lines of a log.
-Memory holds each text whole; answers are greedy. Printed: F1 and "contains the right answer", with
-95% intervals. The same command goes on with the file of --save, and compares the answers with those
-of other models and number types in it.
+Memory holds each text whole; answers are greedy. The script prints F1 and the share of answers that
+contain the right one, with 95% intervals. The same command resumes from the file of --save. It also
+compares the answers with those of other models and number types in that file.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ WORDINGS = {
 }  # fmt: skip
 KINDS = ("prose", "logs")
 LONGEST = 1000
-"""Characters of a passage."""
+"""Maximum number of characters of a passage."""
 LINES = 8
 ADDRESS = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])")
 
 
 def prose(data: Path, count: int) -> list[tuple[str, str, list[str]]]:
-    """Text, question and right answers; documents take turns."""
+    """Return texts, questions and right answers; documents take turns."""
     found = []
     for name in ("squad_dev_train", "fairytaleqa_train"):
         of: dict[str, list[dict]] = {}
@@ -77,7 +77,7 @@ def prose(data: Path, count: int) -> list[tuple[str, str, list[str]]]:
 
 
 def logs(data: Path, count: int) -> list[tuple[str, str, list[str]]]:
-    """Eight lines with one address, from all logs in turns."""
+    """Return excerpts of eight lines with one address, from all logs in turns."""
     files = sorted((data / "logs").glob("*.gz"))
     rng, found = random.Random("logs"), {}
     for file in files:

@@ -1,9 +1,10 @@
-"""Documents with questions and answers behind them, to train a gate of `edgeinfinite` on.
+"""Write documents with questions and answers at their ends, to train a gate of `edgeinfinite`.
 
     python docs/research/scripts/question_texts.py ../shared/data FOLDER [COUNT]
 
-Half of them are what people asked about a text, half are made from books by rule, in the words that
-pocket is trained with: what stands behind "Answer:" can only be known from what left the window.
+Half of the questions are those that people asked about a text. The other half are made from books
+by rule, in the words that pocket is trained with. What follows "Answer:" can only be known from
+tokens that have left the window.
 """
 
 import sys
@@ -13,7 +14,7 @@ from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.training.rows import Mixture, RowMaker
 
 LEAST, MOST = 2200, 3600
-"""Tokens of a document without its questions."""
+"""Minimum and maximum number of tokens of a document without its questions."""
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
-"""Of many question-free memories, which one is a question about?
+"""Measure how well a ranking of many question-free memories finds the one that is asked about.
 
     python docs/research/scripts/rank.py ../shared/data/qa build/memories --stories 200
 
-One memory for each story of FairytaleQA, made once; then questions that name somebody or something
-of their story. BM25 over the full texts stands beside the ranking of the memories.
+The script makes one memory for each story of FairytaleQA, once. Then it asks questions that name
+somebody or something of their story. It prints how often the right story is first and among the
+first three: for the ranking of the memories, and for BM25 over the full texts.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def main() -> None:
 
 
 def many(model: kvstream.Model, made: list[Path], folder: Path, count: int) -> None:
-    """The cost of ranking so many files, loading included."""
+    """Print the cost of ranking `count` files, loading included."""
     folder.mkdir(exist_ok=True)
     for number in range(count):
         path = folder / f"{number}.kvs"

@@ -1,12 +1,12 @@
-"""One model reads a long text alone: paragraphs with people's questions, facts and keys in novels.
+"""Measure one model that reads a long text alone: people's questions, facts and keys in novels.
 
     python docs/research/scripts/reader_alone.py --tokens 32768 --texts 4 --out build/alone.jsonl
 
-Each text of held-out books has paragraphs of held-out documents, made-up facts and keys at drawn
-depths. All questions are known before the one reading. Of each paragraph the same model is also
-asked alone: the share of that F1 is what memory kept. With --skim MODEL another model reads the
-text. It stops after --minutes of processor time and goes on behind what --out holds. See
-docs/research/reader.md.
+Each text of held-out books has paragraphs of held-out documents, made-up facts and keys at random
+depths. All questions are known before the one reading. The same model is also asked about each
+paragraph alone, and the share of that F1 is what memory kept. With --skim MODEL another model reads
+the text. The script prints the right answers about keys and facts, and both F1. It stops after
+--minutes of processor time, and resumes from what --out holds. See docs/research/reader.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
 def cases() -> Any:
-    """(text, [(kind, question, answer, paragraph or None)])."""
+    """Yield (text, [(kind, question, answer, paragraph or None)])."""
     corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
     filler = Filler("\n\n".join(corpus.books), "books", given.seed)
     sets = [[c for c in corpus.human(name) if list(_inside(c))] for name in SETS]

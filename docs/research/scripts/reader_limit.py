@@ -1,11 +1,12 @@
-"""F1 and refusals of a model on people's questions about single paragraphs, for each limit.
+"""Measure F1 and refusals of a model on people's questions about single paragraphs, for each limit.
 
     python docs/research/scripts/reader_limit.py reader --part 0:80 --questions 3
 
-Each question is answered without a refusal, and the log-odds of a refusal's first token are noted.
-So one run shows what every limit would do (`refusal_limit` in support.json). The paragraphs are of
-held-out documents, in an order with a fixed seed; each fits the budget. ``--part 0:80`` takes the
-first 80 of each set. See docs/research/reader.md.
+The model answers each question without a refusal, and the script records the log-odds of a
+refusal's first token. So one run shows what every limit would do (`refusal_limit` in support.json).
+The paragraphs are of held-out documents, in an order with a fixed seed; each fits the budget.
+``--part 0:80`` takes the first 80 of each set. The script prints a line of JSON for each limit. See
+docs/research/reader.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LIMITS = (0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5)
 
 
 def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """A record of each question, written to ``--out`` as it ends."""
+    """Return a record of each question; write it to ``--out`` as soon as it is known."""
     session = Session.open(
         ModelSettings(name=asked.model, dtype=asked.dtype, threads=asked.threads)
     )
@@ -67,7 +68,7 @@ def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def row(records: list[dict[str, Any]], limit: float) -> dict[str, Any]:
-    """What a limit does: F1 of each set, and shares of refusals, with 95% intervals."""
+    """Return what a limit does: F1 of each set, and shares of refusals, with 95% intervals."""
     found: dict[str, Any] = {"limit": limit}
     answerable = [r for r in records if r["f1"] is not None]
     for name in SETS[:3]:

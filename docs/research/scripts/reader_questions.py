@@ -1,11 +1,11 @@
-"""F1 of a model on people's questions about single paragraphs, on held-out documents.
+"""Measure the F1 of a model on people's questions about single paragraphs of held-out documents.
 
     python docs/research/scripts/reader_questions.py FOLDER --data ../shared/data --limit 40
 
 FOLDER is a model folder, such as the one that `python -m kvstream.training.reader --merged FOLDER`
-writes. One question a paragraph, drawn with a fixed seed; the paragraph fits the budget.
-``--first 60`` leaves out the 60 paragraphs of each set that ``--limit 60`` asks about. See
-docs/research/reader.md.
+writes. The script asks one question for each paragraph, drawn with a fixed seed; the paragraph fits
+the budget. It prints a line of JSON for each set. ``--first 60`` leaves out the 60 paragraphs of
+each set that ``--limit 60`` asks about. See docs/research/reader.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ for name in SETS:
     scores: list[float] = []
     contained = refused = 0
     for context in contexts[: asked.first]:
-        rng.choice(context.questions)  # so that the next set comes in the order of a shorter run
+        rng.choice(context.questions)  # keeps the next set in the order of a shorter run
     draw = random.Random(asked.first) if asked.first else rng
     chosen = contexts[asked.first :][: asked.limit]
     for context in chosen:

@@ -1,14 +1,15 @@
-"""How fast text becomes tokens with a large vocabulary, and what of it a run waits for.
+"""Measure how fast text becomes tokens with a large vocabulary, and how long a run waits for them.
 
     python docs/research/scripts/reading.py books/*.gz
     python docs/research/scripts/reading.py books/*.gz --spaces
     python docs/research/scripts/reading.py books/*.gz --tokenizer tokenizer.json
 
-Without a tokenizer one is trained on the beginning of the files, that joins bytes, with Llama 3's
-pattern; with --spaces one that writes spaces as Llama 2's and Gemma's do.  The speed
-is that of files to ids, per second of processor time, the library's beside kvstream's.  Then a
-device that reads 50,000 tokens a second without the processor (it sleeps) is given chunks from
-ids in memory, from files in its own thread, and from files that a thread reads ahead.
+Without --tokenizer, the script trains one on the beginning of the files: a byte-level BPE with
+Llama 3's pattern, or, with --spaces, one that writes spaces as Llama 2's and Gemma's do. It prints
+the speed from files to ids, per second of processor time, of the library and of kvstream. Then a
+device that reads 50,000 tokens a second without the processor (it sleeps) runs alone, with chunks
+from files in its own thread, and with chunks from files that a thread reads ahead. The script
+prints how long the device waits.
 """
 
 from __future__ import annotations

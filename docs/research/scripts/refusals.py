@@ -1,10 +1,11 @@
-"""Whether pocket can tell questions without an answer from those that have one.
-
-For every task the log-odds of a refusal's first token against the best other one, and for each pair
-of tasks the area under the curve, with the share recognized where a tenth of the answerable ones
-would be refused: what a threshold could reach, wherever the model itself puts it.
+"""Measure whether pocket can tell questions without an answer from those that have one.
 
     python docs/research/scripts/refusals.py MODEL_FOLDER DATA_FOLDER [TRIALS]
+
+For every task the script takes the log-odds of a refusal's first token against the best other one.
+For each pair of tasks it prints the area under the ROC curve, and the share of questions without an
+answer that are recognized where a tenth of the answerable ones would be refused. This is what a
+threshold could reach, wherever the model itself puts it.
 """
 
 import sys
@@ -24,7 +25,7 @@ LENGTH = 1024
 
 @torch.inference_mode()
 def odds(model: torch.nn.Module, data: Path, task: str, trials: int) -> np.ndarray:
-    """Log-odds of refusing [trials]."""
+    """Return the log-odds of a refusal [trials]."""
     maker, found = Trials(data, seed=0), []
     encode, bos = maker.maker.encode, maker.maker.bos
     refusal = encode(f" {REFUSAL}")[0]

@@ -1,4 +1,9 @@
-"""Writes the PDF that docs/guide/ask-a-book.md asks: three pages of made-up sentences."""
+"""Write the PDF that docs/guide/ask-a-book.md reads: three pages of made-up sentences.
+
+    python docs/research/scripts/report_pdf.py FILE
+
+The script prints nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The page of a long text whose kept tokens are drawn at random: bytes and seconds.
+"""Measure the HTML page of a long text whose kept tokens are drawn at random: bytes and seconds.
 
-python docs/research/scripts/report_size.py long.txt [ENTRIES [LAYERS [HEADS]]]
+    python docs/research/scripts/report_size.py long.txt [ENTRIES [LAYERS [HEADS]]]
+
+The script writes the page to report.html, and prints its size and the processor seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from kvstream.reporters.html.render import render
 from kvstream.tokenization.loading import TokenStream, load_tokenizer
 
 RUN = 8
-"""Tokens that are kept together; half of the runs are near the end, as memory has it."""
+"""Number of tokens in a run of kept ones. Half of the runs are near the end, as in real memory."""
 
 path = sys.argv[1]
 entries, layers, heads = (*map(int, sys.argv[2:]), *(900, 6, 2)[len(sys.argv) - 2 :])

@@ -1,8 +1,8 @@
-"""Steps, peak and attended entries of each schedule, by arithmetic alone.
-
-For 32,768 tokens, 960 entries that are free and at most 700 in memory:
+"""Compute steps, peak and attended entries of each schedule, by arithmetic alone.
 
     python docs/research/scripts/schedules.py [START ...]
+
+The text has 32,768 tokens; 960 entries are free, at most 700 of them in memory. START is m_0.
 """
 
 import sys
@@ -17,7 +17,10 @@ KINDS = (
 
 
 def followed(growth: str, chunk: str, start: int) -> tuple[int, int, float]:
-    """Steps, most entries at once, and the mean number of entries that a token looks at."""
+    """Return the number of steps and of entries that a schedule needs.
+
+    The entries are the peak, and the mean number that a token attends to.
+    """
     schedule = Schedule(
         growth=growth, chunk=chunk, layers=6, free=FREE, final=KEEP, keep=KEEP, start=start,
         length=LENGTH,

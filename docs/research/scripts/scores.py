@@ -1,24 +1,27 @@
-"""Scores that need no question, tried beside the built-in methods.
+"""Measure scores that need no question and are not built in, compared with the built-in methods.
 
-See docs/research/tried.md. Takes the options of `later_questions.py`, with one more method:
+See docs/research/tried.md.
 
     python docs/research/scripts/scores.py --save scores.jsonl --qa ... --text ... \
         --cases keydiff:pool=15 trial:score_of=expected,values=out
 
-`trial` has these settings:
+The script takes the options of `later_questions.py`, prints its table and adds the method `trial`,
+which has these settings:
 
     score_of keydiff; expected (Expected Attention: the softmax of mu k / sqrt d + k Sigma k / 2d
              with the mean and the covariance of the chunk's queries under the mean rotation of the
              next 512 positions); catalyst (the attention of `infinipot`'s general catalyst);
-             repeat (KVzip, chunk by chunk: the model repeats each chunk in blocks, and an entry has
-             the highest attention of a repeated token among prompt, sinks, block and repetition,
-             measured once)
+             repeat (KVzip, chunk by chunk: the model repeats each chunk in blocks, and the score of
+             an entry is the maximum attention of a repeated token, among prompt, sinks, block and
+             repetition, measured once)
     values   none; norm: times |v|; out: times |W_O v| (CriticalKV)
-    ahead    positions by which the catalyst's queries are moved on
+    ahead    positions by which the catalyst's queries move forward
     pool     width of the max pooling
-    block    tokens that are repeated at once, at most an eighth of the budget
+    block    tokens that the model repeats at once, at most an eighth of the budget
     recent   newest tokens that always stay
-    shared   share of memory that all heads fill alike, by the sum of their scores (as `infinipot`)
+    shared   share of memory that all heads fill with the same entries, by the sum of their scores
+             (as `infinipot`)
+    each     whether the scores of each head are standardized before this sum
 """
 
 from __future__ import annotations
@@ -44,16 +47,16 @@ from kvstream.model import hook
 from kvstream.model.attention import AttentionRequest, Shape
 
 COMING = 512
-"""Positions to come over which a rotation is averaged."""
+"""Number of later positions over which a rotation is averaged."""
 REPEAT = "Repeat the previous context exactly."
 OVERLAP = 8
-"""Tokens in front of a block with which its repetition begins."""
+"""Tokens in front of a block that its repetition begins with."""
 SCORES, VALUES = ("keydiff", "expected", "catalyst", "repeat"), ("none", "norm", "out")
 
 
 @dataclass(frozen=True)
 class Tried(ScoredMethod):
-    """A score that is tried."""
+    """A method with the score that `score_of` names."""
 
     name: ClassVar[str] = "trial"
 
@@ -86,7 +89,7 @@ class Tried(ScoredMethod):
         return Evidence(window_attention=1)
 
     def catalyst(self, questions: Any) -> tuple[str, ...]:
-        if self.score_of == "repeat":  # never read: it keeps room for a repetition
+        if self.score_of == "repeat":  # never read: it reserves room for a repetition
             return (" a" * (self.block + OVERLAP),)
         return (GENERAL,) if self.score_of == "catalyst" else ()
 
@@ -98,7 +101,7 @@ class Tried(ScoredMethod):
             unlike = unlikeness(step.keys())
             if found is None or self.values == "none":
                 found = unlike
-            else:  # CriticalKV wants scores that are not negative
+            else:  # CriticalKV needs nonnegative scores
                 apart = (unlike - unlike.mean(-1, keepdim=True)) / unlike.std(-1, keepdim=True)
                 found = (apart + 3).clamp_min(0) * found
         assert found is not None
@@ -126,14 +129,14 @@ class Tried(ScoredMethod):
 
 
 class Measured:
-    """What the pass of a layer shows, put in the place of the window's attention."""
+    """Replaces the window attention of a layer by what `method` measures in its pass."""
 
     method: ClassVar[Tried | None] = None
     attention: ClassVar[Any] = None
     values: ClassVar[Tensor]
     repeated: ClassVar[tuple[int, int, int, int] | None] = None
-    """Of a pass that repeats a block: entries of prompt and sinks, how far in front of the pass the
-    block begins, its length, and how many queries repeat it."""
+    """Set while a pass repeats a block: the number of entries of prompt and sinks, how far in front
+    of the pass the block begins, its length, and how many queries repeat it."""
     plain = staticmethod(hook.evidence)
     attending = staticmethod(hook.attend)
 
@@ -173,7 +176,10 @@ class Measured:
 
     @classmethod
     def repetition(cls, q: Tensor, k: Tensor, scale: float) -> Tensor:
-        """[K, N]: of the block's entries the highest attention of a repeating query; else 0."""
+        """Return [K, N]: the maximum attention of a repeating query to each entry of the block.
+
+        It is 0 for all other entries.
+        """
         assert cls.repeated is not None
         protected, back, length, asking = cls.repeated
         own = k.shape[1] - q.shape[1]
@@ -197,7 +203,7 @@ class Measured:
 
     @classmethod
     def moved(cls, q: Tensor) -> Tensor:
-        """Queries as if they stood `ahead` positions further on."""
+        """Rotate queries to positions `ahead` further on."""
         assert cls.method is not None
         rotary, _ = cls.rotary()
         cos, sin = rotary.angles.at(cls.method.ahead, 1)
@@ -222,7 +228,7 @@ class Measured:
 
     @classmethod
     def weight(cls, how: str, query_heads: int) -> Tensor:
-        """[K, N]: the size of what an entry adds to the layer's output."""
+        """Return [K, N]: the size of what an entry adds to the layer's output."""
         v = cls.values.float()
         if how == "norm":
             return v.norm(dim=-1)
@@ -233,7 +239,7 @@ class Measured:
 
 
 class Repeating:
-    """Passes over a chunk, each block of which the model then repeats."""
+    """Passes over a chunk, after which the model repeats each block of it."""
 
     forward = Prefill.forward
     overlap: ClassVar[list[int]] = []
@@ -257,7 +263,7 @@ class Repeating:
         known, n = [*cls.overlap, *ids], len(ids)
         highest = [torch.zeros(s.spec.heads, s.used) for s in evictor.layers]
         for begin in range(0, n, width):
-            first = max(0, min(begin, n - width))  # all blocks of one length
+            first = max(0, min(begin, n - width))  # gives all blocks the same length
             block, at = ids[first : first + width], len(cls.overlap) + first
             repeated = [*known[max(0, at - OVERLAP) : at], *block]
             Measured.repeated = evictor.first_candidate, n - first, len(block), len(repeated)
@@ -275,10 +281,10 @@ class Repeating:
 
     @classmethod
     def asked(cls, session: Any, request: Any) -> Any:
-        """A run is settled: how the model is asked to repeat, in the words of its prompt."""
+        """Settle a run, and set how its prompt asks the model to repeat."""
         plan = cls.settle(session, request)
         parts = replace(plan.prompt._parts, phrase=lambda asked: asked)
-        chat = plan.prompt.style == "chat"  # a text that is to be completed takes no instruction
+        chat = plan.prompt.style == "chat"  # a model that only completes text takes no instruction
         asked = replace(plan.prompt, _parts=parts).tail(REPEAT) if chat else None
         cls.instruction = asked or session.tokenizer.encode("\n", continuing=True)
         return plan

@@ -1,14 +1,15 @@
-"""Excerpts by citation, by words and by both, and how many to read (docs/research/citations.md).
+"""Compare excerpts by citation, by words and by both, and how many tokens of them to read again.
 
     python docs/research/scripts/second_look.py --kind fact --tokens 32768 --documents 4 \\
         --text BOOKS
     python docs/research/scripts/second_look.py --kind rule --tokens 16384 --documents 38 \\
         --text BOOKS
 
-Each document is read once under the budget for all of its questions (eight, so 38 documents ask
-304); every way to look again starts from that same memory. Told is, of the questions asked: how
-many answers are right, and how often what is read has the sentence that answers. ``bm25`` reads
-nothing but what BM25 finds, as much as the budget holds: what the whole has to be compared with.
+The script reads each document once under the budget for all of its questions (eight, so 38
+documents have 304); every second pass starts from that same reading. For each way it prints how
+many answers are right, and how often the excerpts contain the sentence that answers. ``bm25`` reads
+only what BM25 finds, as much as the budget holds: it is the baseline of all others. See
+docs/research/citations.md.
 """
 
 from __future__ import annotations

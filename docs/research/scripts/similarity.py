@@ -1,4 +1,4 @@
-"""Whether other similarities than cosines cut at 0 make `bumblebee` better.
+"""Measure whether `bumblebee` is better with other similarities than cosines cut at 0.
 
 See docs/research/papers.md.
 
@@ -7,8 +7,9 @@ See docs/research/papers.md.
 
 Documents and losses are those of `likelihood.py`, for the first case alone. Each similarity of
 appendix D of the paper replaces the cosine in facility location: ``ReLU(cos)``, ``|cos|`` and
-``(1 + cos) / 2``. Only for `algorithm=fast` and `stochastic`: the others compare cosines directly.
-Differences are from ``ReLU(cos)`` on the same documents, with 95% intervals over documents.
+``(1 + cos) / 2``. This works only for `algorithm=fast` and `stochastic`: the others compare cosines
+directly. The script prints the loss with each similarity, and its difference from ``ReLU(cos)`` on
+the same documents, with a 95% interval over documents.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIMILARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @contextmanager
 def replaced(similarity: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Inside, facility location takes this similarity of the cosines."""
+    """Inside the context, facility location uses this similarity, computed from the cosines."""
     covers, reach = Mixture.covers, Mixture.reach
     Mixture.covers = lambda g, rows: covers(g, similarity(rows))  # type: ignore[method-assign, assignment]
     Mixture.reach = lambda g, rows: reach(g, similarity(rows))  # type: ignore[method-assign, assignment]

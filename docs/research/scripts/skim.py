@@ -1,25 +1,26 @@
-"""People's questions hidden in novels: one model skims, another one answers.
+"""Measure answers to people's questions hidden in novels: one model skims, another one answers.
 
     python docs/research/scripts/skim.py --limit 40 --budget 1024 --out build/skim.jsonl
     python docs/research/scripts/skim.py --limit 40 --budget 4096 --tokens 131072 --rows skim,bm25
     python docs/research/scripts/skim.py --stories --limit 40 --budget 1024
 
-A paragraph of a held-out document stands at a drawn depth in text of held-out books, with one of
-its questions; with --stories a whole story of several paragraphs is read alone. The small model
-reads the text once a question, and all ways to choose passages start from that reading. Rows:
+The script inserts a paragraph of a held-out document at a random depth in text of held-out books,
+and asks one of its questions. With --stories the text is a whole story of several paragraphs. The
+skimming model reads the text once for each question, and all ways to choose passages start from
+that reading. Rows:
 
     memory, words, both   the answering model reads what --skim-by finds
-    pocket                the small model's own answer
-    bm25                  it reads as many tokens, which BM25 finds in all of the text
+    pocket                the skimming model's own answer
+    bm25                  the answering model reads as many tokens, found by BM25 in the whole text
     right                 it reads the right paragraph: the ceiling
-    alone, reread         it reads all of the text, without and with --reread (slow)
+    alone, reread         it reads the whole text, without and with --reread (slow)
 
-Told of each row: F1, how often the answer, in the right paragraph, is among what was read (found),
-seconds of processor time for reading and answering, without loading, and the F1 minus that of bm25
-on the same questions. The last table has the third of the questions that share the fewest content
-words with their paragraph. It stops after --minutes of processor time, and goes on behind what
---out holds. With --first and --apart it asks questions that no other run asked. See
-docs/research/skim.md.
+For each row the script prints F1, how often the answer, in the right paragraph, is among what was
+read (found), seconds of processor time for reading and answering, without loading, and the F1 minus
+that of bm25 on the same questions. The last table has the third of the questions that share the
+fewest content words with their paragraph. The script stops after --minutes of processor time, and
+resumes from what --out holds. With --first and --apart it asks questions that no other run asked.
+See docs/research/skim.md.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
 def cases() -> Iterator[tuple[str, HumanContext, str, str, str]]:
-    """(name, paragraph, text, question, answer), the same for every run of a seed."""
+    """Yield (name, paragraph, text, question, answer), the same in every run of a seed."""
     corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
     filler = Filler("\n\n".join(corpus.books), "books", given.seed)
     names = given.sets.split(",")
@@ -114,12 +115,12 @@ def cases() -> Iterator[tuple[str, HumanContext, str, str, str]]:
 def _drawn(
     usable: list[list[HumanContext]], rng: random.Random, limit: int
 ) -> list[list[HumanContext]]:
-    """Paragraphs of each set."""
+    """Return random paragraphs of each set."""
     return [rng.sample(contexts, min(limit, len(contexts))) for contexts in usable]
 
 
 def _inside(context: HumanContext) -> Iterator[tuple[str, str]]:
-    """Its questions that have their answers in its text."""
+    """Return the questions of a paragraph that have their answers in its text."""
     return ((q, a) for q, a in context.questions if a != REFUSAL and a in context.text)
 
 
@@ -130,9 +131,9 @@ class Said:
     answer: str
     read: int = 0
     odds: float | None = None
-    """Of a refusal."""
+    """Log-odds of a refusal."""
     signals: dict[str, float] = field(default_factory=dict)
-    """Those of support.py."""
+    """Signals of support.py."""
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -141,7 +142,10 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
-    """One reading, with passages kept in three ways; the small model's answer and its basis."""
+    """Read once, and keep passages in three ways.
+
+    Returns them with the skimming model's answer and its basis.
+    """
     request = Request((question,), run)
     room = BYTES_A_TOKEN * given.budget
     kept = {by: KeptPassages(room, by, (question,)) for by in BY}
@@ -170,7 +174,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
 
 
 def read(excerpts: Excerpts, question: str) -> Said:
-    """The answering model's answer from excerpts."""
+    """Return the answering model's answer from excerpts."""
     whole = pair.answerer.whole(Request((question,), run), question)
     memory = pair.answerer.read_excerpts(excerpts, whole, None)
     with Refusing(pair.answerer.tokenizer) as refusing:
@@ -180,7 +184,7 @@ def read(excerpts: Excerpts, question: str) -> Said:
 
 
 def bm25(path: str, question: str) -> Excerpts:
-    """What BM25 finds in the whole text, as many tokens as skimming gives."""
+    """Return what BM25 finds in the whole text, as many tokens as skimming gives."""
     words, sources = Words(question), open_sources([path], text=True)
     every = list(excerpts_of(sources))
     for excerpt in every:
@@ -198,7 +202,7 @@ def bm25(path: str, question: str) -> Excerpts:
 
 
 def has(excerpts: Excerpts, text: str, context: str, answer: str) -> bool:
-    """Whether they have the answer, from the right paragraph."""
+    """Return whether the excerpts have the answer, from the right paragraph."""
     at = len(text[: text.index(context[:200])].encode())
     end = at + len(context.encode())
     data = text.encode()
@@ -211,7 +215,7 @@ def has(excerpts: Excerpts, text: str, context: str, answer: str) -> bool:
 
 
 def trial(name: str, context: HumanContext, text: str, question: str, answer: str) -> dict:
-    """One question by every row."""
+    """Ask one question in every row."""
     shared = matter(question) & matter(context.text)
     record: dict[str, Any] = {
         "set": name, "document": context.doc_id, "question": question, "answer": answer,
@@ -259,7 +263,7 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
 
 
 def table(records: list[dict[str, Any]], title: str) -> None:
-    """F1 with its interval, found, and time, of every row."""
+    """Print F1 with its interval, found, and time of every row."""
     print(f"\n{title}: {len(records)} questions, budget {given.budget:,}")
     print(f"{'':8} {'F1 (95%)':>22} {'found':>7} {'cpu s':>7}  F1 minus that of BM25")
     for row in (r for r in ALL if r in rows):

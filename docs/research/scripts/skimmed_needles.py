@@ -1,10 +1,11 @@
-"""Numbers in the templates of `--wording varied`, found by two models: one skims, one answers.
+"""Measure how two models find the numbers of `--wording varied`: one skims, one answers.
 
     python docs/research/scripts/skimmed_needles.py ../shared/data/books --heldout
 
 The documents are those of `kvstream bench needle --kind passkey --wording varied --lengths 32k
---depths 0.1,0.5,0.9 --trials 12` with the same texts. Prints a line for each document and a table
-by template; what the file ``--out`` holds is not asked again. See docs/research/benchmarks.md.
+--depths 0.1,0.5,0.9 --trials 12` with the same texts. The script prints a line for each document
+and a table by template. It does not ask again what the file ``--out`` holds. See
+docs/research/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Where the needle of a template is after reading: how much of it the heads of memory hold.
+"""Measure how much of a template's needle the heads of memory hold after reading.
 
 See docs/research/benchmarks.md, "Found: needles in other words".
 
     python docs/research/scripts/split_needles.py ../shared/data/books --heldout
 
 The documents are those of `kvstream bench needle --kind passkey --wording varied --lengths 8k
---trials 24` with the same texts. For each template: the share of heads (of all layers) that hold
-every token of the number, and the tokens of the sentence that a head holds on the average, as the
-least and the most over the texts.
+--trials 24` with the same texts. For each template the script prints the share of heads (of all
+layers) that hold every token of the number, and the share of the sentence's tokens that a head
+holds on average. Both are given as minimum and maximum over the texts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def held(session: Session, text: str, needle: Fact, run: RunSettings) -> tuple[float, float]:
-    """The share of heads with all of the number, and the mean share of the sentence in a head."""
+    """Return the share of heads with the whole number, and a head's mean share of the sentence."""
     encode = session.tokenizer.encode
     sentence = needle.sentence.strip()
     begin = text.index(sentence)

@@ -1,4 +1,4 @@
-r"""Which signals tell a right answer from a wrong one, and how well (docs/research/citations.md).
+r"""Measure which signals tell a right answer from a wrong one, and how well.
 
     python docs/research/scripts/support.py collect answers.jsonl --data ../shared/data
     python docs/research/scripts/support.py fit answers.jsonl \
@@ -7,14 +7,16 @@ r"""Which signals tell a right answer from a wrong one, and how well (docs/resea
         --kinds alone,elsewhere,unanswerable --limit 240 --shipped
     python docs/research/scripts/support.py refusals answers.jsonl
 
-`collect` asks questions of texts that the model was not trained on and writes each answer with its
-signals and whether it is right: paragraphs alone, paragraphs among others, facts and keys planted
-in novels and not, and questions made by rule from novels; about a third has no answer in the text.
-A refusal is left out, since it claims nothing. `fit` halves the documents, fits a logistic
-regression on one half, and tells on the other how well each signal and all of them separate. With
---shipped `collect` takes only the signals that ship, which costs no pass of the model, and goes on
-behind what the file holds. `fit` also takes files of skim.py: its row `both`. `refusals` tells what
-a limit on the log-odds of a refusal would change.
+`collect` asks questions of texts that the model was not trained on, and writes each answer with its
+signals and whether it is right. The texts are paragraphs alone, paragraphs among others, and novels
+with facts and keys that are planted or not, or with questions made by rule. About a third of the
+questions have no answer in the text. With --shipped, `collect` takes only the signals that ship,
+which needs no further pass of the model. It resumes after what the file holds.
+
+`fit` leaves out refusals, since they claim nothing. It halves the documents, fits a logistic
+regression on one half, and prints how well each signal and all of them separate the answers of the
+other half. It also takes files of skim.py: their row `both`. `refusals` prints what another limit
+on the log-odds of a refusal would change. See docs/research/citations.md.
 """
 
 from __future__ import annotations
@@ -61,22 +63,25 @@ from kvstream.settings import Budget, ModelSettings, RunSettings
 BLIND = ("dracula", "frankenstein", "pride-and-prejudice", "treasure-island", "war-and-peace",
          "hound-of-the-baskervilles")  # fmt: skip
 GOOD = 0.5
-"""F1 from which an answer counts as right, where it does not contain the reference."""
+"""F1 from which an answer counts as right if it does not contain the reference."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A text and what is asked of it after one reading."""
+    """A text, and the questions that are asked after one reading of it."""
 
     kind: str
     document: str
-    """What the text is from: the halves are made of whole documents."""
+    """Document that the text is from. The halves consist of whole documents."""
     text: str
     questions: tuple[Question, ...]
 
 
 def paragraphs(data: Path, seed: int) -> Iterator[Case]:
-    """Paragraphs alone, and the same questions asked of others; then several in a longer text."""
+    """Yield paragraphs alone, and the same questions asked about others.
+
+    Paragraphs without an answer and several paragraphs in a longer text follow.
+    """
     sets = {"squadshifts_newwiki": 120, "fairytaleqa_train": 90, "fairytaleqa_val": 30,
             "nq_oracle_train": 60, "quac_subset": 30}  # fmt: skip
     every: list[Item] = []
@@ -112,7 +117,10 @@ def single(item: Item, seed: int) -> Item:
 
 
 def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
-    """Facts and keys planted in novels, others asked for that are not; questions made by rule."""
+    """Yield novels with planted facts and keys, and with questions made by rule.
+
+    Some questions ask for facts that are not planted.
+    """
     names = sorted((data / "books").glob("*.txt.gz"))
     names = [n for n in names if is_heldout(n.name.partition(".")[0])]
     names = [n for n in names if not any(b in n.name for b in BLIND)]
@@ -126,7 +134,7 @@ def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
                 made = ordinary(text, [rng.random() for _ in range(10)], rng, from_sentence)
             except UsageError:
                 continue
-            # Others could be answered in several places.
+            # Without a rare word, a question could have answers in several places.
             made = [f for f in made if has_rare_word(f.question, text)][:4]
             asked = [Question(f.question, f.answers) for f in made]
             yield Case("rule", stem, text, tuple(asked))
@@ -143,7 +151,7 @@ def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
 def answers(
     session: Session, case: Case, run: RunSettings, shipped: bool
 ) -> Iterator[dict[str, Any]]:
-    """Each answer with its signals."""
+    """Yield each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
         reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
@@ -182,7 +190,7 @@ def is_right(answer: str, accepted: Sequence[str]) -> bool:
 
 
 class Refusing:
-    """Notes how likely an answer begins as a refusal does; if `banned`, it begins otherwise.
+    """Records how likely an answer is to begin as a refusal; if `banned`, prevents it.
 
     The log-odds are those of the first token of a refusal against the best other one.
     """
@@ -219,7 +227,7 @@ def shipped_signals(basis: Basis, result: Result) -> dict[str, float]:
 
 
 def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]:
-    """All that might tell a right answer from a wrong one; those that ship come first."""
+    """Return all signals that might tell right answers from wrong ones, the shipped ones first."""
     question, answer = result.question, result.answer
     shipped = signals(basis, question, answer)
     tail, trace = question_tail(memory, question), memory.trace
@@ -303,7 +311,10 @@ def collect(asked: argparse.Namespace) -> None:
 
 
 def half(record: dict[str, Any], parts: int = 2) -> int:
-    """0: to fit on, 1: to measure on. All of a document is in one half, or in one of `parts`."""
+    """Return 0 (fit on it) or 1 (measure on it), or one of `parts`.
+
+    All answers about a document get the same number.
+    """
     return hashlib.sha256(record["document"].encode()).digest()[0] % parts
 
 
@@ -312,13 +323,16 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def area(scores: np.ndarray, right: np.ndarray) -> float:
-    """Area under the ROC curve: how often a right answer scores above a wrong one."""
+    """Return the area under the ROC curve: how often right answers score above wrong ones."""
     good, bad = scores[right][:, None], scores[~right][None]
     return float(((good > bad) + 0.5 * (good == bad)).mean())
 
 
 def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np.ndarray, float]:
-    """Weights and bias of a logistic regression with a penalty on standardized weights."""
+    """Return the weights and the bias of a logistic regression.
+
+    The penalty is on standardized weights.
+    """
     mean, scale = x.mean(0), x.std(0) + 1e-9
     z = np.c_[(x - mean) / scale, np.ones(len(x))]
     weights, penalty = np.zeros(z.shape[1]), np.r_[np.full(x.shape[1], ridge), 0.0]
@@ -332,7 +346,10 @@ def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np
 
 
 def read(files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Answers, each once, also those of skim.py from passages that both ways found."""
+    """Yield the answers of files, each once.
+
+    Of a file of skim.py, yield those from passages that both ways found (row `both`).
+    """
     seen: set[tuple[str, str]] = set()
     for file in files:
         for record in map(json.loads, Path(file).read_text("utf-8").splitlines()):
@@ -353,7 +370,7 @@ def read(files: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def refusals(asked: argparse.Namespace) -> None:
-    """What would change if an answer became a refusal at other log-odds than the model's 0."""
+    """Print what changes if answers become refusals at other log-odds than the model's 0."""
     every = [r for r in read(asked.files) if r["odds"] is not None and r["kind"] != "skimmed"]
     absent = [r for r in every if not r["expected"]]
     present = [r for r in every if r["expected"]]
@@ -371,7 +388,7 @@ def refusals(asked: argparse.Namespace) -> None:
 
 
 def at_limit(record: dict[str, Any], limit: float) -> str:
-    """What would be said if answers with log-odds from `limit` on were refused, and no others."""
+    """Return the answer if log-odds from `limit` on were refused, and no others."""
     if record["odds"] >= limit:
         return REFUSAL
     return record["otherwise"] if record["refused"] else record["answer"]
@@ -402,7 +419,7 @@ def fit(asked: argparse.Namespace) -> None:
         chosen = forward(x[train], right[train], names, asked.choose)
     columns = [names.index(n) for n in chosen]
     if asked.folds:
-        # Every answer is measured by what was fitted on other documents; all of them are shipped.
+        # Each answer is measured with a fit on other documents. The fit on all of them ships.
         fold = np.array([half(r, asked.folds) for r in claims])
         test, probability, warned = fold >= 0, np.zeros(len(claims)), fold < 0
         for number in range(asked.folds):
@@ -471,7 +488,7 @@ def rates(counts: dict[str, int]) -> str:
 
 
 def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> list[str]:
-    """Signals one by one, each the one that helps most in five-fold cross-validation."""
+    """Choose signals one by one, each the one that helps most in five-fold cross-validation."""
     folds = np.random.default_rng(0).permutation(len(x)) % 5
     chosen: list[int] = []
     reached = 0.5
@@ -493,7 +510,7 @@ def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> li
 
 
 def fingerprints(model: str) -> list[str]:
-    """Of the weights in every number type that they may be loaded in."""
+    """Return the fingerprints of the weights in every number type that they may be loaded in."""
     types = ("float32", "bfloat16", "float16")
     return [Session.open(ModelSettings(name=model, dtype=t)).model.fingerprint for t in types]
 

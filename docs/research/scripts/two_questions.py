@@ -1,4 +1,4 @@
-"""Whether a long question hides a short one that is asked of the same text.
+"""Measure whether a long question hides a short one that is asked of the same text.
 
 See docs/research/methods.md.
 

@@ -1,19 +1,19 @@
-"""Whether it is the text's own memory that helps `edgeinfinite` to answer.
+"""Measure whether it is the text's own memory that helps `edgeinfinite` to answer.
 
 See docs/research/papers.md.
 
     python docs/research/scripts/whose_memory.py --kind fact --text ../shared/data/books/*.gz
 
-Plants needles in each document, behind what sinks and window hold, and asks for them: how likely
-the right answer is, how often it is the likeliest of four of its kind, and how often it is what
-the model says. `--kind question` plants passages of `--qa` about which people asked; the other
-answers are those of three other questions. With the memory, with that of the document before
-(which was written for another question), with the entries that were written as they are, and
-without. Intervals are of differences from the same needles without memory; needles of one document
-go together.
+The script plants needles in each document, outside of what sinks and window hold, and asks for
+them. It prints how likely the right answer is, how often it is the likeliest of four of its kind,
+and how often it is what the model says. `--kind question` plants passages of `--qa` about which
+people asked; the other answers are those of three other questions. The cases are: with the memory,
+with that of the document before (written for another question), with the entries themselves in
+place of the memory that they are written to, and without. Intervals are of differences from the
+same needles without memory; needles of one document form a group.
 
 `--gates` measures several gates on the same documents, each FORM=FILE, and reads without memory
-once for all of them. With `--save FILE` the same command goes on where it was stopped.
+once for all of them. With `--save FILE` the same command resumes a stopped run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 LONGEST = 1500
-"""Characters of a passage at most."""
+"""Maximum number of characters of a passage."""
 OWN, OTHER, ENTRIES, WITHOUT = (
     "with the memory",
     "another document's",
@@ -58,7 +58,7 @@ OWN, OTHER, ENTRIES, WITHOUT = (
 def of_people(
     session: Session, filler: Filler, qa: Sequence[str], tokens: int, depth: float, trial: int
 ) -> Document:
-    """A passage among other text, with one question that it answers."""
+    """Return a passage among other text, with one question that it answers."""
     rng, encode = random.Random(f"question {tokens} {trial}"), session.tokenizer.encode
     asked = [
         (item.context, question.text, question.answers[0])
@@ -82,13 +82,13 @@ def items(qa: tuple[str, ...]) -> list[Item]:
 @dataclass(frozen=True)
 class Asked:
     loss: float
-    """Of the right answer, nats a token."""
+    """Loss of the right answer, in nats per token."""
     likeliest: bool
     said: bool
 
 
 class Entries(Keeping):
-    """Keeps what would be written, and attends to it."""
+    """Keeps the entries that would be written to memory, and attends to them."""
 
     def mix(
         self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
@@ -121,7 +121,7 @@ def read(session: Session, doc: Document, run: RunSettings) -> tuple[Reader, Pro
 def ask(
     session: Session, reader: Reader, prompt: Prompt, doc: Document, *, writes: bool
 ) -> list[Asked]:
-    """What comes of each needle; `writes`: the model answers, too."""
+    """Return the results of each needle; with `writes` the model also writes an answer."""
     stop = frozenset(session.tokenizer.eos_ids)
     decode = session.tokenizer.decode
     found = []
@@ -137,7 +137,7 @@ def ask(
 
 
 class Measurement:
-    """The cases of one document after another; `saved` are results of an earlier run."""
+    """The cases of one document after another."""
 
     def __init__(self, session: Session, asked: argparse.Namespace) -> None:
         self.session, self.asked = session, asked
@@ -145,7 +145,7 @@ class Measurement:
             [t for t in asked.text if is_heldout(Path(t).name.partition(".")[0])]
         )
         self.lent: dict[str, tuple[int, list[dict[str, Tensor]]]] = {}
-        """By gate: the memory of the document with this number."""
+        """By gate: the number of a document, and its memory."""
 
     def document(self, trial: int) -> Document:
         asked, rng = self.asked, random.Random(trial)
@@ -166,7 +166,7 @@ class Measurement:
         )
 
     def with_memory(self, gate: str, trial: int, doc: Document) -> dict[str, list[Asked]]:
-        """The cases of a gate."""
+        """Return the cases of a gate."""
         session, writes = self.session, not self.asked.likeliest
         if self.lent.get(gate, (None,))[0] != trial - 1:
             self.remember(gate, trial - 1, read(session, self.document(trial - 1), self.run(gate)))
@@ -282,7 +282,7 @@ def told(
     *,
     writes: bool,
 ) -> None:
-    """Prints a row."""
+    """Print a row."""
     change = [r.loss - w.loss for (_, r), w in zip(results, base, strict=True)]
     loss, low, high = mean_interval(change, [trial for trial, _ in results])
     mean = sum(r.loss for _, r in results) / len(results)

@@ -1,12 +1,13 @@
-"""How often a word search finds the answer to a person's question, without any model.
+"""Measure how often a word search finds the answer to a person's question, without any model.
 
     python docs/research/scripts/word_search.py --limit 45
     python docs/research/scripts/word_search.py --stories --limit 120
 
-A paragraph of a held-out document stands at a drawn depth in text of held-out books; with --stories
-a whole held-out story is searched. Told is how often the answer, in the right paragraph, is among
-the best excerpts of so many tokens: by plain BM25, by BM25 over the beginnings of words that are
-not common ones, and by that with a part of the scores of the excerpts beside each (the one in use).
+The script inserts a paragraph of a held-out document at a random depth in text of held-out books;
+with --stories it searches a whole held-out story. It prints how often the answer, in the right
+paragraph, is among the best excerpts of 256 and 1,024 tokens: by plain BM25, by BM25 over the
+beginnings of words that are not common ones, and by the latter with a part of the scores of the
+neighboring excerpts (the one in use).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ beginnings = search.words_of
 
 
 def plain(text: str) -> list[str]:
-    """All words in lower case."""
+    """Return all words in lower case."""
     return re.findall(r"\w+", text.casefold())
 
 

@@ -1,9 +1,14 @@
-"""What Ray's workers cost: `python docs/research/scripts/workers.py WHAT FOLDER`; WHAT is one of:
+"""Measure what Ray's workers cost.
 
-driver    the driver's memory while it goes through 10,000 documents at 200 a second, with two
-          workers that wait in place of reading: its own share of a run
+    python docs/research/scripts/workers.py WHAT FOLDER
+
+The script prints what WHAT names:
+
+driver    the driver's RAM while it goes through 10,000 documents at 200 a second, with two workers
+          that wait instead of reading: its own share of a run
 fast      the same with workers that do not wait either
-overhead  processor time of one worker, Ray's processes and the driver, beside that of the readings
+overhead  processor time of one worker, Ray's processes and the driver, compared with that of the
+          readings
 two       processor time of the readings by one worker and by two
 """
 
@@ -57,20 +62,20 @@ class Nothing:
 
 
 class Slow(Nothing):
-    """Two of them read 200 documents a second."""
+    """Reads slowly: two of them read 200 documents a second."""
 
     pause = 0.006
 
 
 def job() -> Job:
-    """A question under a budget of 1,024 with pocket, one thread."""
+    """Return a job: a question under a budget of 1,024 with pocket, on one thread."""
     settings = RunSettings(budget=Budget(tokens=1024), max_tokens=16)
     request = Request((QUESTION,), run=settings)
     return Job(ModelSettings(threads=1), (Part("infinipot", request),))
 
 
 def driver(folder: Path, reader: type[Nothing] = Slow) -> None:
-    """Resident memory of the driver at some numbers of documents."""
+    """Print the resident memory of the driver at some numbers of documents."""
     from kvstream.reporters.tally import Tally
 
     for number in range(DOCUMENTS):
@@ -100,19 +105,19 @@ def driver(folder: Path, reader: type[Nothing] = Slow) -> None:
 
 
 def fast(folder: Path) -> None:
-    """The same as fast as Ray goes."""
+    """Run the driver with workers that do not wait, as fast as Ray goes."""
     driver(folder, Nothing)
 
 
 def texts(folder: Path, count: int, tokens: int) -> list[Any]:
-    """Documents of about so many tokens."""
+    """Write and return documents of about `tokens` tokens."""
     for seed in range(count):
         (folder / f"{seed}.txt").write_text("".join(generate(tokens=tokens, seed=seed)))
     return documents_in([str(folder)])[0]
 
 
 def measured(documents: list[Any], workers: int) -> dict[str, float]:
-    """Processor time from the first document on: of the readings, and of everything."""
+    """Return the processor time from the first document on, of the readings and of everything."""
     place = {"readings": 0.0, "tokens": 0.0, "wall": 0.0}
     by_worker: dict[int, float] = {}
     reads: dict[str, int] = {}
@@ -124,7 +129,7 @@ def measured(documents: list[Any], workers: int) -> dict[str, float]:
         if isinstance(event, DocumentStarted):
             reads[event.name] = event.process
             if event.process not in by_worker:
-                # What loading took is no part of it.
+                # Loading the model does not count.
                 by_worker[event.process] = 0.0
                 before[event.process] = spent(event.process)
             if not wall:
@@ -148,13 +153,13 @@ def measured(documents: list[Any], workers: int) -> dict[str, float]:
 
 
 def others() -> list[int]:
-    """The driver, and Ray's processes behind it, workers that do nothing among them."""
+    """Return the ids of the driver and of Ray's processes, idle workers included."""
     me = psutil.Process()
     return [me.pid, *(child.pid for child in me.children(recursive=True))]
 
 
 def spent(process: int) -> float:
-    """Processor time so far."""
+    """Return the processor time of a process so far."""
     try:
         times = psutil.Process(process).cpu_times()
     except psutil.NoSuchProcess:
@@ -163,7 +168,7 @@ def spent(process: int) -> float:
 
 
 def overhead(folder: Path, workers: int = 1, count: int = 4) -> dict[str, float]:
-    """What is spent beside the readings: for each document, and by Ray for each second."""
+    """Print the cost beside the readings: relative to them, and of Ray as a share of a core."""
     found = measured(texts(folder, count, 10_000), workers)
     own = found["driver"] + found["workers"] - found["readings"]
     print(f"{workers} at once:", {name: round(value, 2) for name, value in found.items()})
@@ -176,7 +181,7 @@ def overhead(folder: Path, workers: int = 1, count: int = 4) -> dict[str, float]
 
 
 def two(folder: Path) -> None:
-    """One worker, then two."""
+    """Compare one worker with two."""
     one, both = overhead(folder), overhead(folder, 2)
     times = one["readings"] / both["slowest"]
     print(f"by processor time {times:.2f} times, by the clock {one['wall'] / both['wall']:.2f}")
