@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, and an environment that no user's settings reach."""
+"""Fixtures that several test files share, and an environment without the user's settings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from kvstream.session.session import Session
 
-# torch.compile imports it, and fails if another test has imported Python's own distutils by then.
+# torch.compile imports setuptools, and fails if another test imported Python's distutils before.
 with suppress(ImportError):
     import setuptools  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
-"""Texts that are not part of the project; what needs them skips where they are not."""
+"""Texts that are not part of the project. Tests that need them skip if they are missing."""
 
-# A build must not fail by the luck of the draw; `pytest -m long` is where chance looks further.
+# A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
     "kvstream", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
@@ -39,9 +39,9 @@ settings.load_profile("kvstream")
 
 @pytest.fixture(autouse=True, scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where each test gets its config folder and its caches.
+    """Return the folder in which each test gets its config folder and its caches.
 
-    What fixtures of modules run sees no model of the user either: `reader` would answer.
+    Fixtures of modules must not find the user's models either: `reader` would answer instead.
     """
     homes = tmp_path_factory.mktemp("homes")
     os.environ["KVSTREAM_CACHE"] = str(homes / "none")
@@ -50,10 +50,10 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, _homes: Path) -> None:
-    """The config file, KVSTREAM_* and models of whoever runs the tests decide nothing."""
+    """Hide the config file, KVSTREAM_* and the models of the user who runs the tests."""
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
-    # Not mktemp: it numbers its folders, and for that lists all of them again.
+    # pytest's mktemp would list all folders again, to number the new one.
     home = tempfile.mkdtemp(dir=_homes)
     monkeypatch.setenv("XDG_CONFIG_HOME", home)
     for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE"):
@@ -62,7 +62,7 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, _homes: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that only exist in memory have gates for ``edgeinfinite``: nobody could train them."""
+    """Give models that only exist in memory untrained gates for ``edgeinfinite``."""
     from kvstream.methods import edgeinfinite
     from kvstream.methods.tools.gates import LearnedGate, new_gate
 
@@ -79,7 +79,7 @@ def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
                 torch.manual_seed(layer.index)
                 gate = new_gate(form, layer, rows, layer.value_dim)
                 torch.nn.init.normal_(gate.w2, std=0.1)
-                if isinstance(gate, LearnedGate):  # else next to nothing is found in memory
+                if isinstance(gate, LearnedGate):  # otherwise memory returns almost nothing
                     torch.nn.init.zeros_(gate.b_key)
             made[layer.index] = gate.requires_grad_(False).to(layer.device)
         return made
@@ -89,7 +89,7 @@ def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for the scorers of ``foresight``."""
+    """Give the same models untrained scorers for ``foresight``."""
     from kvstream.methods import foresight
     from kvstream.methods.tools.scorer import new_scorer
 
@@ -111,7 +111,7 @@ def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of books and questions; skips the test where it is not there."""
+    """Return the folder of books and questions; skip the test if it is missing."""
     if not DATA.is_dir():
         pytest.skip(f"needs the texts of {DATA} (or KVSTREAM_TEST_DATA), which are not there")
     return DATA
@@ -119,7 +119,7 @@ def data() -> Path:
 
 @dataclass
 class Ran:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: str
@@ -128,7 +128,7 @@ class Ran:
 
 @pytest.fixture(scope="session")
 def session() -> Session:
-    """The embedded model, in numbers that are the same on every machine."""
+    """Open the embedded model in float32, the same number type on every machine."""
     from kvstream.session.session import Session
     from kvstream.settings import ModelSettings
 
@@ -138,7 +138,10 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a made-up text with facts; takes what `generate` of `synthetic/document.py` takes."""
+    """Return a function that writes a made-up text with facts.
+
+    It takes the arguments of `generate` in `synthetic/document.py`.
+    """
     from kvstream.evaluation.synthetic.document import generate
 
     def write(**how: int) -> Path:
@@ -151,7 +154,10 @@ def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Runs a command line in this process; standard input is a pipe that holds ``stdin``."""
+    """Return a function that runs a command line in this process.
+
+    Standard input is a pipe that holds ``stdin``.
+    """
     from kvstream.cli.app import run
 
     def call(*arguments: str, stdin: bytes = b"") -> Ran:
@@ -170,16 +176,16 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[list[str]]:
-    """What to put before ``-mkvstream`` or a script to start it from a process with PyTorch in it.
+    """Yield the command that starts ``-mkvstream`` or a script from a process with PyTorch in it.
 
-    For what is not about the start of the program itself: see ``warm.py``.
+    Use it for tests that are not about the start of the program itself: see ``warm.py``.
     """
     from warm import CLIENT
 
     if not sys.platform.startswith("linux"):
         yield CLIENT
         return
-    path = Path(tempfile.mkdtemp()) / "socket"  # its name must be short
+    path = Path(tempfile.mkdtemp()) / "socket"  # the path of a socket must be short
     server = subprocess.Popen([sys.executable, CLIENT[-1], "--serve", str(path)])
     try:
         while not path.exists():
@@ -196,13 +202,13 @@ def warm() -> Iterator[list[str]]:
 
 @pytest.fixture
 def kvstream() -> Callable[..., Ran]:
-    """Runs the real program in a process of its own."""
+    """Return a function that runs the real program in a process of its own."""
     return partial(run_program, [sys.executable, "-m", "kvstream"])
 
 
 @pytest.fixture
 def forked(warm: list[str]) -> Callable[..., Ran]:
-    """The same, without the time that the imports take."""
+    """Return the same function, without the time that the imports take."""
     return partial(run_program, [*warm, "-mkvstream"])
 
 

@@ -1,4 +1,4 @@
-"""A tiny offered base with an adapter, as the package ships that of ``reader``."""
+"""A tiny offered base with an adapter, like the one that the package ships for ``reader``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ RANK, ALPHA = 3, 6
 
 @dataclass
 class Tiny:
-    """Where the files lie."""
+    """Paths of the files."""
 
     base: Path
-    """The GGUF file, in the place of a fetched one."""
+    """The GGUF file, in place of a fetched one."""
     adapter: Path
     """The folder of the adapter."""
 
@@ -33,9 +33,9 @@ class Tiny:
 
 
 def tiny_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool = True) -> Tiny:
-    """``reader`` with a tiny Llama in the place of smollm2 and a random adapter of its layers.
+    """Set up ``reader`` with a tiny Llama in place of smollm2 and a random adapter of its layers.
 
-    here: whether the base is fetched already.
+    here: whether the base is already fetched.
     """
     monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path / "cache"))
     file = gguf_files.write(tmp_path / "base.gguf")
@@ -57,7 +57,7 @@ def tiny_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool =
 
 
 def write_adapter(folder: Path, weights: dict[str, torch.Tensor], base: str) -> None:
-    """A random adapter of all linear layers of `weights`, with its card."""
+    """Write a random adapter of all linear layers of `weights`, with its card."""
     draw = torch.Generator().manual_seed(1)
     made = {}
     for name, weight in weights.items():

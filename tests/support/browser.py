@@ -1,4 +1,4 @@
-"""Real Chromium, headless, for pages: skipped with a reason where there is none."""
+"""Real headless Chromium, for tests of pages; they skip with a reason if it is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def executable() -> str:
-    """Where Chromium is; skips the test where it is not."""
+    """Return the path of Chromium; skip the test if it is missing."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("Chromium is missing: apt-get install chromium")
@@ -25,7 +25,7 @@ def executable() -> str:
 
 @contextmanager
 def opened(path: Path, **context: Any) -> Iterator[Any]:
-    """The page of a file; what it asks for and what goes wrong is in `asked` and `wrong`."""
+    """Open a file as a page; `asked` has its requests, and `wrong` its errors and warnings."""
     context_made = _browser().new_context(**context)
     page = context_made.new_page()
     page.asked, page.wrong = [], []
@@ -44,7 +44,7 @@ def opened(path: Path, **context: Any) -> Iterator[Any]:
 
 @cache
 def _browser() -> Any:
-    """One browser for all tests of a process: playwright starts only once in a thread."""
+    """Start one browser for all tests of a process: playwright starts only once in a thread."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     place = executable()
     player = api.sync_playwright().start()

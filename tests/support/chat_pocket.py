@@ -1,4 +1,4 @@
-"""A copy of pocket with a chat template: ``python tests/support/chat_pocket.py POCKET FOLDER``."""
+"""Copy pocket with a chat template: ``python tests/support/chat_pocket.py POCKET FOLDER``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPLATE = (
 
 
 def make(pocket: Path, folder: Path) -> None:
-    """Write the model of the folder `pocket` to `folder`, as a chat model."""
+    """Write the model in the folder `pocket` to `folder`, as a chat model."""
     shutil.copytree(pocket, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": TEMPLATE}))

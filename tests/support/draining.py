@@ -1,4 +1,4 @@
-"""What a generator of events returns at its end."""
+"""A helper that runs a generator of events to its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def returned(
     events: Generator[Any, None, Any], see: Callable[[Any], object] = lambda event: None
 ) -> Any:
-    """Run it to the end, and hand out what it returned; `see` gets every event as it comes."""
+    """Run `events` to the end and return what they return; `see` gets every event as it comes."""
     while True:
         try:
             see(next(events))

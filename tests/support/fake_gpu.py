@@ -1,7 +1,7 @@
-"""A GPU that is not there: its tensors compute on the host, and refuse to meet those of the host.
+"""A simulated GPU: its tensors compute on the host, and refuse to mix with those of the host.
 
-What a GPU would refuse is refused here: operations on tensors of both places, and random numbers of
-the host's generator on the GPU. What it allows passes: single numbers, indices, copies.
+It refuses what a GPU would refuse: operations on tensors of both devices, and random numbers of the
+host's generator on the GPU. It allows what a GPU allows: single numbers, indices, copies.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_map
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 ABOUT = {"device", "is_cuda", "is_cpu", "layout", "grad_fn", "requires_grad"}
-"""Properties that are the wrapper's own."""
+"""Properties of the wrapper itself."""
 ITS_OWN = {"device", "_parse_to", "_has_compatible_shallow_copy_type", "_make_subclass"}
-"""Functions that compute nothing, of devices and of kinds of tensors."""
+"""Functions of devices and of tensor types that compute nothing."""
 TO_HOST = {"cpu", "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__"}
 
 
 class OnGPU(Tensor):
-    """A tensor that says it is on the GPU, around one that is not."""
+    """A tensor that says it is on the GPU, around one on the host."""
 
     held: Tensor
 
@@ -41,13 +41,13 @@ class OnGPU(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ == "detach":  # what nn.Parameter asks for
+        if func.overloadpacket.__name__ == "detach":  # nn.Parameter calls it
             return OnGPU(args[0].held)
         raise RuntimeError(f"{func} was called outside of FakeGPU")
 
 
 class FakeGPU(TorchFunctionMode):
-    """Inside, what is asked of the device `GPU` is made there."""
+    """Mode in which tensors for the device `GPU` are made there."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -67,12 +67,12 @@ class FakeGPU(TorchFunctionMode):
             return out
         if name == "to" and not asked and isinstance(args[-1], Tensor) and len(args) > 1:
             return _mapped(_on_gpu, out) if isinstance(args[1], OnGPU) else out
-        same = {id(x.held): x for x in ours}  # what works in place gives back what it was given
+        same = {id(x.held): x for x in ours}  # in-place functions return their argument
         return _mapped(lambda x: same[id(x)] if id(x) in same else _on_gpu(x), out)
 
 
 def _leaves(x: Any) -> Iterator[Any]:
-    """What is in tuples, lists and dicts; several times as fast as PyTorch's `tree_leaves`."""
+    """Yield the leaves of tuples, lists and dicts; several times as fast as `tree_leaves`."""
     if isinstance(x, tuple | list | dict):
         for inner in x.values() if isinstance(x, dict) else x:
             yield from _leaves(inner)
@@ -81,7 +81,7 @@ def _leaves(x: Any) -> Iterator[Any]:
 
 
 def _mapped(change: Callable[[Any], Any], x: Any) -> Any:
-    """`x` with its leaves changed; several times as fast as PyTorch's `tree_map`."""
+    """Return `x` with its leaves changed; several times as fast as `tree_map`."""
     if type(x) is dict:
         return {key: _mapped(change, inner) for key, inner in x.items()}
     if type(x) is tuple or type(x) is list:
@@ -111,7 +111,7 @@ def _is_gpu(x: Any) -> bool:
 
 
 def _meet(name: str, args: Any, kwargs: Any) -> None:
-    """Raise what a GPU would where tensors of both places come together."""
+    """Raise what a GPU would raise if tensors of both devices come together."""
     if kwargs.get("generator") is not None:
         raise RuntimeError(f"{name}: the generator is the host's, and the tensor on the GPU")
     if name in ("copy_", "to"):
@@ -119,7 +119,7 @@ def _meet(name: str, args: Any, kwargs: Any) -> None:
     if name in ("__getitem__", "__setitem__"):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if not any(isinstance(i, Tensor) for i in index):
-            return  # a view, and for what is set a copy
+            return  # a view; what is set is copied
         if not isinstance(args[0], OnGPU) and any(isinstance(i, OnGPU) for i in index):
             raise RuntimeError(f"{name}: indices on the GPU into a tensor of the host")
         args = (args[0], *args[2:])
@@ -129,7 +129,7 @@ def _meet(name: str, args: Any, kwargs: Any) -> None:
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The model with all its weights and buffers on the GPU."""
+    """Move all weights and buffers of the model to the GPU; return the model."""
     for module in model.modules():
         for name, weight in module._parameters.items():
             if weight is not None:

@@ -1,6 +1,7 @@
-"""The whole program in a process of its own, but with a session that needs no model.
+"""Run the whole program in a process of its own, with a session that needs no model.
 
-``FAKE`` in the environment sets attributes of the session: a line each, such as ``pause=0.1``.
+The environment variable ``FAKE`` sets attributes of the session, one per line, such as
+``pause=0.1``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session without a model: the events of a run, fast or at a speed that can be watched."""
+"""A session without a model: the events of a run, at full speed or slow enough to watch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTRY_BYTES = 4608
 
 
 class FakeSession:
-    """Tells of a document of ``tokens`` tokens; answers with ``pieces``."""
+    """Reports a document of ``tokens`` tokens; answers with ``pieces``."""
 
     default_extract = True
     foresees = False
@@ -37,17 +37,17 @@ class FakeSession:
     notices: tuple[str, ...] = ()
     citations: tuple[dict[str, Any], ...] = ()
     reads = False
-    """Whether the sources are really read to their end."""
+    """Whether it really reads the sources to their end."""
     fails: BaseException | None = None
     withheld: str | None = None
-    """What is withheld with ``strict``."""
+    """Answer that is withheld with ``strict``."""
 
     def __init__(self, model: ModelSettings) -> None:
         self.model_name = model.name
 
     @property
     def model(self) -> Any:
-        """What reads parts of a text looks at it; this stand-in has none."""
+        """Raise ModelError. Readers of parts of a text ask for the model."""
         raise ModelError("There is no model here.")
 
     @classmethod
@@ -76,7 +76,7 @@ class FakeSession:
         )
 
     def settle(self, request: Request) -> None:
-        """Every run can be had."""
+        """Accept every run."""
 
     def ask(self, sources: Any, request: Request) -> Iterator[Event]:
         type(self).last = request  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""A model with very fat keys and values reads three budgets; prints what the process grew by.
+"""Measure how much a process grows while a model with huge keys and values reads three budgets.
 
-In a process of its own, so that nothing else's memory counts.
+It runs in a process of its own, so that the memory of nothing else counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rss() -> int:
 
 
 class Watch(threading.Thread):
-    """Looks at the process every millisecond; kernels run without the interpreter's lock."""
+    """Polls the process every millisecond; kernels run without the interpreter's lock."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -57,8 +57,8 @@ def main(method: str) -> None:
     torch.set_num_threads(1)
     model = bound(fresh(AutoConfig.for_model("llama", **{**BASE, **SHAPE})), "fat")
     sizes = BudgetSplit(BUDGET, prompt=4, catalyst=4, question=4, answer=8)
-    # What a forward pass of one chunk needs belongs to the model. The warm-up's own keys and
-    # values are gone before anything is measured, and given back to the system.
+    # The forward pass of one chunk is a cost of the model. The warm-up's keys and values are freed
+    # and returned to the system before the measurement.
     watch = Watch()
     watch.start()
     with torch.inference_mode():

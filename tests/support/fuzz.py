@@ -1,13 +1,13 @@
-"""Fuzzing by command: whatever is fed in, there is an answer or a refusal in words.
+"""Fuzz kvstream: whatever the input, it must answer or refuse in words.
 
     python tests/support/fuzz.py parsers --cases 1000000
     python tests/support/fuzz.py engine --cases 10000 --seed 3
     python tests/support/fuzz.py archives --only 17 -v
 
-A name is a target or a group of them. Every case is made from the seed and its number alone, so
-`--only` runs one again. What counts as a failure: any exception but an error of kvstream or a
-usage error of click, a case that computes for longer than LIMIT seconds, a bound that is passed.
-Nothing is fetched, and nothing is written but into a temporary folder.
+A name is a target or a group of targets. Every case follows from the seed and its number alone, so
+`--only` repeats one case. A case fails if it raises an exception other than an error of kvstream or
+a usage error of click, if it computes for longer than LIMIT seconds, or if a bound is exceeded. The
+script downloads nothing, and writes only to a temporary folder.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fuzz_parsers import PARSERS
 from kvstream.errors import KvstreamError
 
 LIMIT = 60.0
-"""Seconds of processor time that a case may take; where others compute, it lasts longer."""
+"""Seconds of processor time that a case may take. On a busy machine it may last longer."""
 WAITING = 30
-"""Times LIMIT that it may last, computing or not."""
+"""Maximum duration of a case, computing or not, as a multiple of LIMIT."""
 Target = Callable[[random.Random, Path], None]
 TARGETS: dict[str, Target] = {**PARSERS, **DOCUMENTS, **ENGINE}
 GROUPS = {
@@ -48,7 +48,7 @@ class Hang(BaseException):
 
 
 def run_case(name: str, number: int, seed: int, folder: Path) -> bool:
-    """One case; True if it was refused in words. Raises whatever else goes wrong."""
+    """Run one case; return True if it was refused in words. Raises whatever else goes wrong."""
     rng = random.Random(f"{name} {seed} {number}")
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     signal.setitimer(signal.ITIMER_REAL, WAITING * LIMIT)
@@ -72,7 +72,7 @@ def _hang(_: int, frame: FrameType | None) -> None:
 
 
 def fuzz(names: list[str], cases: range, seed: int, *, verbose: bool = False) -> int:
-    """Run the cases, the targets taking turns; returns how many failed."""
+    """Run the cases, with targets in turns; return how many failed."""
     alarms = (signal.SIGALRM, signal.SIGPROF)
     previous = [signal.signal(alarm, _hang) for alarm in alarms]
     failed: Counter[str] = Counter()

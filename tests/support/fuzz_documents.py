@@ -1,4 +1,4 @@
-"""Fuzzing of PDF, EPUB, DOCX and HTML, for tests/support/fuzz.py; needs the extra ``documents``."""
+"""Target of tests/support/fuzz.py for PDF, EPUB, DOCX and HTML; needs the extra ``documents``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstream.input.documents import LIBRARIES, missing_extra
 from kvstream.input.sources import open_sources
 
 LARGEST = 10**6
-"""Bytes of text that no such small document has."""
+"""Characters of text that no such small document has."""
 _TAGS = (
     "<p>", "</p>", "<div>", "</div>", "<pre>", "</pre>", "<br/>", "<script>", "</script>", "<td>",
     "<!--", "-->", "<![CDATA[", "]]>", "<?xml ?>", "&amp;", "&#x1b;", "&#", "<a href='", "<", ">",
@@ -30,7 +30,7 @@ def _html(rng: random.Random) -> bytes:
 
 
 def _pdf(rng: random.Random) -> bytes:
-    """One page, as small as can be; its numbers may lie."""
+    """Return one page, as small as possible; its numbers may be wrong."""
     drawn = f"BT /F1 12 Tf 72 700 Td ({some_text(rng, 40)}) Tj [(It) -200 (rained)] TJ ET"
     content = drawn.encode("latin-1", "replace")
     packed = rng.random() < 0.6
@@ -64,7 +64,7 @@ def _docx(rng: random.Random) -> bytes:
 
 
 def documents(rng: random.Random, folder: Path) -> None:
-    """PDF, EPUB, DOCX and HTML, whole and damaged: their text, or a refusal."""
+    """Read PDF, EPUB, DOCX and HTML, whole and damaged: their text, or a refusal."""
     kind, make = rng.choice([("pdf", _pdf), ("epub", _epub), ("docx", _docx), ("html", _html)])
     data = make(rng)
     path = folder / f"document.{kind}"
@@ -85,4 +85,4 @@ def documents(rng: random.Random, folder: Path) -> None:
 Target = Callable[[random.Random, Path], None]
 DOCUMENTS: dict[str, Target] = {"documents": documents}
 MISSING = next((m for kind in LIBRARIES if (m := missing_extra(kind, "a document"))), None)
-"""Why there is nothing to be tried, if there is not."""
+"""Reason why nothing can be tested; None if it can."""

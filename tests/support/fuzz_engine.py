@@ -1,5 +1,4 @@
-"""The target of tests/support/fuzz.py that runs whole sessions on tiny models with random
-weights."""
+"""Target of tests/support/fuzz.py: whole sessions on tiny models with random weights."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
 
 TRAINED = 2048
 CHECKED = [name for name in available() if name not in ("edgeinfinite", "foresight")]
-"""These two need something that was trained for the model."""
+"""All methods but the two that need something trained for the model."""
 
 
 @cache
 def _session(family: str) -> Session:
-    """As little model as there can be with the vocabulary of pocket's tokenizer."""
+    """Open the smallest possible model with the vocabulary of pocket's tokenizer."""
     tiny = {
         "vocab_size": 8192, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
         "max_position_embeddings": TRAINED,
@@ -48,7 +47,7 @@ def _text(rng: random.Random) -> bytes:
 
 
 def _settings(rng: random.Random, method: str) -> dict[str, str]:
-    """Some of the method's settings, each with a value that it may have."""
+    """Return some of the method's settings, each with a valid value."""
     given = {}
     for field in dataclasses.fields(available()[method]):
         choices, allowed = field.metadata.get("choices"), limits(field)
@@ -91,7 +90,7 @@ def _run(rng: random.Random) -> RunSettings:
 
 
 def sessions(rng: random.Random, folder: Path) -> None:
-    """A text, a budget and questions of any kind: an answer within the bound, or a refusal."""
+    """Run any text, budget and questions: an answer within the budget, or a refusal."""
     session = _session(rng.choice(["llama", "gemma3", "smollm3", "qwen3.5", "falcon-h1"]))
     data, run = _text(rng), _run(rng)
     questions = [
@@ -132,12 +131,12 @@ def sessions(rng: random.Random, folder: Path) -> None:
 
 
 def _check(event: Answered, size: int, *, whole: bool) -> None:
-    """What holds of every result, whatever was asked."""
+    """Check what holds of every result, whatever was asked."""
     result = event.result
     assert result.peak_kv_tokens <= result.budget_tokens <= TRAINED
     assert result.peak_kv_bytes <= result.budget_bytes
     assert result.retained + result.evicted == result.read
-    assert result.read <= 3 * size  # a byte that is no text may be three tokens
+    assert result.read <= 3 * size  # an invalid byte may become three tokens
     told = json.loads(json.dumps(result.to_json(), allow_nan=False))
     for cited in _every_citation(told):
         assert 0 <= cited["byte_start"] < cited["byte_end"] <= size

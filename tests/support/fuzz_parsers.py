@@ -53,21 +53,21 @@ _CHOSEN = (*_ALPHABETS, "".join(_ALPHABETS))
 
 
 def some_text(rng: random.Random, most: int = 300) -> str:
-    """Anything, from one alphabet or from all of them; most are short."""
+    """Return any text, from one alphabet or from all of them; most texts are short."""
     alphabet = rng.choice(_CHOSEN)
     short = most > 300 and rng.random() < 0.85
     return "".join(rng.choices(alphabet, k=rng.randrange((most // 10 if short else most) + 1)))
 
 
 def some_bytes(rng: random.Random, most: int = 2000) -> bytes:
-    """Text, noise, or a mixture."""
+    """Return text, noise, or a mixture."""
     text = some_text(rng, most).encode("utf-8", "surrogatepass")
     noise = rng.randbytes(rng.randrange(rng.choice([most, most // 10 + 1, 40]) + 1))
     return rng.choice([text, noise, text + noise, noise[:20] + text])
 
 
 def altered(rng: random.Random, data: bytes) -> bytes:
-    """The same with bytes changed, cut, doubled or put in."""
+    """Return the data with bytes changed, cut, doubled or inserted."""
     out = bytearray(data)
     for _ in range(rng.randrange(4)):
         at = rng.randrange(len(out) + 1)
@@ -86,7 +86,7 @@ def altered(rng: random.Random, data: bytes) -> bytes:
 
 
 def numbers(rng: random.Random, _: Path) -> None:
-    """Counts and budgets, as typed."""
+    """Parse counts and budgets, as typed."""
     text = some_text(rng, 12) if rng.random() < 0.5 else _number(rng)
     if rng.random() < 0.5:
         assert parse_count(text) >= 1
@@ -102,7 +102,7 @@ def _number(rng: random.Random) -> str:
 
 
 def settings(rng: random.Random, _: Path) -> None:
-    """Settings of a run, and of methods."""
+    """Check settings of a run, and of methods."""
 
     def one(good: list[Any], bad: list[Any]) -> Any:
         return rng.choice(bad if rng.random() < 0.08 else good)
@@ -132,7 +132,7 @@ def _command(name: str) -> click.Command:
 
 
 def command_line(rng: random.Random, _: Path) -> None:
-    """The arguments of a command; they are parsed, nothing is run."""
+    """Parse the arguments of a command, and run nothing."""
     command = _command(rng.choice([c for c in COMMANDS if c != "bench"]))
     options = [o for p in command.params for o in p.opts if o.startswith("-")]
     arguments = []
@@ -140,7 +140,7 @@ def command_line(rng: random.Random, _: Path) -> None:
         arguments.append(rng.choice(options) if rng.random() < 0.6 else some_text(rng, 12))
         if rng.random() < 0.5:
             arguments.append(rng.choice([_number(rng), some_text(rng, 8), "auto", "--", "-"]))
-    arguments = [a.replace("\0", "") for a in arguments]  # no system hands one over
+    arguments = [a.replace("\0", "") for a in arguments]  # no system passes a null byte
     if {"-h", "--help", "--help-all", "--version"} & set(arguments):
         return
     # Click keeps the help option of the first context that a command is given.
@@ -149,7 +149,7 @@ def command_line(rng: random.Random, _: Path) -> None:
 
 
 def config_files(rng: random.Random, folder: Path) -> None:
-    """The user's defaults."""
+    """Load the user's defaults."""
     lines = ['model = "pocket"', 'budget = "8k"', "set = []", "[ask]", "max-tokens = 600"]
     if rng.random() < 0.3:
         rng.shuffle(lines)
@@ -161,7 +161,7 @@ def config_files(rng: random.Random, folder: Path) -> None:
 
 
 def decoding(rng: random.Random, _: Path) -> None:
-    """Bytes that are no text: every character has its place."""
+    """Decode bytes that are not text: every character has its place."""
     data = some_bytes(rng, 400)
     decoder = BlockDecoder(0, 0)
     end = at = 0
@@ -184,7 +184,7 @@ def _xz(data: bytes) -> bytes:
 
 
 def archives(rng: random.Random, folder: Path) -> None:
-    """Compressed files, whole and damaged, as files and through a pipe, with a limit."""
+    """Read compressed files, whole and damaged, as files and through a pipe, with a limit."""
     data = some_bytes(rng)
     packed = rng.choice([gzip.compress, bz2.compress, _xz, bytes])(data)
     packed = altered(rng, packed) if rng.random() < 0.8 else packed
@@ -198,13 +198,16 @@ def archives(rng: random.Random, folder: Path) -> None:
     total = 0
     for block in sources:
         total += len(block.text)
-        # Nothing unpacked: as long as it came, and a page may get the newline that it lacks.
+        # Without unpacking the length stays, but a page may get a newline that it lacks.
         assert limit is None or total <= max(limit, len(packed) + 1)
         assert len(block.offsets()) == len(block.text) + 1
 
 
 def text(rng: random.Random, _: Path) -> None:
-    """Sentences, lines and pieces of any text, however it comes; what a terminal would see."""
+    """Cut any text into passages and excerpts, however it arrives.
+
+    Checks also what a terminal would see.
+    """
     data = some_bytes(rng, 6000)
 
     class Slow(io.BytesIO):
@@ -233,12 +236,12 @@ def text(rng: random.Random, _: Path) -> None:
 
 @cache
 def pocket() -> Tokenizer:
-    """The tokenizer that comes with the package."""
+    """Return the tokenizer that comes with the package."""
     return load_tokenizer("pocket")
 
 
 def tokens(rng: random.Random, _: Path) -> None:
-    """The stream gives the tokens of the whole text, whatever the blocks."""
+    """Check that the stream gives the tokens of the whole text, whatever the blocks."""
     data = some_text(rng, 3000).encode("utf-8", "replace")
     stream = TokenStream(pocket(), open_sources(["-"], stdin=io.BytesIO(data), text=True))
     ids: list[int] = []
@@ -251,7 +254,7 @@ def tokens(rng: random.Random, _: Path) -> None:
 
 
 def questions(rng: random.Random, _: Path) -> None:
-    """Prompts: what users and documents write is never a control token."""
+    """Build prompts: what users and documents write never becomes a control token."""
     tokenizer = pocket()
     special = {i for s in tokenizer.special_strings for i in tokenizer.encode_template(s)}
     hostile = "".join(rng.choices([*tokenizer.special_strings, some_text(rng, 30)], k=4))
@@ -263,7 +266,7 @@ def questions(rng: random.Random, _: Path) -> None:
 
 
 def records(rng: random.Random, folder: Path) -> None:
-    """Questions and answers in JSON lines."""
+    """Load questions and answers from JSON lines."""
     good = {"context": "It rained.", "question": "Did it?", "answers": ["Yes"]}
     path = folder / "data.jsonl"
     path.write_bytes(altered(rng, (json.dumps(good) + "\n").encode() * 3))
@@ -271,7 +274,7 @@ def records(rng: random.Random, folder: Path) -> None:
 
 
 EARLIER = Path(__file__).resolve().parents[1] / "fixtures" / "0.1"
-"""Real memory files, of the pocket model in float32."""
+"""Real memory files of version 0.1, of the pocket model in float32."""
 
 
 @cache
@@ -281,10 +284,10 @@ def _memory(name: str) -> tuple[bytes, memory_file.Content]:
 
 
 def memory_files(rng: random.Random, folder: Path) -> None:
-    """Memory files that were cut, altered or made up: refused, or exactly what was written."""
+    """Read memory files that were cut, altered or made up: refused, or exactly as written."""
     good, content = _memory("reading.kvs")
     data = altered(rng, good)
-    if rng.random() < 0.4:  # a header that lies
+    if rng.random() < 0.4:  # a wrong length of the header
         size = rng.choice([0, 1, 8, 2**31, 2**63, 2**64 - 1, len(good)])
         data = size.to_bytes(8, "little") + data[8:]
     elif rng.random() < 0.3:
@@ -306,11 +309,11 @@ WRONG: tuple[Any, ...] = (
     1e308, float("nan"), float("inf"), "", "x", "fixed", "h2o", "truncate", "\ud800", "a" * 5000,
     [], [[]], [1], [-1], ["x"], [None] * 7, [10**9] * 6, {}, {"a": 1}, {"held": []}, NESTED,
 )  # fmt: skip
-"""What a field of a header may be changed to."""
+"""Values that a field of a header may be changed to."""
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every field of a JSON value."""
+    """Return the path to every field of a JSON value (two items of each list)."""
     inner = value.items() if isinstance(value, dict) else []
     if isinstance(value, list):
         inner = list(enumerate(value))[:2]
@@ -318,7 +321,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    """A copy of a JSON value with another value in one place; LEFT_OUT takes it away."""
+    """Return a copy of a JSON value with `new` in one place; LEFT_OUT removes the place."""
     value = json.loads(json.dumps(value))
     *way, last = place
     inner = value
@@ -341,7 +344,7 @@ ROWS: tuple[Any, ...] = (
 
 @cache
 def _session() -> Any:
-    """The pocket model, as it made the files."""
+    """Open the pocket model, as it made the files."""
     from kvstream.session.session import Session
     from kvstream.settings import ModelSettings
 
@@ -350,9 +353,9 @@ def _session() -> Any:
 
 
 def memory_headers(rng: random.Random, folder: Path) -> None:
-    """Memory files with right digests and wrong content: refused with code 3, or they can be used.
+    """Read memory files with right digests and wrong content: refused with code 3, or usable.
 
-    What is accepted is asked and read on, in its budget.
+    An accepted memory answers a question and reads on, within its budget.
     """
     name = rng.choice(["any-question.kvs", "one-question.kvs", "reading.kvs"])
     _, content = _memory(name)
@@ -361,7 +364,7 @@ def memory_headers(rng: random.Random, folder: Path) -> None:
         kind = rng.random()
         if kind < 0.6:
             place, new = rng.choice(places(state)), rng.choice([*WRONG, LEFT_OUT])
-            with suppress(LookupError, TypeError):  # the first change took the place away
+            with suppress(LookupError, TypeError):  # the first change removed the place
                 state = changed(state, place, new)
         elif kind < 0.75:
             place, new = rng.choice(places(notes)), rng.choice([*WRONG, LEFT_OUT])
@@ -374,7 +377,7 @@ def memory_headers(rng: random.Random, folder: Path) -> None:
     try:
         used(path, folder)
     except KvstreamError as error:
-        # Another model, method or setting is no damage; what is too long for a budget is none.
+        # Another model, method or setting is not damage; nor is a text too long for a budget.
         told = isinstance(error, (ModelError, UsageError, BudgetError))
         if not told and error.exit_code != 3:
             raise RuntimeError(f"the exit code is {error.exit_code}") from error
@@ -408,7 +411,7 @@ def _change_tensor(rng: random.Random, tensors: dict[str, torch.Tensor]) -> None
 
 
 def used(path: Path, folder: Path) -> None:
-    """Ask a memory file, read a text into it, and go on from it if it is a checkpoint."""
+    """Ask a memory file, read a text into it, and resume it if it is a checkpoint."""
     run = RunSettings(max_tokens=2)
     kind = look(path)
     kind.told()

@@ -30,7 +30,7 @@ TEXT = (
 
 
 def byte_level(size: int = 400) -> dict[str, Any]:
-    """Keys of a byte-level tokenizer that was trained on a short text."""
+    """Return the keys of a byte-level tokenizer that was trained on a short text."""
     trained = Tokenizer(BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -70,10 +70,9 @@ def write(
     more: dict[str, np.ndarray] | None = None,
     endian: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE,
 ) -> Path:
-    """Write a tiny model of one of `ARCHITECTURES`; Llama's by default. Returns the path of the
-    first part.
+    """Write a tiny model of one of `ARCHITECTURES`, by default of Llama's.
 
-    tokenizer: keys without their prefix; {}: none.
+    tokenizer: keys without their prefix; {}: none. Returns the path of the first part.
     """
     model = tiny("llama") if model is None else model
     config = model.config
@@ -98,7 +97,7 @@ def write(
             if template is not None:
                 _add(writer, "tokenizer.chat_template", template)
             for name, value in (keys or {}).items():
-                writer.kv_data[0].pop(name, None)  # in the place of the model's own
+                writer.kv_data[0].pop(name, None)  # replaces the model's own
                 _add(writer, name, value)
         for name in names[number::parts]:
             array = tensors[name]
@@ -125,18 +124,18 @@ TAKEN_FOR_GRANTED: dict[str, dict[str, Any]] = {
     "qwen3-moe": {"norm_topk_prob": True},
     "lfm2": {"block_auto_adjust_ff_dim": False},
 }
-"""What a GGUF file does not say, since all models of the family have it."""
+"""Settings that a GGUF file leaves out, since all models of the family have them."""
 
 
 def tiny(family: str, vocabulary: int = 400, **settings: Any) -> Any:
-    """A model of a family with a vocabulary that holds `byte_level`'s tokens."""
+    """Return a model of a family with a vocabulary that holds `byte_level`'s tokens."""
     settings = {**TAKEN_FOR_GRANTED.get(family, {}), **settings}
     found = models.FAMILIES[family].config(vocab_size=vocabulary, **settings)
     return models.fresh(found)
 
 
 def _tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
-    """Names and layouts of llama.cpp."""
+    """Return the tensors with the names and layouts of llama.cpp."""
     config = model.config
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     table = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
@@ -172,7 +171,7 @@ def _tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
 
 
 def _interleaved(array: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of rotated pairs as neighbors, as llama.cpp has them for Llama."""
+    """Make the rows of rotated pairs neighbors, as llama.cpp has them for Llama."""
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return halves.swapaxes(1, 2).reshape(array.shape)
 
@@ -227,6 +226,6 @@ def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
 
 
 def logits(model: Any, count: int = 40) -> torch.Tensor:
-    """Of some tokens, float32 [count, V]."""
+    """Return the logits of some tokens, float32 [count, V]."""
     with torch.no_grad():
         return copy.deepcopy(model).float()(torch.tensor([models.tokens(count)])).logits[0]

@@ -1,5 +1,7 @@
-"""Makes docs/reference/help.md from the program's own help: ``python tests/support/help_pages.py
-docs/reference/help.md``."""
+"""Write docs/reference/help.md from the program's own help.
+
+Command: ``python tests/support/help_pages.py docs/reference/help.md``.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ most. Made by `make docs`; a test compares it with the program.
 
 
 def commands() -> dict[str, click.Command]:
-    """Every command by its name, those of a group behind it."""
+    """Return every command by its name; the commands of a group follow it."""
     found: dict[str, click.Command] = {"": cli}
     with cli.make_context("kvstream", ["--help"], resilient_parsing=True) as context:
         for name in COMMANDS:
@@ -33,7 +35,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def inner(name: str, command: click.Command, context: click.Context) -> dict[str, click.Command]:
-    """The commands behind one, however deep."""
+    """Return the commands of a group, at any depth."""
     group = command.actions if isinstance(command, MethodsCommand) else command
     found: dict[str, click.Command] = {}
     if isinstance(group, click.Group):
@@ -46,7 +48,7 @@ def inner(name: str, command: click.Command, context: click.Context) -> dict[str
 
 
 def pages() -> str:
-    """All help pages as one Markdown text."""
+    """Return all help pages as one Markdown text."""
     text = [HEADER]
     for command, found in commands().items():
         arguments = command.split()

@@ -1,7 +1,9 @@
-"""Token ids of llama.cpp: ``PYTHON tests/support/llamacpp_ids.py MODEL.gguf < texts.json >
-ids.json``.
+"""Print llama.cpp's token ids of texts.
 
-PYTHON needs the package xllamacpp and nothing else. As a module: which Python that is.
+    PYTHON tests/support/llamacpp_ids.py MODEL.gguf < texts.json > ids.json
+
+PYTHON needs the package xllamacpp and nothing else. Imported as a module, this file finds such a
+Python and runs itself in it.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ NAMED = os.environ.get("KVSTREAM_TEST_LLAMACPP")
 
 
 def python() -> str | None:
-    """A Python with xllamacpp: this one, or that of KVSTREAM_TEST_LLAMACPP; None without one."""
+    """Return a Python with xllamacpp: that of KVSTREAM_TEST_LLAMACPP, or this one; else None."""
     return NAMED or (sys.executable if find_spec("xllamacpp") else None)
 
 
 def ids(interpreter: str, model: Path, texts: list[str]) -> list[list[int]]:
-    """llama.cpp's ids of plain texts."""
+    """Return llama.cpp's ids of plain texts."""
     done = subprocess.run(
         [interpreter, __file__, str(model)],
         input=json.dumps(texts).encode(),
@@ -54,7 +56,7 @@ def main(model: str) -> None:
         with urlopen(request) as answer:
             found.append(json.load(answer)["tokens"])
     print(json.dumps(found), flush=True)
-    os._exit(0)  # the server has threads that do not end
+    os._exit(0)  # the server's threads do not end
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Documents for tests, as small as can be: PDF, EPUB and DOCX."""
+"""The smallest possible documents for tests: PDF, EPUB and DOCX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 
 def pdf_of(objects: Sequence[bytes]) -> bytes:
-    """A file of these objects, numbered from 1; the first is the catalog."""
+    """Return a file of these objects, numbered from 1; the first is the catalog."""
     data, places = b"%PDF-1.4\n", []
     for number, body in enumerate(objects, 1):
         places.append(len(data))
@@ -22,7 +22,7 @@ def pdf_of(objects: Sequence[bytes]) -> bytes:
 
 
 def stream(content: bytes, keys: bytes = b"") -> bytes:
-    """An object that holds content, packed."""
+    """Return an object that holds content, compressed."""
     packed = zlib.compress(content)
     return b"<< %s /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (
         keys, len(packed), packed,
@@ -30,7 +30,7 @@ def stream(content: bytes, keys: bytes = b"") -> bytes:
 
 
 def pdf(contents: Sequence[bytes], more: Sequence[bytes] = (), repeat: int = 1) -> bytes:
-    """A page for each content stream, the whole list of pages ``repeat`` times.
+    """Return a page for each content stream, with the list of pages repeated ``repeat`` times.
 
     ``more`` are further objects; the first of them is ``/X0`` of every page.
     """
@@ -53,7 +53,7 @@ def pdf(contents: Sequence[bytes], more: Sequence[bytes] = (), repeat: int = 1) 
 
 
 def drawn(lines: Sequence[str]) -> bytes:
-    """The content stream of a page with these lines."""
+    """Return the content stream of a page with these lines."""
     shown = [
         line.replace("\\", r"\\")
         .replace("(", r"\(")
@@ -69,7 +69,7 @@ def drawn(lines: Sequence[str]) -> bytes:
 
 
 def nested_forms(levels: int, font: int) -> list[bytes]:
-    """Drawings, each of which draws the next ten times: 10 ** levels words in all."""
+    """Return drawings that each draw the next one ten times: 10 ** (levels - 1) words in all."""
     found = []
     for level in range(levels):
         content = b"/X0 Do " * 10 if level + 1 < levels else b"BT /F1 9 Tf (a) Tj ET"
@@ -84,7 +84,10 @@ def nested_forms(levels: int, font: int) -> list[bytes]:
 def epub(
     chapters: Sequence[bytes], damaged: Callable[[bytes], bytes] = bytes, repeat: int = 1
 ) -> bytes:
-    """A book; each chapter is in the spine ``repeat`` times, every member may be damaged."""
+    """Return a book with each chapter in the spine ``repeat`` times.
+
+    Every member may be damaged.
+    """
     items = b"".join(
         b'<item id="c%d" href="c%d.xhtml" media-type="application/xhtml+xml"/>' % (i, i)
         for i in range(len(chapters))
@@ -112,14 +115,14 @@ def epub(
 
 
 def chapter(heading: str, paragraphs: Sequence[str]) -> bytes:
-    """A page of a book."""
+    """Return a page of a book."""
     text = "".join(f'<p class="c1"><span>{html.escape(p)}</span></p>\n' for p in paragraphs)
     head = f"<h2>{html.escape(heading)}</h2>" if heading else ""
     return f"<html><head><title>T</title></head><body>{head}{text}</body></html>".encode()
 
 
 def docx(paragraphs: Sequence[tuple[str, str]], damaged: Callable[[bytes], bytes] = bytes) -> bytes:
-    """A document of (style, text)."""
+    """Return a document of (style, text) paragraphs."""
     body = "".join(
         f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>'
         f'<w:r><w:t xml:space="preserve">{html.escape(text)}</w:t></w:r></w:p>'

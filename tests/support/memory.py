@@ -1,4 +1,4 @@
-"""A memory without a model: what the engine does around a method, with made-up evidence."""
+"""A memory without a model: it does what the engine does around a method, with made-up evidence."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Memory:
         return self.origin.shape[-1]
 
     def read(self, count: int, **evidence: Tensor | None) -> Step:
-        """Append `count` tokens; the evidence (as in `Step`) is over all candidates."""
+        """Append `count` tokens; the evidence (as in `Step`) covers all candidates."""
         ordinals = torch.arange(self.seen, self.seen + count, dtype=torch.int32)
         self.seen += count
         self.origin = torch.cat((self.origin, ordinals.expand(*self.shape, count)), -1)
         draw = torch.randn(*self.shape, count, self.width, generator=self.generator)
         self.keys = torch.cat((self.keys, draw), -2)
         for name, old in self.state.items():
-            stale = torch.full((*self.shape, count), 9999, dtype=old.dtype)  # another's leftovers
+            # New places hold what another entry left there.
+            stale = torch.full((*self.shape, count), 9999, dtype=old.dtype)
             self.state[name] = torch.cat((old, stale), -1)
         step = self.step(count, **evidence)
         self.method.absorb(step)
@@ -61,7 +62,7 @@ class Memory:
         )
 
     def cut(self, step: Step, keep: int) -> Tensor:
-        """Keep what the method selects; returns its indices [G, K, keep]."""
+        """Keep what the method selects; return its indices [G, K, keep]."""
         if keep >= self.size:
             return torch.arange(self.size).expand(*self.shape, -1)
         step.votes = self.method.votes(step)

@@ -1,7 +1,7 @@
 """Tiny models with random weights, one for each kind of decoder, built from a configuration.
 
-Weights are drawn wide enough that attention is peaked and every norm, bias and sink matters: with
-the usual small initialization a wrong position or a lost key would hardly show in the logits.
+The weights are so large that attention is peaked and every norm, bias and sink matters. With the
+usual small initialization, a wrong position or a lost key would hardly show in the logits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAMBA = {
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of decoder: its configuration, and what the slow reference must know of it."""
+    """A kind of decoder: its configuration, and what the slow reference must know about it."""
 
     kind: str
     """``model_type`` of the configuration."""
@@ -62,7 +62,7 @@ class Family:
     pairs: str = "half"
     """Rotary pairs: dimensions ``half`` the rotated width apart, or ``neighbors``."""
     backwards: bool = False
-    """Pairs turn the other way round."""
+    """Whether pairs turn in the opposite direction."""
     unrotated: tuple[int, ...] = ()
     """Layers without positions."""
 
@@ -101,7 +101,7 @@ FAMILIES: dict[str, Family] = {
         {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0], "layer_types": None},
         unrotated=(1, 3),
     ),
-    # The rest runs with ``-m long``, in the files that want every family.
+    # The rest runs with ``-m long``, in test files that use every family.
     "mixtral": Family("mixtral", {"num_local_experts": 4, "sliding_window": None}),
     "qwen2-moe": Family(
         "qwen2_moe", {"num_experts": 4, "shared_expert_intermediate_size": 24, **EXPERTS}
@@ -229,7 +229,7 @@ FAMILIES: dict[str, Family] = {
     "internlm3": Family("internlm3", {"head_dim": 16}),
     "ministral3": Family("ministral3", {"head_dim": 16}),
     "aria": Family("aria_text", {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}),
-    # Later layers attend to what earlier ones keep.
+    # Later layers attend to the entries of earlier ones.
     "gemma3n": Family(
         "gemma3n_text",
         {
@@ -257,7 +257,7 @@ FAMILIES: dict[str, Family] = {
     "gemma4-unified": Family(
         "gemma4_unified_text", {"head_dim": 16, "global_head_dim": 16, **_sliding(*"ssf")}
     ),
-    # Recurrent layers between those of attention, or in parallel with it.
+    # Recurrent layers between attention layers, or in parallel with them.
     "qwen3-next": Family(
         "qwen3_next",
         {
@@ -314,7 +314,7 @@ FAMILIES: dict[str, Family] = {
             "n_groups": 1,
             "chunk_size": 16,
             "head_dim": 8,
-            # transformers keeps to it for several tokens and not for one.
+            # transformers applies this limit to several tokens, but not to one.
             "time_step_min": 1e-9,
         },
         unrotated=(1,),
@@ -343,7 +343,7 @@ EVERY_RUN = (
 
 
 def fresh(config: Any, seed: int = 0) -> Any:
-    """A model in float32 with its own attention, its weights drawn anew."""
+    """Return a model in float32 with transformers' eager attention and newly drawn weights."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
@@ -363,17 +363,17 @@ def fresh(config: Any, seed: int = 0) -> Any:
 
 @cache
 def plain(name: str) -> Any:
-    """A tiny model of the family, untouched by kvstream."""
+    """Return a tiny model of the family, unchanged by kvstream."""
     return fresh(FAMILIES[name].config())
 
 
 @cache
 def bounded(name: str) -> BoundedModel:
-    """The same weights in a copy that is set up for a bounded cache."""
+    """Return a copy with the same weights that is set up for a bounded cache."""
     return bound(copy.deepcopy(plain(name)), name)
 
 
 def tokens(count: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[int]:
-    """Random ids that are no special tokens."""
+    """Return random ids that are not special tokens."""
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(3, vocabulary, (count,), generator=draw).tolist()

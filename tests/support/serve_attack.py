@@ -1,8 +1,8 @@
-"""Malformed and hostile requests against a server: ``python tests/support/serve_attack.py URL N``.
+"""Send malformed and hostile requests to a server: ``python tests/support/serve_attack.py URL N``.
 
-Bodies are changed at random places from one that works, or are no JSON at all; some requests are
-no HTTP. Every reply must be an answer or an error in OpenAI's shape with a status below 500, come
-in time, and hold nothing of what another client has sent.
+Bodies are random changes of one that works, or are not JSON; some requests are not HTTP. Every
+reply must be an answer or an error in OpenAI's shape with a status below 500, come in time, and
+contain nothing that another client has sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import httpx
 
 SECRET = "zebra marmalade umbrella"
-"""Sent by another client all the while; no reply to an attack may hold it."""
+"""Sent by another client all the time. No reply to an attack may contain it."""
 SECONDS = 300.0
 GOOD: dict[str, Any] = {
     "model": "book",
@@ -86,9 +86,9 @@ NO_HTTP = (
 
 
 def mutated(chance: random.Random) -> Any:
-    """A body that works, changed at two to six places."""
+    """Return a body that works, changed at two to six places."""
     body = copy.deepcopy(GOOD)
-    if chance.random() < 0.7:  # else there is a question, and often an answer
+    if chance.random() < 0.7:  # otherwise it has a question, and often gets an answer
         del body["kvstream"]
     for _ in range(chance.randint(2, 6)):
         places = list(_places(body))
@@ -121,7 +121,7 @@ def _places(value: Any) -> Any:
 
 
 class Attack:
-    """Sends requests and counts what comes back; `wrong` has what should not have come."""
+    """Sends requests and counts the replies; `wrong` has those that must not come."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url, self.chance = url, random.Random(seed)
@@ -179,7 +179,7 @@ class Attack:
                 self.wrong.append(told)
 
     def _raw(self, data: bytes) -> None:
-        """Bytes that are no request; an answer is not needed, but it must not be a 500."""
+        """Send bytes that are not a request; they may get no reply, but must not get a 500."""
         parts = urlsplit(self.url)
         with socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS) as link:
             link.settimeout(0.5)
@@ -188,7 +188,7 @@ class Attack:
                 link.sendall(data)
                 while piece := link.recv(65536):
                     found += piece
-            except OSError:  # it waits for more, or has closed the connection
+            except OSError:  # the server waits for more, or has closed the connection
                 pass
         self.statuses["raw"] += 1
         if b" 500 " in found[:20] or SECRET.encode() in found:
@@ -196,7 +196,7 @@ class Attack:
 
 
 class Neighbor:
-    """Another client, whose text must not come to anybody else; and what it is told stays right."""
+    """Another client. Nobody else may receive its text, and its own answers must not change."""
 
     def __init__(self, url: str, pause: float = 0.2) -> None:
         self.url, self.pause, self.asked, self.wrong = url, pause, 0, 0
@@ -225,7 +225,7 @@ class Neighbor:
 
 
 def main() -> int:
-    """Four clients attack at once; SIGTERM ends the attack early, and what was seen is printed."""
+    """Attack with four clients at once; after SIGTERM, end early and print what was seen."""
     url, count = sys.argv[1], int(sys.argv[2])
     attacks = [Attack(url, seed) for seed in range(1, 5)]
     signal.signal(signal.SIGTERM, lambda *_: [setattr(each, "ended", True) for each in attacks])

@@ -1,10 +1,10 @@
-"""A server under load, seen from outside: ``python tests/support/serve_load.py --help``.
+"""Measure a server under load, from outside: ``python tests/support/serve_load.py --help``.
 
-Starts ``kvstream serve`` as a program and asks it as several clients at once: memory files, texts
-that are read through memory, conversations, streams, and clients that leave. Prints one JSON
-object: requests sent, answered and lost, the time to the first token in a quiet moment, the bound
-of bytes and its peak, the memory of the process over time, and how long the server took to end
-(``exit_code`` is null if it had not ended after a minute).
+Starts ``kvstream serve`` as a program and sends requests of several clients at once: about memory
+files, texts that are read through memory, conversations, streams, and from clients that leave.
+Prints one JSON object: requests sent, answered and lost, the time to the first token without load,
+the bound in bytes and its peak, the memory of the process over time, and how long the server took
+to end (``exit_code`` is null if it had not ended after a minute).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILLER = "Nobody in the village saw the boats that came home that evening. "
 
 
 def make_memory(folder: Path, budget: str) -> None:
-    """``book.kvs``: a memory that is full."""
+    """Write ``book.kvs``, a memory that is full."""
     text = FACT + FILLER * 600
     (folder / "book.txt").write_text(text)
     subprocess.run(
@@ -44,7 +44,7 @@ def make_memory(folder: Path, budget: str) -> None:
 
 
 class Load:
-    """Clients that ask until an end; every request is counted as it ends."""
+    """Clients that send requests until an end; each is counted when it ends."""
 
     def __init__(self, url: str, lines: int) -> None:
         self.url, self.lines = url, lines
@@ -53,7 +53,7 @@ class Load:
         self._lock = threading.Lock()
 
     def ask(self, http: httpx.Client, chance: random.Random, kind: str) -> None:
-        """One request of a kind."""
+        """Send one request of a kind."""
         filler = FILLER * chance.randint(5, self.lines)
         text = f"{FACT}{filler}In the year {chance.randint(1, 40)}.\n\n"
         body: dict[str, Any] = {
@@ -91,7 +91,7 @@ class Load:
                 self.lost.append(f"{type(error).__name__}: {error}")
 
     def client(self, number: int, count: int | None, end: float, kinds: tuple[str, ...]) -> None:
-        """Ask `count` times, or until `end`."""
+        """Send `count` requests, or send them until `end`."""
         chance = random.Random(number)
         with httpx.Client(base_url=self.url, timeout=300) as http:
             done = 0
@@ -101,7 +101,7 @@ class Load:
 
 
 def first_tokens(url: str, count: int) -> list[float]:
-    """Seconds to the first text of an answer from the memory file, one request at a time."""
+    """Return the seconds to the first text of an answer from the memory file, one by one."""
     times = []
     body = {
         "model": "book", "stream": True, "messages": [{"role": "user", "content": QUESTION}],
@@ -121,7 +121,7 @@ def first_tokens(url: str, count: int) -> list[float]:
 def under_load(
     url: str, pid: int, clients: int, requests: int, minutes: float, lines: int
 ) -> dict[str, Any]:
-    """Requests of all clients at once: so many each, or for so many minutes."""
+    """Send requests of all clients at once: `requests` in all, or for `minutes`."""
     load, process = Load(url, lines), psutil.Process(pid)
     kinds = ("book", "read") if not minutes else ("book", "book", "read", "talk", "leave")
     end = time.monotonic() + 60 * minutes
@@ -177,7 +177,10 @@ def measure(
     lines: int = 120,
     memories: Path | None = None,
 ) -> dict[str, Any]:
-    """Start a server, ask it, end it. `memories` has a ``book.kvs``; without it one is made."""
+    """Start a server, send it requests, end it.
+
+    `memories` has a ``book.kvs``; if it is None, the function makes one.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = memories or Path(name)
         if memories is None:
@@ -203,7 +206,7 @@ def measure(
         asked_to_end = time.monotonic()
         try:
             code: int | None = process.wait(60)
-        except subprocess.TimeoutExpired:  # what was measured is worth more than a good end
+        except subprocess.TimeoutExpired:  # keep the measurements even so
             process.kill()
             code = None
         ended_s = time.monotonic() - asked_to_end

@@ -1,4 +1,4 @@
-"""A server that runs in a thread of the tests, and what they ask it."""
+"""A server that runs in a thread of the tests, and the requests that they send to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Running:
         return self.server.address
 
     def ask(self, *messages: str | dict[str, str], model: str = "pocket", **more: Any) -> Any:
-        """The response to messages; text is of the user."""
+        """Post messages and return the response; plain text is a message of the user."""
         body = {"model": model, "messages": [as_message(m) for m in messages], **more}
         return self.http.post("/v1/chat/completions", json=body)
 
@@ -40,7 +40,7 @@ class Running:
         return self.http.get("/health").json()
 
     def wait(self, done: Callable[[], bool], seconds: float = 60) -> None:
-        """Until something is so; fails after some seconds."""
+        """Wait until `done` returns True; fail after `seconds`."""
         end = time.monotonic() + seconds
         while not done():
             assert time.monotonic() < end, self.health()

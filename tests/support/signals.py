@@ -6,5 +6,5 @@ import signal
 
 
 def heed_hangup() -> None:
-    """Run in a new process: tests under nohup would hand on that SIGHUP is ignored."""
+    """Restore SIGHUP in a new process; tests under nohup would let it inherit an ignored one."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

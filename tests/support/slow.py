@@ -1,10 +1,10 @@
-"""A slow and obvious model with an evicted cache, to hold the fast one against.
+"""A slow and obvious model with an evicted cache, to compare the fast one with.
 
-The model runs with every token at position 0, where a rotary embedding turns nothing, so that its
-attention layers hand over raw queries and keys. What remains is written out here: python lists of
-(raw key, value) per layer and head, positions, rotation, masks and softmax, in float64. Nothing of
-kvstream is used but the origins of the entries, which say what a method decided to keep. Recurrent
-layers get all that they have ever read again, at every pass, and no state.
+The model runs with every token at position 0, where a rotary embedding turns nothing. So its
+attention layers pass on raw queries and keys. The rest is written out here: raw keys and values of
+each layer and head, positions, rotation, masks and softmax, in float64. It uses nothing of kvstream
+but the origins of the entries, which say what a method decided to keep. Recurrent layers have no
+state: in every pass they read again all that they have ever read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 
 OUTSIDE = -1
-"""Label of a token that is not from the source: prompt, question, answer."""
+"""Label of a token outside of the source: prompt, question, answer."""
 CATALYST = -2
 
 
 @dataclass
 class Head:
-    """What one head of one layer holds, oldest first."""
+    """Entries of one head of one layer, oldest first."""
 
     labels: list[int]
     keys: Tensor
@@ -49,7 +49,7 @@ class Head:
 
 
 class Recurrent:
-    """A recurrent layer that reads everything anew."""
+    """A recurrent layer that reads everything again in every pass."""
 
     def __init__(self, slow: SlowModel, module: Any) -> None:
         self.slow, self.plain = slow, module.forward
@@ -58,7 +58,7 @@ class Recurrent:
         module.forward = self.forward
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """hidden_states [1, n, d] of the new tokens, and the layer's output for them."""
+        """Take hidden_states [1, n, d] of the new tokens; return the layer's output for them."""
         before = [] if self.inputs is None else [self.inputs]
         self.inputs = torch.cat([*before, hidden_states], dim=1)
         self.labels += self.slow.labels
@@ -66,7 +66,10 @@ class Recurrent:
         return everything[:, -hidden_states.shape[1] :]
 
     def follow(self, held: list[int]) -> None:
-        """Forget catalysts and, once attention holds none of it, a question and its answer."""
+        """Forget catalysts.
+
+        Once attention holds nothing of a question and its answer, forget these, too.
+        """
         gone = {CATALYST} if held.count(OUTSIDE) > self.slow.prompt else {CATALYST, OUTSIDE}
         stay = [i for i, x in enumerate(self.labels) if i < self.slow.prompt or x not in gone]
         self.labels = [self.labels[i] for i in stay]
@@ -107,7 +110,7 @@ class SlowModel:
         self.start = 0
 
     def run(self, ids: Sequence[int], labels: Sequence[int]) -> Tensor:
-        """Logits [n, V] of new tokens behind everything that is held."""
+        """Return the logits [n, V] of new tokens after everything that is held."""
         self.labels = list(labels)
         self.start = max((len(head.labels) for layer in self.layers for head in layer), default=0)
         SlowModel.current = self
@@ -121,7 +124,7 @@ class SlowModel:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, extra: dict[str, Any]
     ) -> Tensor:
-        """q [H, T, D], k [K, T, D], v [K, T, E] of the new tokens, raw; out [T, H, E]."""
+        """Take raw q [H, T, D], k [K, T, D], v [K, T, E] of the new tokens; return [T, H, E]."""
         heads = k.shape[0]
         if not self.layers[layer]:
             empty = k.new_empty(0, k.shape[-1]).double(), v.new_empty(0, v.shape[-1]).double()
@@ -129,7 +132,7 @@ class SlowModel:
         out = torch.zeros(q.shape[1], q.shape[0], v.shape[-1], dtype=torch.float64)
         for head, held in enumerate(self.layers[layer]):
             held.append(self.labels, k[head], v[head])
-            # The newest entry stands at the newest position, in every layer.
+            # The newest entry has the newest position, in every layer.
             last = self.start + len(self.labels) - 1
             places = torch.arange(last - len(held.labels) + 1, last + 1)
             keys = self.turn(layer, held.keys, places)
@@ -150,7 +153,7 @@ class SlowModel:
         return out.to(q.dtype)
 
     def turn(self, layer: int, x: Tensor, places: Tensor) -> Tensor:
-        """Rows of x [n, D] rotated to their places."""
+        """Rotate the rows of x [n, D] to their positions."""
         if layer in self.family.unrotated:
             return x
         speeds = self.speeds(layer)
@@ -170,7 +173,7 @@ class SlowModel:
         return x
 
     def speeds(self, layer: int) -> Tensor:
-        """Radians a position that each pair of dimensions turns by."""
+        """Return the radians per position by which each pair of dimensions turns."""
         names = (f"{self.kinds[layer]}_inv_freq", "inv_freq")
         for module in self.model.modules():
             for name in names:
@@ -179,7 +182,7 @@ class SlowModel:
         raise AssertionError("no rotary embedding found")
 
     def follow(self, origins: Mapping[int, Tensor]) -> None:
-        """Drop what is not among `origins`, [K, n] of layers; names are those of the tags."""
+        """Drop entries whose labels are not among `origins`: [K, n] by layer."""
         for recurrent in self.read:
             recurrent.follow(next(iter(origins.values()))[0].tolist())
         for layer, kept in origins.items():
@@ -192,14 +195,14 @@ class SlowModel:
         fullest = max(len(head.labels) for layer in self.layers for head in layer)
         for layer, kind in enumerate(self.kinds):
             if kind == "sliding_attention" and not self.all_slide:
-                # Nothing leaves a sliding layer before its time, but for the budget.
+                # Only the budget makes an entry leave a sliding layer early.
                 for head in self.layers[layer]:
                     assert len(head.labels) >= min(self.window - 1, fullest)
 
     def newest(self, head: Head, labels: list[int]) -> None:
         end = len(head.labels)
         while end and labels and head.labels[end - 1] == OUTSIDE != labels[-1]:
-            end -= 1  # an answer that was taken off again
+            end -= 1  # an answer that was removed again
         head.keep(list(range(end - len(labels), end)))
 
     def chosen(self, head: Head, labels: list[int]) -> None:
@@ -210,7 +213,7 @@ class SlowModel:
         outside = [i for i, label in enumerate(head.labels) if label == OUTSIDE]
         place = {label: i for i, label in enumerate(head.labels)}
         first, rest = outside[: self.prompt], outside[self.prompt :]
-        if after < len(rest) and after:  # the oldest of the answer made room for the newest
+        if after < len(rest) and after:  # the oldest tokens of the answer made room for the newest
             assert after > self.question
             rest = rest[: self.question] + rest[len(rest) - (after - self.question) :]
         head.keep([*first, *(place[label] for label in source), *rest[:after]])
@@ -229,14 +232,14 @@ AttentionInterface.register("slow", _slow_attention)
 
 
 class CheckedModel(BoundedModel):
-    """A bounded model whose every forward pass is compared with the slow one's."""
+    """A bounded model that compares every forward pass with that of the slow one."""
 
     def __init__(self, name: str, prompt: int, tolerance: float = 1e-4) -> None:
         super().__init__(**vars(bounded(name)))
         self.slow = SlowModel(name, prompt)
         self.tolerance = tolerance
         self.piece: Chunk | None = None
-        """What the next forward pass reads of the source, as the test announces it."""
+        """Part of the source that the next forward pass reads, as the test announces it."""
         self.catalyst: list[int] = []
         self.compared = 0
 
@@ -249,7 +252,7 @@ class CheckedModel(BoundedModel):
             prompt = 0 if self.compared else self.slow.prompt
             rest = len(ids) - prompt - count
             labels = [*[OUTSIDE] * prompt, *range(first, first + count), *[CATALYST] * rest]
-        if list(ids) == self.catalyst:  # in a pass of its own
+        if list(ids) == self.catalyst:  # a catalyst in a pass of its own
             labels = [CATALYST] * len(ids)
         if self.compared:
             self.slow.follow(

@@ -1,4 +1,4 @@
-"""Python snippets of the documentation, and the files that they mention."""
+"""Python snippets of the documentation, and the files that they read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ LOG = "12:00:01 info request served\n12:00:02 error the disk is full\n"
 
 
 def snippets(page: Path) -> list[str]:
-    """The fenced blocks of Python of a page."""
+    """Return the fenced blocks of Python of a page."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def write_files(folder: Path) -> None:
-    """What the snippets read."""
+    """Write the files that the snippets read."""
     (folder / "book.txt").write_text(BOOK * 12)
     (folder / "letters").mkdir()
     (folder / "letters" / "ada.txt").write_text(BOOK * 12)

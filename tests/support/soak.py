@@ -1,14 +1,14 @@
-"""An hour through a pipe that pauses, with kills: what remains is what an undisturbed run leaves.
+"""Read through a pipe that pauses, with kills; compare the result with an undisturbed run.
 
     python tests/support/soak.py --minutes 60
     python tests/support/soak.py --minutes 5 --seed 2 --method h2o
 
-A generated text goes through a pipe into `kvstream remember` once as fast as it is read, and once
-so slowly that it takes the minutes, in pieces of any size with pauses between them, while the
-process is killed (SIGKILL) every now and then and started again from its checkpoint. Most of the
-time nothing is computed. The result is one line of JSON; the exit code is 1 where it is not that of
-the undisturbed run, where a budget was passed, or where a process grew. Needs Linux's /proc for
-process sizes; elsewhere they are left out.
+A generated text goes through a pipe into `kvstream remember` twice. The first time it comes as fast
+as it is read. The second time it takes the minutes, in pieces of random size with pauses between
+them, and the process is killed (SIGKILL) now and then and restarted from its checkpoint. Most of
+the time it computes nothing. The script prints one line of JSON. The exit code is 1 if the result
+differs from the undisturbed run, if a budget was exceeded, or if a process grew. Process sizes need
+Linux's /proc; elsewhere they are left out.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from kvstream.evaluation.synthetic.document import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 GROWTH = 16.0
-"""MiB that a process may be larger in the last quarter of its life than in the second."""
+"""MiB that a process may grow from the second quarter of its life to the last one."""
 PACE = 6000
-"""Tokens that come in a minute; one core reads them in seconds."""
+"""Tokens that arrive in a minute. One core reads them in seconds."""
 PIECES = (1, 7, 300, 4000, 30_000, 100_000)
-"""Bytes that the writer sends at a time."""
+"""Sizes in bytes of the pieces that the writer sends."""
 PAUSES = (0.05, 1.0, 10.0)
-"""Seconds that it waits when it is ahead of its time, each on the average."""
+"""Mean pauses in seconds when the writer is ahead of its time."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run."""
+    """Settings of the two runs."""
 
     minutes: float
     tokens: int
     kill_every: float
-    """Seconds between two kills, on the average."""
+    """Mean seconds between two kills."""
     every: int
     """Tokens between two checkpoints."""
     budget: int
@@ -55,7 +55,7 @@ class Plan:
 
 
 class Writer(threading.Thread):
-    """Sends a text into a pipe, never further than `allowed` says at that moment."""
+    """Sends a text into a pipe, at any moment no further than `pace` allows."""
 
     def __init__(self, pipe: Any, data: bytes, seed: str, pace: Any = None) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ class Writer(threading.Thread):
 
 
 def remember(plan: Plan, folder: Path, name: str) -> subprocess.Popen[bytes]:
-    """`kvstream remember` of standard input, into a file of that name."""
+    """Start `kvstream remember` of standard input, into a file of that name."""
     command = [
         sys.executable, "-m", "kvstream", "remember", "-", "-o", str(folder / f"{name}.kvs"),
         "--budget", str(plan.budget), "--method", plan.method, "--threads", "1", "--json",
@@ -97,7 +97,7 @@ def remember(plan: Plan, folder: Path, name: str) -> subprocess.Popen[bytes]:
 
 
 def steps(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The steps that the latest process told of; a kill may cut the last line."""
+    """Return the steps that the latest process reported; a kill may cut the last line."""
     path = folder / f"{name}.stats"
     told = []
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -109,7 +109,7 @@ def steps(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def result(process: subprocess.Popen[bytes], folder: Path, name: str) -> dict[str, Any]:
-    """What a process printed, once it ends. Raises RuntimeError if it fails."""
+    """Return what a process printed, once it ends. Raises RuntimeError if it fails."""
     assert process.stdout is not None
     out = process.stdout.read()
     if process.wait():
@@ -118,7 +118,7 @@ def result(process: subprocess.Popen[bytes], folder: Path, name: str) -> dict[st
 
 
 def answer(folder: Path, name: str, question: str) -> dict[str, Any]:
-    """What `kvstream ask --memory` tells."""
+    """Return the result of `kvstream ask --memory`."""
     command = [
         sys.executable, "-m", "kvstream", "ask", "--memory", str(folder / f"{name}.kvs"), question,
         "--threads", "1", "--json", "--progress", "none",
@@ -128,7 +128,10 @@ def answer(folder: Path, name: str, question: str) -> dict[str, Any]:
 
 
 def growth(life: list[dict[str, Any]]) -> float | None:
-    """MiB that a process grew from the second quarter of its steps to the last one."""
+    """Return the MiB that a process grew from the second quarter of its steps to the last one.
+
+    Returns None if it reported too few steps.
+    """
     sizes = [step["rss_bytes"] for step in life if step["rss_bytes"]]
     quarter = len(sizes) // 4
     if quarter < 8:
@@ -137,7 +140,7 @@ def growth(life: list[dict[str, Any]]) -> float | None:
 
 
 def disturbed(plan: Plan, data: bytes, folder: Path) -> dict[str, Any]:
-    """Run with pauses and kills; returns the program's result and what happened on the way."""
+    """Run with pauses and kills; return the program's result and what happened on the way."""
     draw = random.Random(plan.seed)
     began, seconds = time.monotonic(), 60 * plan.minutes
 
@@ -178,7 +181,7 @@ def disturbed(plan: Plan, data: bytes, folder: Path) -> dict[str, Any]:
 
 
 def soak(plan: Plan) -> dict[str, Any]:
-    """Both runs; what is told of them, and under ``failures`` what must not be."""
+    """Run both; return what was measured, and under ``failures`` what must not happen."""
     text = "".join(generate(tokens=plan.tokens, seed=plan.seed))
     data = text.encode()
     question = "What is the passkey for the old mill?"

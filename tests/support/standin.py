@@ -1,4 +1,4 @@
-"""A reader without a model, for tests of workers: its results follow from the text alone."""
+"""A reader without a model, for tests of workers: its results depend on the text alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvstream.errors import ModelError
 from kvstream.events import DocumentDone, DocumentFailed, Outcome
 
 POISON = "poison"
-"""A document that begins so ends the process that reads it."""
+"""Beginning of a document that kills the process that reads it."""
 
 
 class StandIn:
@@ -51,7 +51,7 @@ class Instant(StandIn):
 
 
 class Elsewhere(StandIn):
-    """On a machine where every document's path leads to another text, or to none."""
+    """Reads on a machine where every document's path leads to another text, or to none."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -66,21 +66,21 @@ class Elsewhere(StandIn):
 
 
 class Refuses(StandIn):
-    """Has no model."""
+    """Fails to load: there is no model."""
 
     def __init__(self, job: Job) -> None:
         raise ModelError("There is no such model.")
 
 
 class Ends(StandIn):
-    """Ends its process while it loads the model."""
+    """Kills its process while it loads the model."""
 
     def __init__(self, job: Job) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def record_of(name: str, text: bytes) -> dict[str, Any]:
-    """What a result says of a document."""
+    """Return the record of a result for a document."""
     answer = hashlib.sha256(text + name.encode()).hexdigest()
     return {
         "command": "ask",

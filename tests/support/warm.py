@@ -1,12 +1,12 @@
-"""Starts programs of the tests in copies of one process that has imported PyTorch already.
+"""Start programs of the tests as forks of one process that has already imported PyTorch.
 
     python -S -E warm.py SCRIPT|-mMODULE [ARGUMENT]...   # where $WARM names the socket of a server
     python warm.py --serve SOCKET
 
-Most of the time of a short program is the import of PyTorch and transformers. The server imports
-them once and forks for each request; the copy runs the program with the streams, open files,
-environment, folder and ignored signals of the client. The client hands signals on and ends as its
-program does, so a test starts it, interrupts it and waits for it as for the program itself.
+A short program spends most of its time on the import of PyTorch and transformers. The server
+imports them once and forks for each request. The fork runs the program with the streams, open
+files, environment, folder and ignored signals of the client. The client forwards signals and ends
+as its program does, so a test starts it, interrupts it and waits for it like the program itself.
 Without a server, the client becomes the program. kvstream is not imported before the fork.
 """
 
@@ -21,7 +21,7 @@ import struct
 import sys
 
 CLIENT = [sys.executable, "-S", "-E", os.path.abspath(__file__)]
-"""What stands before a script, or ``-mMODULE``, that is to start so."""
+"""Command in front of a script, or of ``-mMODULE``, that starts it this way."""
 HANDED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 MOST_FILES = 64
 
@@ -57,8 +57,8 @@ def client(arguments: list[str]) -> None:
 
 
 def serve(path: str) -> list[str]:
-    """Returns in each copy, with the command line that it is to run."""
-    import click  # noqa: F401  what follows is imported for the copies
+    """Serve requests; return in each fork, with the command line that it has to run."""
+    import click  # noqa: F401  these imports are for the forks
     import rich.console  # noqa: F401
     import torch  # noqa: F401
     import transformers.modeling_utils
@@ -69,7 +69,7 @@ def serve(path: str) -> list[str]:
     listener.listen(16)
     listener.settimeout(2)
     parent = os.getppid()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who watch
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:
         try:
             asked, _ = listener.accept()
@@ -92,7 +92,7 @@ def serve(path: str) -> list[str]:
             os.close(number)
         asked.sendall(struct.pack("=i", program))
         if asked in select.select([asked, os.pidfd_open(program)], [], [])[0]:
-            os.kill(program, signal.SIGKILL)  # as the client was
+            os.kill(program, signal.SIGKILL)  # the client is gone: it was killed
         asked.sendall(struct.pack("=i", os.waitpid(program, 0)[1]))
         os._exit(0)
 
