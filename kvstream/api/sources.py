@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
-READ = 64 * 1024
 MOST_UNPACKED = 16 * 1000**3
 """Default maximum bytes that a compressed source may unpack to."""
 

@@ -17,10 +17,6 @@ from torch import Tensor
 from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
 
-BACKENDS = ("auto", "split", "flash", "sdpa", "reference")
-"""Backends of attention: `split` at the end of memory (CPU), the `flash` kernel of flash-attn
-(CUDA), the kernel that PyTorch chooses (`sdpa`, CUDA), and `reference`, which materializes every
-score (any device)."""
 BLOCK = 256
 """Maximum number of queries whose scores are materialized at once."""
 KEYS = 128
@@ -78,8 +74,10 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention with the fastest backend for this device and shape: (out, log-sum-exp).
 
-    The log-sum-exp may be None unless `log_sum_exp` requests it. `backend` is one of BACKENDS. If
-    it does not support the shape, the reference is used.
+    The log-sum-exp may be None unless `log_sum_exp` requests it. `backend` is ``auto``, ``split``
+    (at the end of memory; CPU), ``flash`` (the kernel of flash-attn; CUDA), ``sdpa`` (the kernel
+    that PyTorch chooses; CUDA) or ``reference`` (materializes every score; any device). If a
+    backend does not support the shape, the reference is used.
     """
     plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]

@@ -48,7 +48,7 @@ class BoundedModel:
     head_is_plain: bool
     """Whether the output layer alone gives the logits (up to a known cap or scale)."""
     backend: str = "auto"
-    """The attention backend: one of `attention.BACKENDS`."""
+    """The attention backend: one that `attention.attend` knows."""
     states: tuple[StateSpec, ...] = ()
     """The recurrent states of layers, instead of or beside keys and values."""
     precision: str = ""

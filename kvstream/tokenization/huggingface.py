@@ -48,7 +48,6 @@ class HubTokenizer(Tokenizer):
         self._backend = backend
         self._wrapper = wrapper
         added = backend.get_added_tokens_decoder()
-        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_id = getattr(wrapper, "bos_token_id", None)
         eos = getattr(wrapper, "eos_token_id", None)
         self.eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)

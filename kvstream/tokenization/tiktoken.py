@@ -33,7 +33,6 @@ class TiktokenTokenizer(Tokenizer):
         template: str | None = None,
     ) -> None:
         self.name = encoding.name
-        self.vocab_size = encoding.n_vocab
         self.bos_id = encoding.encode_single_token(bos) if bos else None
         self.eos_ids = (encoding.encode_single_token(eos),) if eos else ()
         self.special_strings = tuple(sorted(encoding.special_tokens_set))

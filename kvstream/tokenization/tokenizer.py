@@ -35,7 +35,6 @@ class Tokenizer(ABC):
     """
 
     name: str
-    vocab_size: int
     bos_id: int | None
     eos_ids: tuple[int, ...]
     special_ids: frozenset[int]

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from kvstream.answer.answering import answered
-from kvstream.answer.reread.second_pass import BY, choose
+from kvstream.answer.reread.second_pass import choose
+from kvstream.api.options import REREADS
 from kvstream.cli.commands.bench.options import text_files
 from kvstream.evaluation.filler import Filler, around
 from kvstream.evaluation.harness import ask, document
@@ -103,7 +104,7 @@ for number in range(given.documents):
             request = Request((fact.question,), whole)
             sizes = session.settle(request).sizes
             room = min(sizes.free, sizes.final)
-            looks = [(f"{by} {most}", by, most) for by in BY for most in given.most]
+            looks = [(f"{by} {most}", by, most) for by in REREADS for most in given.most]
             for name, by, most in [*looks, ("bm25", "words", given.budget)]:
                 parts = choose(
                     again,

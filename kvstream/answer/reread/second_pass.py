@@ -24,7 +24,6 @@ from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 
-BY = ("citations", "words", "both")
 PART, LEAST, MOST = 4, 200, 256
 """A second pass reads excerpts of 1/PART of the budget, but at least LEAST and at most MOST tokens.
 With more, `pocket` and `reader` answer fewer questions right, because more of the text resembles
@@ -153,12 +152,12 @@ def choose(
 ) -> Excerpts:
     """Return the best excerpts, in document order.
 
-    `by` is one of BY: by the passages that the first answer and its question attended to, by the
-    words of the question (BM25), or by both. `sizes`: the maximum number of tokens of all excerpts
-    together, and the number that is enough. The second is smaller, so that a long excerpt that
-    ranks first is not left out. The sources are read twice, once to rank and once to fetch.
-    `cited` are passages with weights; `records` describe the sources of the first pass. Raises
-    SourceError if the sources have changed.
+    `by` is ``citations`` (the passages that the first answer and its question attended to in
+    memory), ``words`` (the words of the question, by BM25) or ``both``. `sizes`: the maximum number
+    of tokens of all excerpts together, and the number that is enough. The second is smaller, so
+    that a long excerpt that ranks first is not left out. The sources are read twice, once to rank
+    and once to fetch. `cited` are passages with weights; `records` describe the sources of the
+    first pass. Raises SourceError if the sources have changed.
     """
     words = Words(question) if by != "citations" else None
     weights = Cited(cited)

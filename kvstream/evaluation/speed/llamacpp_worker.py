@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-ALL, SLIDING = "full", "sliding"
+ALL = "full"
 
 
 def main():

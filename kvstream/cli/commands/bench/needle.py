@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kvstream.api.options import REREADS
 from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     SHARES,
@@ -31,7 +32,6 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.errors import UsageError
 
-BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")
 WORDINGS = ("own", "varied")
 
@@ -104,7 +104,7 @@ WORDINGS = ("own", "varied")
 )
 @option(
     "--reread",
-    type=ListType(click.Choice(BY)),
+    type=ListType(click.Choice(REREADS)),
     metavar="HOW,...",
     section="Compared",
     help="Also answer from a second pass, which ranks passages by citations, words (BM25) or both.",
