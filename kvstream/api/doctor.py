@@ -75,7 +75,7 @@ def _devices() -> Iterator[Finding]:
 
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
-    amx = " with AMX" if _cpu_flag("amx_bf16") else ""
+    amx = " with AMX" if _has_amx() else ""
     yield Finding("cpu instructions", f"{capability}{amx}")
     precision = str(automatic_dtype("cpu")).removeprefix("torch.")
     why = "this CPU multiplies it in hardware"
@@ -96,10 +96,10 @@ def _devices() -> Iterator[Finding]:
         yield Finding("mps", "available")
 
 
-def _cpu_flag(flag: str) -> bool:
+def _has_amx() -> bool:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
-            return any(flag in line for line in info if line.startswith("flags"))
+            return any("amx_bf16" in line for line in info if line.startswith("flags"))
     except OSError:
         return False
 

@@ -83,9 +83,9 @@ def place(path: Path, *keys: str) -> str:
     return str(path)
 
 
-def aliases(path: Path | None = None) -> dict[str, str]:
+def aliases() -> dict[str, str]:
     """Return the short names of models and their targets. Raises UsageError if invalid."""
-    path = path or config_path()
+    path = config_path()
     table = load(path).get(ALIASES, {})
     if not isinstance(table, dict):
         raise UsageError(

@@ -22,6 +22,7 @@ from kvstream.evaluation.harness import (
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
@@ -48,12 +49,12 @@ class Within:
 
 
 def choose(
-    paths: Sequence[str], where: Sequence[str], limit: int | None, seed: int,
-    wanted: Callable[[str], bool] = lambda document: True,
+    paths: Sequence[str], where: Sequence[str], limit: int | None, seed: int, *,
+    heldout: bool = False,
 ) -> list[Item]:  # fmt: skip
     """Return items that match every ``key=value``, at most `limit` of them, drawn with the seed."""
     tests = [_test(text) for text in where]
-    asked = (item for item in load(paths) if item.questions and wanted(item.document))
+    asked = (i for i in load(paths) if i.questions and (not heldout or is_heldout(i.document)))
     items = [item for item in asked if all(test(item.record) for test in tests)]
     if not items:
         raise UsageError("No record fits; use a KEY=VALUE of the records in --where.")

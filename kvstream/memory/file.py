@@ -138,7 +138,7 @@ def read(path: Path) -> Content:
         size = int.from_bytes(data[:8], "little")
         metadata = header.metadata_of(data[8 : 8 + size])
     except (SafetensorError, ValueError, RuntimeError, OverflowError, KeyError, TypeError) as error:
-        raise _no_memory(path, error) from error
+        raise _no_memory(path) from error
     del data
     _check_memory(path, metadata)
     if any(tensor.dtype not in DTYPES for tensor in tensors.values()):
@@ -173,7 +173,7 @@ def read_notes(path: Path) -> tuple[dict[str, Any], str]:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise _no_memory(path, error) from error
+        raise _no_memory(path) from error
     _check_memory(path, metadata)
     return _texts(path, metadata)[1], metadata["memory"]
 
@@ -200,7 +200,7 @@ def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dic
     return json.loads(metadata["state"]), json.loads(metadata["notes"])
 
 
-def _no_memory(path: Path, error: Exception) -> SourceError:
+def _no_memory(path: Path) -> SourceError:
     return SourceError(f"{path} is not a memory file, or only a part of one. {REMEDY}")
 
 

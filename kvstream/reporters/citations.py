@@ -102,17 +102,17 @@ def _place(cited: Mapping[str, Any]) -> str:
         first, last = cited["page"], cited["page_end"]
         return f" p. {first}" if first == last else f" pp. {first}-{last}"
     if cited.get("chapter") is not None:
-        return f", {_beginning(_one_line(cited['chapter']), CHAPTER)}"
+        return f", {_beginning(_one_line(cited['chapter']))}"
     first, last = cited["line_start"], cited["line_end"]
     if first is None:
         return ""
     return f":{first}" if first == last else f":{first}-{last}"
 
 
-def _beginning(text: str, width: int) -> str:
+def _beginning(text: str) -> str:
     from rich.cells import cell_len
 
-    return text if cell_len(text) <= width else _cells(text, width - 3).rstrip() + "..."
+    return text if cell_len(text) <= CHAPTER else _cells(text, CHAPTER - 3).rstrip() + "..."
 
 
 def _one_line(text: str) -> str:

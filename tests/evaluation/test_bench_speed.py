@@ -424,7 +424,7 @@ def test_llamacpp_takes_part_at_its_best(fake_llamacpp: str, tmp_path: Path) -> 
     (converted / "origin.json").write_text(json.dumps({"files": [str(source)]}))
     session.model.model.name_or_path = str(converted)
     python = llamacpp.LLAMACPP.check(fake_llamacpp)
-    with llamacpp.Llamacpp(python, session.model, lambda text: None) as rival:
+    with llamacpp.Llamacpp(python, session.model) as rival:
         found = rival.read(models.tokens(600), "full", None, [5, 6], 3)
         assert found["setting"] == {"kind": "Q8_0", "ubatch": 128, "flash": True}
         assert len(found["tried"]) == 8

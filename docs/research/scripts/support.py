@@ -87,7 +87,7 @@ def paragraphs(data: Path, seed: int) -> Iterator[Case]:
     every: list[Item] = []
     for name, count in sets.items():
         file = str(data / "qa" / f"{name}.jsonl.gz")
-        items = [single(i, seed) for i in choose([file], [], count * 2, seed, is_heldout)]
+        items = [single(i, seed) for i in choose([file], [], count * 2, seed, heldout=True)]
         items = [i for i in items if i.questions[0].answers]
         every += items[count:]
         for item in items[:count]:
@@ -95,7 +95,7 @@ def paragraphs(data: Path, seed: int) -> Iterator[Case]:
         for item in elsewhere(items[: count // 3], seed):
             yield Case("elsewhere", item.document, item.context, item.questions)
     file = str(data / "qa" / "squad2_unanswerable.jsonl.gz")
-    for item in choose([file], [], 50, seed, is_heldout):
+    for item in choose([file], [], 50, seed, heldout=True):
         question = replace(single(item, seed).questions[0], answers=())
         yield Case("unanswerable", item.document, item.context, (question,))
     rng = random.Random(seed)

@@ -138,19 +138,19 @@ class OutputFile:
         self.close()
 
 
-def refuse_unwritable(path: Path, option: str) -> None:
-    """Check before long work that a file can be written at the end, without leaving one.
+def refuse_unwritable(path: Path) -> None:
+    """Check before long work that the file of --out can be written, without leaving one.
 
     Its folder may be missing. Raises UsageError for a folder, or KvstreamError with the reason.
     """
     if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder; name a file in it.")
+        raise UsageError(f"--out {path} is a folder; name a file in it.")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         raise KvstreamError(
-            f"Cannot write {path}: {error.strerror or error}. Choose another file for {option}."
+            f"Cannot write {path}: {error.strerror or error}. Choose another file for --out."
         ) from error
 
 

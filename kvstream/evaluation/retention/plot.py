@@ -20,8 +20,8 @@ def _by_step(name: str) -> Callable[[Record], Points]:
     return lambda row: [(s["tokens"], s[name]) for s in row["steps"]]
 
 
-def _by_layer(name: str) -> Callable[[Record], Points]:
-    return lambda row: [(layer["layer"], layer[name]) for layer in row["layers"]]
+def _by_layer(row: Record) -> Points:
+    return [(layer["layer"], layer["attention"]) for layer in row["layers"]]
 
 
 def _by_part(row: Record) -> Points:
@@ -48,7 +48,7 @@ PANELS = (
     ),
     Panel("held by two heads, of what either holds", "tokens read", _by_step("jaccard")),
     Panel("attention of the next chunk to memory", "tokens read", _by_step("attention")),
-    Panel("the same by layer", "layer", _by_layer("attention")),
+    Panel("the same by layer", "layer", _by_layer),
     Panel("where memory is from at the end", f"part of the text, of {PARTS}", _by_part),
 )
 COLUMNS = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -77,8 +77,8 @@ def gguf_of(model: BoundedModel) -> Path:
 class Llamacpp:
     """A process with llama.cpp in its fastest setting; a context manager."""
 
-    def __init__(self, python: str, model: BoundedModel, advance: Callable[[str], None]) -> None:
-        self._python, self._model, self._advance = python, model, advance
+    def __init__(self, python: str, model: BoundedModel) -> None:
+        self._python = python
         self._source = gguf_of(model)
         self._stack = ExitStack()
         self._process: Process | None = None
@@ -123,9 +123,7 @@ class Llamacpp:
         few = list(ids[:TUNE])
         self._load(process, setting, TUNE + SPARE)
         read = {"ids": few, "question": [], "tokens": 0, "mode": FULL, "budget": None}
-        speed = len(few) / process.ask(read=read)["cpu_s"]
-        self._advance(f"llama.cpp, {setting}: {speed:.0f} tokens/s")
-        return speed
+        return len(few) / process.ask(read=read)["cpu_s"]
 
     def _load(self, process: Process, setting: Setting, context: int) -> Record:
         return process.ask(

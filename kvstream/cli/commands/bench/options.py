@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 class ListType(click.ParamType):
     """Values of an inner type, separated by commas."""
 
-    def __init__(self, inner: click.ParamType, name: str = "list") -> None:
-        self.inner, self.name = inner, name
+    name = "list"
+
+    def __init__(self, inner: click.ParamType) -> None:
+        self.inner = inner
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):

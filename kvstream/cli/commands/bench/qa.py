@@ -121,8 +121,9 @@ def _run(page: Any, **values: Any) -> int:
     settings = model_settings(values)
     cases = cases_of(values, [WHOLE] * values["whole"])
     where = [*values["where"], *["explicit=true"] * values["explicit"]]
-    wanted = _heldout if values["heldout"] else _any
-    items = qa.choose(values["data"], where, values["limit"], values["seed"], wanted)
+    items = qa.choose(
+        values["data"], where, values["limit"], values["seed"], heldout=values["heldout"]
+    )
     if values["elsewhere"]:
         items += qa.elsewhere(items, values["seed"])
     qa.require(items)
@@ -162,16 +163,6 @@ def _refuse(values: dict[str, Any]) -> None:
                 "With --prompts, LongBench says what is asked and how long an answer may get; "
                 f"leave {option_name} out."
             )
-
-
-def _any(document: str) -> bool:
-    return True
-
-
-def _heldout(document: str) -> bool:
-    from kvstream.evaluation.synthetic.splits import is_heldout
-
-    return is_heldout(document)
 
 
 NAMES = {

@@ -148,9 +148,7 @@ def _run(page: Any, **values: Any) -> int:
         )
         llama = None
         if other_python is not None:
-            llama = stack.enter_context(
-                llamacpp.Llamacpp(other_python, session.model, lambda text: None)
-            )
+            llama = stack.enter_context(llamacpp.Llamacpp(other_python, session.model))
         model = session.model
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
         limits = Limits(values["limit"], values["give_up"])

@@ -38,7 +38,7 @@ PATIENCE = 30.0
 
 
 def gate_options(
-    section: str, *, data: str, form: str, budget: str, tokens: int, seed: str
+    section: str, *, data: str, budget: str, tokens: int, seed: str
 ) -> Callable[[Any], Any]:
     """Return the options of training and measuring, with their help texts."""
     return stack(
@@ -48,7 +48,8 @@ def gate_options(
         ),
         option(
             "--form", type=click.Choice(("learned", "paper")), default="learned",
-            show_default=True, section=section, help=form,
+            show_default=True, section=section,
+            help="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
         ),
         option(
             "--budget", type=CountType(), default=1024, show_default=True, metavar="N",
@@ -66,7 +67,6 @@ def gate_options(
 @gate_options(
     "Training",
     data="Folder of text files to learn from; a tenth, chosen by name, is held out.",
-    form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
     budget="KV entries per head during training; the gate works with other budgets too.",
     tokens=6144,
     seed="Random seed for the order of the texts, the places in them, and the first weights.",
@@ -174,7 +174,7 @@ def train(**values: Any) -> int:  # fmt: skip
     """
     from kvstream.evaluation.gates.train import GateRecipe, Trainer
 
-    refuse_unwritable(values["out"], "--out")
+    refuse_unwritable(values["out"])
     settings = model_settings(values)
     session = open_session(settings, verbose=values["verbose"])
     given = {field.name: values[field.name] for field in dataclasses.fields(GateRecipe)}
@@ -265,7 +265,6 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
 @gate_options(
     "Measurement",
     data="Folder of text files; it uses the tenth that training held out, chosen by name.",
-    form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
     budget="KV entries per head.",
     tokens=8192,
     seed="Random seed for the texts and the places in them.",

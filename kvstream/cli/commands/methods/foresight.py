@@ -75,7 +75,7 @@ def train(**values: Any) -> int:  # fmt: skip
     from kvstream.methods.tools.scorer import save_scorers
 
     out, texts, seed = values["out"], values["texts"], values["seed"]
-    refuse_unwritable(out, "--out")
+    refuse_unwritable(out)
     try:
         corpora = Corpus(values["data"]), Corpus(values["data"], heldout=True)
     except FileNotFoundError as error:
