@@ -6,9 +6,11 @@ AnswerToken events, and an Answered with the Result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -372,3 +374,30 @@ CollectionEvent = (
     CollectionStarted | DocumentStarted | DocumentStep | DocumentDone | DocumentFailed | Notice
 )
 Outcome = DocumentDone | DocumentFailed
+
+
+def returned(
+    events: Generator[Event, None, Value], see: Callable[[Event], object] = lambda event: None
+) -> Value:
+    """Run a generator of events to its end and return its value; `see` gets every event."""
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            value: Value = stop.value
+            return value
+        see(event)
+
+
+def changed(
+    events: Generator[Event, None, Value], change: Callable[[Event], Event | None]
+) -> Generator[Event, None, Value]:
+    """The same events as `change` returns them, without those for which it returns None."""
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            value: Value = stop.value
+            return value
+        if (now := change(event)) is not None:
+            yield now

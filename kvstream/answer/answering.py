@@ -19,7 +19,7 @@ from kvstream.answer.narrowing import Narrowed, narrowed
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
-from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
 from kvstream.memory.base import Memory
 from kvstream.memory.kept import positions
 from kvstream.run.prompt import REFUSAL, broken_apart
@@ -136,16 +136,9 @@ def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
 
     Raises BudgetError.
     """
-    results: list[Result] = []
-    events = answer(memory, question)
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as stop:
-            basis: Basis = stop.value
-            return results[-1], basis
-        if isinstance(event, Answered):
-            results.append(event.result)
+    seen: list[Event] = []
+    basis = returned(answer(memory, question), seen.append)
+    return next(event.result for event in seen if isinstance(event, Answered)), basis
 
 
 def question_tail(

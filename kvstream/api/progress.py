@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from kvstream.events import Event
+from kvstream.events import Event, Value, returned
 
 Progress: TypeAlias = "bool | Callable[[Event], None] | None"
 """True shows plain lines, False shows nothing, None shows lines only in a notebook. A function gets
 every event."""
-Value = TypeVar("Value")
 
 
 def in_notebook() -> bool:
@@ -23,14 +22,7 @@ def in_notebook() -> bool:
 
 def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
     """Consume all events, show them, and return the value of the generator."""
-    show = _shower(progress)
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as stop:
-            value: Value = stop.value
-            return value
-        show(event)
+    return returned(events, _shower(progress))
 
 
 def watched(events: Iterator[Event], progress: Progress) -> Iterator[Event]:

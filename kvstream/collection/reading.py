@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstream.answer.support import abstains
 from kvstream.collection.job import Job
 from kvstream.collection.results import whole
 from kvstream.collection.task import Task
 from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
-from kvstream.events import Answered, DocumentDone, DocumentFailed, Event, Outcome, StepDone
+from kvstream.events import (
+    Answered,
+    DocumentDone,
+    DocumentFailed,
+    Event,
+    Outcome,
+    StepDone,
+    returned,
+)
 from kvstream.input.source import EmptyError
 from kvstream.input.sources import NamedPath, SourceSet, open_sources
 from kvstream.memory.saving import record, save
 from kvstream.session.session import Session
 from kvstream.session.sharding import read_part
-
-if TYPE_CHECKING:
-    from kvstream.memory.base import Memory
 
 OUT_OF_MEMORY = 5
 OnStep = Callable[[str, int, float], None]
@@ -90,14 +96,14 @@ class DocumentReader:
         assert task.target is not None
         name = task.document.name
         (part,) = self.job.parts
+        tell = partial(_tell, name=name, on_step=on_step)
         if task.part is not None:
             with chdir(task.part.folder):
                 sources = task.part.opening()
                 events = read_part(self.session, sources, task.part.stretch, part.request)
-                memory = _drained(events, name, on_step)
+                memory = returned(events, tell)
         else:
-            events = self.session.read(self._sources(name, path), part.request)
-            memory = _drained(events, name, on_step)
+            memory = returned(self.session.read(self._sources(name, path), part.request), tell)
         digest = ""
 
         def write(place: Path) -> None:
@@ -121,15 +127,6 @@ class DocumentReader:
     def _sources(self, name: str, path: str) -> SourceSet:
         job = self.job
         return open_sources([NamedPath(name, path)], text=job.plain, max_bytes=job.max_unpacked)
-
-
-def _drained(events: Generator[Event, None, Memory], name: str, on_step: OnStep | None) -> Memory:
-    while True:
-        try:
-            _tell(next(events), name, on_step)
-        except StopIteration as stop:
-            memory: Memory = stop.value
-            return memory
 
 
 def _tell(

@@ -13,11 +13,11 @@ import torch
 from kvstream.answer.answering import answers
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError
-from kvstream.events import Answered, AnswerToken, Event, Result
+from kvstream.events import Answered, AnswerToken, Event, Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
-from kvstream.session.session import Session, finished
+from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ROOM = 256
@@ -65,7 +65,7 @@ def ask_later(
     """Answer questions after a reading of `text` that does not know them, only the `known` ones."""
     with document(text) as path:
         reading = Request(tuple(known), run, command="remember")
-        memory = finished(session.read(open_sources([path], text=True), reading))
+        memory = returned(session.read(open_sources([path], text=True), reading))
         return _results(answers(memory, Request(tuple(questions), run)))
 
 

@@ -18,7 +18,7 @@ from kvstream.answer.reread.second_pass import (
 )
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
-from kvstream.events import Answered, Event, Started
+from kvstream.events import Answered, Event, Started, returned
 from kvstream.input.blocks import TextBlock
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source
@@ -228,7 +228,7 @@ class Session:
         `words` are those of the whole text.
         """
         plan = self.settle(request)
-        return finished(
+        return returned(
             Reading(
                 self.model,
                 self.tokenizer,
@@ -255,13 +255,3 @@ def _saved_as(checkpoint: Checkpoint | None, events: Iterator[Event]) -> Iterato
         if isinstance(event, Answered) and checkpoint is not None and checkpoint.digest:
             event = Answered(replace(event.result, memory={"sha256": checkpoint.digest}))
         yield event
-
-
-def finished(events: Generator[Event, None, Memory]) -> Memory:
-    """Run a reading without showing its events, and return its memory."""
-    while True:
-        try:
-            next(events)
-        except StopIteration as stop:
-            memory: Memory = stop.value
-            return memory

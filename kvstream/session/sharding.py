@@ -9,7 +9,7 @@ import torch
 
 from kvstream.engine.reader import Reader
 from kvstream.errors import SourceError, UsageError
-from kvstream.events import Event, Notice, PartRead, Started, StepDone
+from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
 from kvstream.input.parts import PartOfText, Stretch, stretches
 from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory, Shards
@@ -88,7 +88,7 @@ def read_shards(
     for stretch in parts:
         events = read_part(session, sources.again(), stretch, request)
         try:
-            memory = yield from before.follow(events)
+            memory = yield from changed(events, before.moved)
         except NoTextError:
             if request.interrupted() and len(joiner):
                 break
@@ -134,20 +134,10 @@ class _Before:
     def stopped(self) -> str:
         return stopped_after(self.tokens, self.expected)
 
-    def follow(self, events: Generator[Event, None, Memory]) -> Generator[Event, None, Memory]:
-        """Yield the events of the next part with numbers of the whole text; return its memory."""
-        while True:
-            try:
-                event = next(events)
-            except StopIteration as stop:
-                memory: Memory = stop.value
-                return memory
-            if isinstance(event, StepDone):
-                yield self._moved(event)
-            elif not isinstance(event, Started):
-                yield event
-
-    def _moved(self, event: StepDone) -> StepDone:
+    def moved(self, event: Event) -> Event | None:
+        """Return an event of the next part with numbers of the whole text; None for its start."""
+        if not isinstance(event, StepDone):
+            return None if isinstance(event, Started) else event
         return replace(
             event,
             step=event.step + self.steps,

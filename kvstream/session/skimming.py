@@ -17,7 +17,7 @@ from kvstream.answer.reread.second_pass import (
 )
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages, recalled
 from kvstream.errors import BudgetError, UnsupportedModelError, UsageError
-from kvstream.events import Answered, AnswerStarted, Event, Result, Started
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started, changed
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource
 from kvstream.memory.base import Memory
@@ -184,14 +184,9 @@ class Skimming:
             sources, request, skimmed.held, show=kept.feed,
             on_step=lambda memory: kept.note(memory.trace.end, memory),
         )  # fmt: skip
-        while True:
-            try:
-                event = next(reading)
-            except StopIteration as stop:
-                skimmed.held = stop.value
-                break
-            yield self._named(event) if isinstance(event, Started) else event
-        memory = skimmed.memory
+        memory = skimmed.held = yield from changed(
+            reading, lambda event: self._named(event) if isinstance(event, Started) else event
+        )
         kept.note(memory.trace.end, memory, final=True)
         memory.beside = kept.beside(
             self.answerer.model_name,

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from draining import returned
 
 from kvstream.answer.citations import attended
 from kvstream.evaluation.synthetic.document import make_facts
-from kvstream.events import Answered
+from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
 from kvstream.run.request import Request

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from draining import returned
 
 from kvstream.answer import answering
 from kvstream.answer.answering import (
@@ -27,7 +26,7 @@ from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
 from kvstream.answer.support import FILE, Calibration, Support, absent, abstains, judge
 from kvstream.api.model import Model
 from kvstream.errors import ModelError
-from kvstream.events import Answered, AnswerToken, Result
+from kvstream.events import Answered, AnswerToken, Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.saving import look as open_file

@@ -6,14 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from draining import returned
 from snippets import BOOK
 
 import kvstream
 from kvstream.api.files import checkpoint_tokens
 from kvstream.api.model import Model
 from kvstream.errors import SourceError
-from kvstream.events import Answered, Started, StepDone
+from kvstream.events import Answered, Started, StepDone, returned
 
 SMALL = {"budget": 300, "max_tokens": 8}
 QUESTION = "Who hid the letter?"

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from draining import returned
 
 from kvstream.api.memories import Memories
 from kvstream.api.model import Model
 from kvstream.collection.rank import FORGOTTEN, _counts, by_words, memory_files, rank
 from kvstream.errors import SourceError
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import standin
-from draining import returned
 
 from kvstream.api.files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
@@ -28,7 +27,7 @@ from kvstream.collection.running import Workers, run
 from kvstream.collection.sharding import read_shards
 from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate
-from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome
+from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.run.request import Request

@@ -13,13 +13,14 @@ from models import bounded, tokens
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import _shrink, join
 from kvstream.methods import registry
 from kvstream.run.request import Request
-from kvstream.session.session import Session, finished
+from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
 SIZES = BudgetSplit(224, 4, 5, 5, 20)
@@ -89,7 +90,7 @@ def stories(write_story: Callable[..., Path]) -> list[Path]:
 
 def read(session: Session, path: Path, budget: int) -> Memory:
     run = RunSettings(Budget(tokens=budget), "infinipot", max_tokens=8)
-    return finished(session.read(open_sources([str(path)]), Request(("Who?",), run, "remember")))
+    return returned(session.read(open_sources([str(path)]), Request(("Who?",), run, "remember")))
 
 
 @pytest.mark.parametrize(("bytes_", "right"), [(2**52, "capacity"), (0, "held")])

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import chat_pocket
 import pytest
-from draining import returned
 
 from kvstream.answer.answering import answer
 from kvstream.errors import UsageError
-from kvstream.events import Answered
+from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.checkpoint import Checkpoint

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draining import returned
 
 from kvstream.answer.answering import answer, answered
 from kvstream.engine.budget import BudgetSplit
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.synthetic.document import questions
-from kvstream.events import Answered
+from kvstream.events import Answered, returned
 from kvstream.input.source import LineCounts
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving

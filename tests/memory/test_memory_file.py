@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draining import returned
 from safetensors import safe_open
 
 from kvstream.answer.answering import answer, question_tail
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
-from kvstream.events import Answered, Notice
+from kvstream.events import Answered, Notice, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draining import returned
 
 from kvstream.answer.answering import answered
 from kvstream.errors import KvstreamError, SourceError, UsageError
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory

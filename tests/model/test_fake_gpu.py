@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from draining import returned
 from fake_gpu import GPU, FakeGPU, OnGPU, moved
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
@@ -29,7 +28,7 @@ from kvstream.evaluation.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.evaluation.speed.systems import Task, systems
 from kvstream.evaluation.speed.systems import run as run_system
 from kvstream.evaluation.sweep import Case
-from kvstream.events import Answered
+from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.methods import registry

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from draining import returned
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
@@ -19,6 +18,7 @@ from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.file import read as read_file

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draining import returned
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.synthetic.document import questions
-from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone
+from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory

@@ -27,13 +27,13 @@ from kvstream.api.memories import Memories, memory_files, models_of
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.evaluation.synthetic.document import generate, make_facts
-from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned
 from kvstream.input.replayed import Replayed
 from kvstream.input.sources import NamedStream, open_sources
 from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
-from kvstream.session.session import Session, finished
+from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
@@ -281,7 +281,7 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(line * 9 for line in lines))
     run = RunSettings(Budget(tokens=600))
-    memory = finished(session.read(open_sources([str(path)]), Request((), run, "remember")))
+    memory = returned(session.read(open_sources([str(path)]), Request((), run, "remember")))
     question, start = "Who came to the inn?", path.read_text().index(lines[2])
     cited = [Passage(0, start, start + 20, 1, 1, "", 1.0)]
     firsts = {}

@@ -26,6 +26,7 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import document
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, haystack, make_needles
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
 from kvstream.model.attention import AttentionRequest
@@ -96,13 +97,7 @@ for number in range(given.documents):
     if given.absent:
         question = make_needles(plan, random.Random(f"absent {number}"), number)[0].question
     with document(hay.text) as path:
-        reading = session.read(open_sources([path], text=True), Request((question,), run))
-        while True:
-            try:
-                next(reading)
-            except StopIteration as stop:
-                memory = stop.value
-                break
+        memory = returned(session.read(open_sources([path], text=True), Request((question,), run)))
     asked, stop_ids = memory.prompt.tail(question), frozenset(memory.prompt.stop_ids)
     said = list(memory.reader.answer(asked, lambda x: int(x.argmax()), stop_ids, run.max_tokens))
     if not said:

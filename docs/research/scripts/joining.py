@@ -34,13 +34,13 @@ from kvstream.answer.answering import answered
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.synthetic.document import generate, questions
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import Joiner, join
 from kvstream.memory.saving import look, save
 from kvstream.methods.automatic import SETTINGS
 from kvstream.run.request import Request
-from kvstream.session.session import finished
 from kvstream.session.sharding import cut, read_part
 from kvstream.settings import Budget, RunSettings
 
@@ -96,7 +96,7 @@ def shards(bench: Bench, options: argparse.Namespace) -> None:
         request = Request(tuple(each["question"] for each in asked), run)
         one = bench.memory(
             f"long{number}-alone",
-            lambda path=path, request=request: finished(
+            lambda path=path, request=request: returned(
                 bench.session.read(open_sources([str(path)]), request)
             ),
         )
@@ -106,7 +106,7 @@ def shards(bench: Bench, options: argparse.Namespace) -> None:
             joiner.add(
                 bench.memory(
                     f"long{number}-{part}".replace(" ", ""),
-                    lambda path=path, part=part, request=request: finished(
+                    lambda path=path, part=part, request=request: returned(
                         read_part(bench.session, open_sources([str(path)]), part, request)
                     ),
                 )
@@ -133,7 +133,7 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
             request = Request((), run, "remember")
             memory = bench.memory(
                 name,
-                lambda path=path, request=request: finished(
+                lambda path=path, request=request: returned(
                     bench.session.read(open_sources([str(path)]), request)
                 ),
             )
@@ -170,7 +170,7 @@ def together(bench: Bench, options: argparse.Namespace) -> None:
         name = f"group{group}-together-{options.method}"
         memory = bench.memory(
             name,
-            lambda paths=paths: finished(
+            lambda paths=paths: returned(
                 bench.session.read(open_sources(paths), Request((), run, "remember"))
             ),
         )

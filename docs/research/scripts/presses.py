@@ -36,10 +36,10 @@ from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.speed.outside import KVPRESS, Process, Program
 from kvstream.evaluation.suites.ruler import TASKS
 from kvstream.evaluation.suites.task import Sample, Task, score
-from kvstream.events import Answered
+from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
-from kvstream.session.session import Session, finished
+from kvstream.session.session import Session
 from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -108,7 +108,7 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
     request = replace(request, run=replace(auto, budget=request.run.budget))
     both = Skimming(session, skimmer())
     with harness.document(sample.text) as path:
-        skimmed = finished(both.read(open_sources([path], text=True), request))
+        skimmed = returned(both.read(open_sources([path], text=True), request))
     assert isinstance(skimmed, Skimmed)
     events = both.answer(skimmed, sample.question)
     told = next(event.result for event in events if isinstance(event, Answered))

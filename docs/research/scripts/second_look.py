@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import random
 from collections import defaultdict
-from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
 from kvstream.evaluation.ordinary import has_rare_word
 from kvstream.evaluation.synthetic.questions import from_sentence
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.session.session import Session
@@ -62,14 +62,6 @@ whole = RunSettings(Budget(tokens=given.budget), "full", max_tokens=24)
 found: dict[tuple[str, str], list[bool]] = defaultdict(list)
 
 
-def finished(events: Generator[Any, None, Any]) -> Any:
-    while True:
-        try:
-            next(events)
-        except StopIteration as stop:
-            return stop.value
-
-
 def answer(memory: Any, question: str) -> Any:
     return answered(memory, question)[0]
 
@@ -87,7 +79,7 @@ for number in range(given.documents):
             return open_sources([path], text=True)
 
         questions = [fact.question for fact in facts]
-        memory = finished(session.read(again(), Request(tuple(questions), run)))
+        memory = returned(session.read(again(), Request(tuple(questions), run)))
         firsts = [answered(memory, q) for q in questions]
         memory.release()
         for fact, (first, basis) in zip(facts, firsts, strict=True):

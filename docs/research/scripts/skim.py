@@ -49,6 +49,7 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.prompt import REFUSAL
@@ -161,12 +162,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
     reading = pair.skimmer.read(
         open_sources([path], text=True), pair.skims(request), show=show, on_step=step
     )
-    while True:
-        try:
-            next(reading)
-        except StopIteration as stop:
-            memory: Memory = stop.value
-            break
+    memory = returned(reading)
     for each in kept.values():
         each.note(memory.trace.end, memory, final=True)
     first, basis = answered(memory, question)

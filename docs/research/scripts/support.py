@@ -52,7 +52,7 @@ from kvstream.evaluation.qa import choose, elsewhere
 from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.evaluation.synthetic.questions import from_sentence
 from kvstream.evaluation.synthetic.splits import is_heldout
-from kvstream.events import Result
+from kvstream.events import Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.prompt import REFUSAL
@@ -155,7 +155,7 @@ def answers(
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
         reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
-        memory = drained(reading)
+        memory = returned(reading)
     for question in case.questions:
         with Refusing(session.tokenizer) as refusing:
             result, basis = answered(memory, question.text)
@@ -270,14 +270,6 @@ def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]
         "with_memory": float(alone.mean() - found.losses.mean()),
         "all_kept": float(trace.read == memory.retained),
     }
-
-
-def drained(events: Any) -> Memory:
-    while True:
-        try:
-            next(events)
-        except StopIteration as stop:
-            return stop.value
 
 
 def collect(asked: argparse.Namespace) -> None:
