@@ -16,6 +16,7 @@ from kvstream.api.options import (
     ReadOptions,
     method_settings,
     model_settings,
+    refuse_bm25,
     request_of,
 )
 from kvstream.api.sources import bytes_of
@@ -194,8 +195,8 @@ def _parts(
         chosen = {"method": name} if methods else {}
         request = request_of(questions, learned=learned, **{**asked, **chosen, "set": own})
         parts.append(Part(name or request.run.method, request, name == BM25))
-    if command == "remember" and parts[0].by_words:
-        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
+    if command == "remember":
+        refuse_bm25(parts[0].method)
     return parts
 
 

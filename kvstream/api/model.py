@@ -31,6 +31,7 @@ from kvstream.api.options import (
     method_settings,
     model_settings,
     refuse_beside_skimming,
+    refuse_bm25,
     refuse_later_questions,
     request_of,
     run_settings,
@@ -173,22 +174,21 @@ class Model:
 
         Closing the generator before its end stops the reading.
         """
-        _refuse_bm25(options.get("method"))
+        refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
         checkpoint = None if request.interrupted() else request.checkpoint
         if _shards(options):
             joined = yield from self._in_parts(sources, request, options)
             return Memory(self.session, joined)
-        if self._skims(request, options):
-            assert self.skimming is not None
+        if skimming := self._skimming_for(request, options):
             from kvstream.session.skimming import Skimmed
 
-            found = yield from self.skimming.read(sources, request)
+            found = yield from skimming.read(sources, request)
             if isinstance(found, Skimmed):
-                return Memory(self.skimming.skimmer, found.memory, skim=(self.skimming, found))
+                return Memory(skimming.skimmer, found.memory, skim=(skimming, found))
             return Memory(self.session, found)
-        self._searches(request, options)  # refuses: a word search needs its questions first
+        self._asked_of(request, options)  # refuses: a word search needs its questions first
         engine = yield from self.session.read(sources, request)
         return Memory(self.session, engine, checkpoint=checkpoint)
 
@@ -244,12 +244,7 @@ class Model:
             return self.session.ask_by_words(sources, request)
         if _shards(options):
             return self._ask_in_parts(sources, request, options)
-        if self._skims(request, options):
-            assert self.skimming is not None
-            return self.skimming.ask(sources, request)
-        if self._searches(request, options):
-            return self._searching.ask(sources, request)
-        return self.session.ask(sources, request)
+        return self._asked_of(request, options).ask(sources, request)
 
     def compare(
         self,
@@ -297,17 +292,12 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
-        _refuse_bm25(options.get("method"))
+        refuse_bm25(options.get("method"))
         request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
         if _shards(options):
             self._refuse_two()
-        if self._skims(request, options):
-            assert self.skimming is not None
-            return self.skimming.plan(sources, request)
-        if self._searches(request, options):
-            return self._searching.plan(sources, request)
-        return self.session.plan(sources, request)
+        return self._asked_of(request, options).plan(sources, request)
 
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
@@ -319,18 +309,16 @@ class Model:
         given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
-        session = self.session if self.skimming is None else self.skimming.skimmer
-        engine = session.recall(file.kind, answer)
+        engine = self._reader.recall(file.kind, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
         return self._recalled(engine, answer, file if given else file.told)
 
     def _recalled(
         self, engine: HeldMemory, answer: RunSettings, file: MemoryFile | None = None
     ) -> Memory:
-        if self.skimming is None:
-            return Memory(self.session, engine, file)
-        skim = self.skimming, self.skimming.recall(engine, answer)
-        return Memory(self.skimming.skimmer, engine, file, skim=skim)
+        both = self.skimming
+        skim = None if both is None else (both, both.recall(engine, answer))
+        return Memory(self._reader, engine, file, skim=skim)
 
     def _ask_in_parts(
         self, sources: SourceSet, request: Request, options: AskOptions
@@ -370,24 +358,30 @@ class Model:
         if self.skimming is not None or self.searches:
             raise UsageError("shards= is for one model; load it without skim=.")
 
-    def _skims(self, request: Request, options: Any) -> bool:
-        """Return whether the skimming model reads the text. Raises UsageError."""
-        if self.skimming is None or request.command in ("summarize", "compare"):
-            return False
-        refuse_beside_skimming(options)
-        return True
+    @property
+    def _reader(self) -> Session:
+        """The session of the model that reads long texts: of two models, the one that skims."""
+        return self.session if self.skimming is None else self.skimming.skimmer
 
-    def _searches(self, request: Request, options: Any) -> bool:
-        """Return whether a word search reads the text. Raises UsageError."""
+    def _skimming_for(self, request: Request, options: Any) -> Skimming | None:
+        """Return both models if the skimming model reads the text. Raises UsageError."""
+        if self.skimming is None or request.command in ("summarize", "compare"):
+            return None
+        refuse_beside_skimming(options)
+        return self.skimming
+
+    def _asked_of(self, request: Request, options: Any) -> Session | Skimming | Searching:
+        """Return what reads and answers: one model, two, or one with a word search.
+
+        Raises UsageError.
+        """
+        if skimming := self._skimming_for(request, options):
+            return skimming
         if not self.searches or request.command in ("summarize", "compare"):
-            return False
+            return self.session
         if request.command == "remember":
             refuse_later_questions(WORD_SEARCH)
         refuse_beside_skimming(options)
-        return True
-
-    @property
-    def _searching(self) -> Searching:
         from kvstream.session.searching import Searching
 
         return Searching(self.session)
@@ -407,15 +401,13 @@ class Model:
         """
         from kvstream.api.memories import merge
 
-        session = self.session if self.skimming is None else self.skimming.skimmer
-        return self._recalled(merge(session, paths, budget), RunSettings())
+        return self._recalled(merge(self._reader, paths, budget), RunSettings())
 
     def memories(self, folder: str | os.PathLike[str]) -> Memories:
         """Return the memory files of a folder, which can be ranked by a question and asked."""
         from kvstream.api.memories import Memories
 
-        session = self.session if self.skimming is None else self.skimming.skimmer
-        return Memories(session, folder, self.skimming)
+        return Memories(self._reader, folder, self.skimming)
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -481,8 +473,3 @@ def _shards(options: Any) -> bool:
     if options.get("workers") is not None:
         raise UsageError("workers= needs shards=, the number of parts of the text.")
     return False
-
-
-def _refuse_bm25(method: str | None) -> None:
-    if method == BM25:
-        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")

@@ -367,6 +367,12 @@ def need_bm25() -> None:
     require("rank_bm25", "words", "Ranking by words (BM25)")
 
 
+def refuse_bm25(method: str | None) -> None:
+    """Raises UsageError where a memory is wanted and only words are searched."""
+    if method == BM25:
+        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
+
+
 def refuse_small(budget: Budget | None) -> None:
     """Raise BudgetError for a budget in entries that is too small for any model and question."""
     if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:

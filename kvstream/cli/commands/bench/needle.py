@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import REREADS
+from kvstream.api.options import REREADS, need_bm25
 from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     SHARES,
@@ -28,7 +28,6 @@ from kvstream.cli.commands.bench.options import (
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
-from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.errors import UsageError
 
@@ -144,7 +143,7 @@ def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.synthetic.questions import from_sentence
 
     if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
-        early.require("rank_bm25", "words", "Ranking by words (BM25)")
+        need_bm25()
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")

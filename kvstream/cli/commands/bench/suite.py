@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kvstream.api.options import need_bm25
 from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     NAMES,
@@ -25,7 +26,6 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType
-from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
@@ -106,7 +106,7 @@ def command(**values: Any) -> int:
 
 
 def _run(page: Any, **values: Any) -> int:
-    early.require("rank_bm25", "words", "Ranking by words (BM25)")
+    need_bm25()
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.suites import LOADERS, running
