@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,15 +122,12 @@ def open_sources(
     stdin: BinaryIO | io.RawIOBase | None = None,
     max_bytes: int | None = None,
     follow: Follow | None = None,
-    copies: Mapping[str, str] | None = None,
-    opener: Callable[[Path], io.RawIOBase] | None = None,
 ) -> SourceSet:
     """Inspect every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process). ``text`` reads binary files
     and HTML without conversion. ``max_bytes`` limits decompressed data. ``follow`` waits for more
-    data at the end of the last file. ``copies`` are files to read instead of sources that can be
-    read only once; they keep the names of the sources. ``opener`` opens pipes and devices.
+    data at the end of the last file.
 
     Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
     unreadable, binary, or a directory without text.
@@ -146,8 +143,7 @@ def open_sources(
             size = len(given.stream) if isinstance(given.stream, bytes) else None
             sources.append(_Source(given.name, size=size, stream=given.stream, plain=given.plain))
             continue
-        name = given if isinstance(given, str) else given.name
-        place = (copies or {}).get(name, name) if isinstance(given, str) else given.path
+        name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
         if place == "-":
             sources.append(_Source("-"))
             continue
@@ -175,9 +171,7 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         sources[-1].followed, sources[-1].size = True, None
-    again = partial(
-        open_sources, paths, text=text, max_bytes=max_bytes, copies=copies, opener=opener
-    )
+    again = partial(open_sources, paths, text=text, max_bytes=max_bytes)
     return SourceSet(
         sources,
         warnings,
@@ -185,7 +179,6 @@ def open_sources(
         stdin=stdin,
         max_bytes=max_bytes,
         follow=follow,
-        opener=opener,
         again=again,
     )
 
@@ -310,8 +303,7 @@ class SourceSet:
         text: bool,
         stdin: BinaryIO | io.RawIOBase | None,
         max_bytes: int | None,
-        follow: Follow | None = None,
-        opener: Callable[[Path], io.RawIOBase] | None = None,
+        follow: Follow | None,
         again: partial[SourceSet],
     ) -> None:
         self._warnings = warnings
@@ -322,7 +314,6 @@ class SourceSet:
         self._stdin = stdin
         self._max_bytes = max_bytes
         self._follow = follow
-        self._opener = opener
         self._again = again
         self._bases: list[int] = []
         self._position = 0
@@ -712,8 +703,6 @@ class SourceSet:
         if source.path is not None and source.pseudo is not None:
             return pseudo.PseudoFile(source.path)
         if source.path is not None:
-            if self._opener is not None and not source.path.is_file():
-                return self._opener(source.path)
             return source.path.open("rb")
         if isinstance(source.stream, bytes):
             return io.BytesIO(source.stream)
