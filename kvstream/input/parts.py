@@ -6,13 +6,13 @@ also a place in the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import Source, SourceRecord
+from kvstream.input.source import Source, SourceOver
 
 WINDOW = 1024
 """Bytes per stored cut place. No part is shorter."""
@@ -90,18 +90,19 @@ def _places(
         first = begin + WINDOW
 
 
-class PartOfText:
+class PartOfText(SourceOver):
     """The part of a text between the limits of a stretch.
 
     The text before it is also read and counted.
     """
 
     def __init__(self, whole: Source, stretch: Stretch) -> None:
-        self.whole, self.stretch = whole, stretch
+        super().__init__(whole)
+        self.stretch = stretch
 
     def __iter__(self) -> Iterator[TextBlock]:
         begin, end = self.stretch.begin, self.stretch.end
-        for block in self.whole:
+        for block in self.source:
             offsets = block.offsets()
             if end is not None and offsets[0] >= end:
                 return
@@ -126,45 +127,10 @@ class PartOfText:
 
     def size_hint(self) -> int | None:
         """Return the global byte offset of the end of the part."""
-        return self.whole.size_hint() if self.stretch.end is None else self.stretch.end
-
-    @property
-    def ends_on_interrupt(self) -> bool:
-        """As for the whole text."""
-        return self.whole.ends_on_interrupt
+        return self.source.size_hint() if self.stretch.end is None else self.stretch.end
 
     @property
     def bytes_read(self) -> int:
         """Global byte offset up to which the part was read."""
-        read = self.whole.bytes_read
+        read = self.source.bytes_read
         return read if self.stretch.end is None else min(read, self.stretch.end)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of all texts of the whole."""
-        return self.whole.names
-
-    @property
-    def bases(self) -> Sequence[int]:
-        """Global byte offset of the beginning of each text that was begun."""
-        return self.whole.bases
-
-    @property
-    def records(self) -> Sequence[SourceRecord]:
-        """Records of all texts that were begun; complete in the last part."""
-        return self.whole.records
-
-    @property
-    def ended_line(self) -> bool:
-        """As for the whole text."""
-        return self.whole.ended_line
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """As for the whole text."""
-        return self.whole.warnings
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """As for the whole text."""
-        return self.whole.notes

@@ -101,6 +101,48 @@ class RereadableSource(Source, Protocol):
         """
 
 
+class SourceOver:
+    """A source that reads another one, and has its properties unless a subclass has its own."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def size_hint(self) -> int | None:
+        return self.source.size_hint()
+
+    @property
+    def ends_on_interrupt(self) -> bool:
+        return self.source.ends_on_interrupt
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.source.names
+
+    @property
+    def bases(self) -> Sequence[int]:
+        return self.source.bases
+
+    @property
+    def records(self) -> Sequence[SourceRecord]:
+        return self.source.records
+
+    @property
+    def ended_line(self) -> bool:
+        return self.source.ended_line
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.source.warnings
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.source.notes
+
+
 class EmptyError(SourceError):
     """The sources contain no byte of text, and none of them is damaged."""
 

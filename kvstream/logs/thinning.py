@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import LineCounts, Source, SourceRecord
+from kvstream.input.source import LineCounts, Source, SourceOver
 from kvstream.logs.lines import (
     LONGEST_LINE,
     LineParser,
@@ -118,7 +118,7 @@ class Thinner:
         return [line for found in best for line in self._lines[found]][:_MATCHES]
 
 
-class ThinnedSource:
+class ThinnedSource(SourceOver):
     """Sources whose logs are thinned; other texts pass unchanged.
 
     Holds at most LONGEST_LINE characters of a line and a block.
@@ -130,7 +130,8 @@ class ThinnedSource:
     """
 
     def __init__(self, source: Source, whole: int, questions: Sequence[str] = ()) -> None:
-        self._source, self._whole = source, whole
+        super().__init__(source)
+        self._whole = whole
         self._blocks = iter(source)
         self._ahead: list[TextBlock] = []
         self._thinner = Thinner(questions)
@@ -194,17 +195,12 @@ class ThinnedSource:
 
     def size_hint(self) -> int | None:
         """Return the size of the sources in bytes; None for a log, as the part read is unknown."""
-        if self._number is None and not self._ahead and self._source.size_hint() is not None:
+        if self._number is None and not self._ahead and self.source.size_hint() is not None:
             block = next(self._blocks, None)
             if block is not None:
                 self._ahead.append(block)
                 self._look()
-        return None if self._is_log else self._source.size_hint()
-
-    @property
-    def ends_on_interrupt(self) -> bool:
-        """As for the sources."""
-        return self._source.ends_on_interrupt
+        return None if self._is_log else self.source.size_hint()
 
     def _counted(self, blocks: list[TextBlock], lines: _Lines) -> list[TextBlock]:
         before = self._counts or LineCounts()
@@ -213,40 +209,11 @@ class ThinnedSource:
         return blocks
 
     @property
-    def bytes_read(self) -> int:
-        return self._source.bytes_read
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self._source.names
-
-    @property
-    def bases(self) -> Sequence[int]:
-        return self._source.bases
-
-    @property
-    def records(self) -> Sequence[SourceRecord]:
-        return self._source.records
-
-    @property
-    def ended_line(self) -> bool:
-        return self._source.ended_line
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self._source.warnings
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Notes of the sources."""
-        return self._source.notes
-
-    @property
     def line_counts(self) -> LineCounts | None:
         """Number of lines of logs, and of those that were not read; None if there is no log."""
         if self._counts is None:
             return None
-        names = self._source.names
+        names = self.source.names
         found = [(names[source], line, text) for source, line, text in self._thinner.matches()]
         return replace(self._counts, matches=tuple(found))
 
