@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
@@ -139,18 +139,8 @@ def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) 
     for tokens in plan.lengths:
         for number in range(plan.trials):
             for depth in plan.depths:
-                made: list[Haystack] = []  # made when the first case needs it
-
-                def document(
-                    made: list[Haystack] = made,
-                    tokens: int = tokens,
-                    depth: float = depth,
-                    number: int = number,
-                ) -> Haystack:
-                    if not made:
-                        made.append(haystack(session, filler, plan, tokens, depth, number))
-                    return made[0]
-
+                # Made when the first case needs it.
+                document = cache(partial(haystack, session, filler, plan, tokens, depth, number))
                 for case in cases:
                     identity: Record = {
                         "bench": "needle", **facts.identity(), "kind": plan.kind,

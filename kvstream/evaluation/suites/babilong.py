@@ -10,7 +10,6 @@ scores.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.datasets import lines
 from kvstream.evaluation.filler import Filler
+from kvstream.evaluation.records import digest
 from kvstream.evaluation.suites.task import Sample, Task, hidden
 from kvstream.tokenization.loading import Tokenizer
 
@@ -73,7 +73,7 @@ def _loaded(folder: Path, task: Task) -> Task:
         task,
         make=partial(make, task.name, read),
         score=partial(right, candidates=candidates),
-        data=hashlib.sha256(repr(read).encode()).hexdigest()[:12],
+        data=digest(read),
     )
 
 

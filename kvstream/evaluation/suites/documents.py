@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from kvstream.errors import SourceError
 from kvstream.evaluation.datasets import parsed
+from kvstream.evaluation.records import digest
 from kvstream.evaluation.suites.task import Sample, Score, Task
 
 
@@ -47,13 +47,12 @@ def load(
     if Path(path).is_dir():
         raise SourceError(f"{path} is a folder; name a file of JSON lines with --data.")
     documents = list(parsed(path, parse, needs))
-    digest = hashlib.sha256(repr(documents).encode("utf-8", "replace")).hexdigest()[:12]
     loaded = []
     for task in tasks:
         given = samples(documents, task.name, random.Random(seed))
         if not given:
             raise SourceError(f"{path} has no question of the task {task.name}. {needs}")
-        loaded.append(replace(task, given=given, data=digest, score=score))
+        loaded.append(replace(task, given=given, data=digest(documents), score=score))
     return loaded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, SourceError, UsageError
@@ -61,18 +61,11 @@ def trials(
         for task in tasks:
             if number >= task.count(count):
                 continue
-            made: list[Sample] = []  # made when the first case needs it
-
-            def sample(
-                made: list[Sample] = made, task: Task = task, number: int = number
-            ) -> Sample:
-                if task.make is None:
-                    return task.given[number]
-                if not made:
-                    rng = random.Random(f"{seed} {suite} {task.name} {tokens} {number}")
-                    made.append(task.make(session.tokenizer, filler, tokens, rng))
-                return made[0]
-
+            sample: Callable[[], Sample] = partial(task.given.__getitem__, number)
+            if task.make is not None:
+                rng = random.Random(f"{seed} {suite} {task.name} {tokens} {number}")
+                # Made when the first case needs it.
+                sample = cache(partial(task.make, session.tokenizer, filler, tokens, rng))
             for case in cases:
                 run = replace(case.run, max_tokens=task.max_tokens)
                 each = replace(case, run=run)
