@@ -23,7 +23,7 @@ def _lengths(recipe: Recipe) -> tuple[int, ...]:
     return tuple(sorted(both))
 
 
-def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
+def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> None:
     import numpy as np
     import torch
 
@@ -38,7 +38,6 @@ def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
     if heads and out:
         refit(saved, parse_heads(heads), scales)
         torch.save(saved, out)
-    return 0
 
 
 def _of(options: argparse.Namespace, made: type[Mixture] | type[Recipe]) -> dict[str, Any]:
@@ -62,84 +61,55 @@ def _finish(
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one of the commands and return the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kvstream.training", description="Make the embedded model pocket."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("tokenizer", "learn the tokenizer and write its files to --out"),
-        ("shards", "make training rows, always a few shards ahead, until stopped"),
-        ("pocket", "train: data folder in, weights out"),
-        ("refit", "show what each KV head is good for; make idle ones copying heads"),
-        ("evaluate", "score a model on held-out books and documents"),
-        ("average", "write the mean of the weights of several model folders"),
-    ):
+
+    def add(name: str, text: str, *, data: bool = True) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        if name == "average":
-            command.add_argument("models", type=Path, nargs="+", help="folders of models")
-            command.add_argument("--out", type=Path, required=True, help="a folder to be made")
-            continue
-        command.add_argument("--data", type=Path, default=Path("../shared/data"))
-        if name == "refit":
-            command.add_argument("--state", type=Path, required=True, help="a state.pt")
-            command.add_argument("--out", type=Path, help="the changed state.pt")
-            command.add_argument("--heads", help="which heads, such as 2:0,3:0; none: only show")
-            continue
-        if name == "evaluate":
-            command.add_argument("--model", type=Path, default=pocket.path())
-            command.add_argument("--trials", type=int, default=100)
-            command.add_argument("--lengths", default="256,1024")
-            command.add_argument("--seed", type=int, default=0)
-            command.add_argument("--tasks", default="", help="comma-separated; all when empty")
-            command.add_argument("--show", type=int, default=0, help="print so many answers a task")
-            continue
+        if data:
+            command.add_argument("--data", type=Path, default=Path("../shared/data"))
+        return command
+
+    tokenizer = add("tokenizer", "learn the tokenizer and write its files to --out")
+    shards = add("shards", "make training rows, always a few shards ahead, until stopped")
+    training = add("pocket", "train: data folder in, weights out")
+    for command in (tokenizer, shards, training):
         command.add_argument("--out", type=Path, required=True)
-        if name == "tokenizer":
-            continue
+    for command in (shards, training):
         for field in dataclasses.fields(Mixture):
             command.add_argument(f"--{field.name}", type=float, default=field.default)
-        if name == "shards":
-            command.add_argument("--seed", type=int, default=0)
-            command.add_argument("--lengths", default="128,256,512,1024,2048,4096")
-            continue
-        command.add_argument("--resume", type=Path, help="a state.pt to go on from")
-        command.add_argument("--start", type=Path, help="a model folder to start from")
-        command.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
-        command.add_argument("--trials", type=int, default=100, help="of each score of the card")
-        command.add_argument("--workers", type=int, default=1, help="processes that make shards")
-        for field in dataclasses.fields(Recipe):
-            option = "--" + field.name.replace("_", "-")
-            command.add_argument(option, type=type(field.default), default=field.default)
-    options = parser.parse_args(arguments)
-    if options.command == "tokenizer":
-        from kvstream.training.tokenizer import train_ranks, training_texts, write
+    shards.add_argument("--seed", type=int, default=0)
+    shards.add_argument("--lengths", default="128,256,512,1024,2048,4096")
+    training.add_argument("--resume", type=Path, help="a state.pt to go on from")
+    training.add_argument("--start", type=Path, help="a model folder to start from")
+    training.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
+    training.add_argument("--trials", type=int, default=100, help="of each score of the card")
+    training.add_argument("--workers", type=int, default=1, help="processes that make shards")
+    for field in dataclasses.fields(Recipe):
+        option = "--" + field.name.replace("_", "-")
+        training.add_argument(option, type=type(field.default), default=field.default)
+    refit = add("refit", "show what each KV head is good for; make idle ones copying heads")
+    refit.add_argument("--state", type=Path, required=True, help="a state.pt")
+    refit.add_argument("--out", type=Path, help="the changed state.pt")
+    refit.add_argument("--heads", help="which heads, such as 2:0,3:0; none: only show")
+    score = add("evaluate", "score a model on held-out books and documents")
+    score.add_argument("--model", type=Path, default=pocket.path())
+    score.add_argument("--trials", type=int, default=100)
+    score.add_argument("--lengths", default="256,1024")
+    score.add_argument("--seed", type=int, default=0)
+    score.add_argument("--tasks", default="", help="comma-separated; all when empty")
+    score.add_argument("--show", type=int, default=0, help="print so many answers a task")
+    mean = add("average", "write the mean of the weights of several model folders", data=False)
+    mean.add_argument("models", type=Path, nargs="+", help="folders of models")
+    mean.add_argument("--out", type=Path, required=True, help="a folder to be made")
+    return parser
 
-        write(train_ranks(training_texts(options.data)), options.out, context=4096)
-        return 0
-    if options.command == "shards":
-        lengths = tuple(int(part) for part in options.lengths.split(","))
-        mixture = Mixture(**_of(options, Mixture))
-        make_shards(options.data, options.out, options.seed, lengths, mixture)
-        return 0
-    if options.command == "average":
-        from kvstream.training.average import average
 
-        average(options.models, options.out)
-        return 0
-    if options.command == "refit":
-        return _refit(options.data, options.state, options.out, options.heads)
-    if options.command == "evaluate":
-        from kvstream.training.evaluate import evaluate
-
-        lengths = tuple(int(part) for part in options.lengths.split(","))
-        tasks = tuple(filter(None, options.tasks.split(",")))
-        for row in evaluate(
-            options.model, options.data, lengths, options.trials, options.seed, tasks, options.show
-        ):
-            print(json.dumps(row), flush=True)
-        return 0
+def _train(options: argparse.Namespace) -> None:
+    """Train in this process on shards that others make."""
     recipe, mixture = Recipe(**_of(options, Recipe)), Mixture(**_of(options, Mixture))
     shards = options.shards or options.out / "shards"
     context = multiprocessing.get_context("spawn")
@@ -158,6 +128,36 @@ def main(arguments: list[str] | None = None) -> int:
         worker.terminate()
     _finish(options, recipe, mixture, totals)
     print(json.dumps(totals))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one of the commands; the exit status."""
+    options = _parser().parse_args(arguments)
+    if options.command == "tokenizer":
+        from kvstream.training.tokenizer import train_ranks, training_texts, write
+
+        write(train_ranks(training_texts(options.data)), options.out, context=4096)
+    elif options.command == "shards":
+        lengths = tuple(int(part) for part in options.lengths.split(","))
+        mixture = Mixture(**_of(options, Mixture))
+        make_shards(options.data, options.out, options.seed, lengths, mixture)
+    elif options.command == "average":
+        from kvstream.training.average import average
+
+        average(options.models, options.out)
+    elif options.command == "refit":
+        _refit(options.data, options.state, options.out, options.heads)
+    elif options.command == "evaluate":
+        from kvstream.training.evaluate import evaluate
+
+        lengths = tuple(int(part) for part in options.lengths.split(","))
+        tasks = tuple(filter(None, options.tasks.split(",")))
+        for row in evaluate(
+            options.model, options.data, lengths, options.trials, options.seed, tasks, options.show
+        ):
+            print(json.dumps(row), flush=True)
+    else:
+        _train(options)
     return 0
 
 
