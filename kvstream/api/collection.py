@@ -23,6 +23,7 @@ from kvstream.api.sources import bytes_of
 from kvstream.api.workers import worker_memory
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
+from kvstream.run.request import never
 from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _each(
     spread = _spread(model, options)
     settings = _settings(model, options.get("loading") or {})
     asked = {name: value for name, value in options.items() if name not in _EACH}
-    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or _never
+    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or never
     parts = _parts(questions, command, methods, asked, settings)
     into, plain = options.get("into"), options.get("plain", False)
     job = Job(
@@ -221,7 +222,3 @@ def _paths(source: Paths) -> list[str]:
 
 def _nothing(event: CollectionEvent) -> None:
     pass
-
-
-def _never() -> bool:
-    return False

@@ -16,7 +16,7 @@ from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals as Intervals
-from kvstream.run.request import CHECKPOINT_EVERY, CommandName
+from kvstream.run.request import CHECKPOINT_EVERY, CommandName, never
 from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request
 from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, count_of
@@ -270,7 +270,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
-        interrupted=options.get("interrupted") or _never,
+        interrupted=options.get("interrupted") or never,
     )
 
 
@@ -387,7 +387,3 @@ def require(module: str, extra: str, what: str) -> None:
     """Raise UsageError if an optional package is not installed."""
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"{what} needs the extra {extra}: pip install 'kvstream[{extra}]'.")
-
-
-def _never() -> bool:
-    return False

@@ -27,7 +27,7 @@ from kvstream.input.sources import SourceSet
 from kvstream.memory.base import Memory, Shards
 from kvstream.memory.joining import Joiner
 from kvstream.memory.saving import look
-from kvstream.run.request import Request
+from kvstream.run.request import Request, never
 from kvstream.session.session import Session
 from kvstream.session.sharding import cut, read_part
 from kvstream.settings import ModelSettings
@@ -55,7 +55,7 @@ def read_shards(
         memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
         return memory
     opening, here = sources.opening(), os.getcwd()
-    alone = replace(request, interrupted=_never, reread=None)
+    alone = replace(request, interrupted=never, reread=None)
     number = min(workers.number or len(parts), len(parts))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
@@ -101,7 +101,3 @@ def read_shards(
     memory.prefill_s = time.perf_counter() - began
     memory.shards = Shards(len(parts), max(number, joiner.most), memory.reader.cache.capacity_bytes)
     return memory
-
-
-def _never() -> bool:
-    return False

@@ -131,7 +131,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the commands; the exit status."""
+    """Run one of the commands and return the exit status."""
     options = _parser().parse_args(arguments)
     if options.command == "tokenizer":
         from kvstream.training.tokenizer import train_ranks, training_texts, write
