@@ -128,7 +128,7 @@ def open_memory(
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
-    options = _of_file(file, options)
+    options = _of_models(str(file.model["name"]), file.answering, file.path, options)
     if options.skim == NONE:  # a skimming model is loaded in its original form
         options = replace(options, loading=file.loading(options.loading))
     announce(reporter, options, fixed=True)
@@ -148,17 +148,13 @@ def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> N
             reporter.show(Notice(warning))
 
 
-def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
-    """Return the options with the models that the file names, unless the user named others."""
-    return _of_models(str(file.model["name"]), file.answering, file.path, options)
-
-
 def _of_models(
     made: str, answering: str | None, path: Path, options: ReadingOptions
 ) -> ReadingOptions:
-    """Return the options with the model that made the memory at `path` and the answering model.
+    """Return the options with the models of the memory at `path`, unless the user named others.
 
-    Raises UsageError for another `--skim`.
+    These are the model that made the memory and the one that answers from it. Raises UsageError for
+    another `--skim`.
     """
     skim = options.skim
     if skim == AUTO:  # the model that made the memory can also answer alone

@@ -286,11 +286,7 @@ def check_shards(paths: Sequence[str]) -> None:
     """Raise UsageError if the sources cannot be split into parts."""
     for path in paths:
         if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
-            name = "standard input" if path == "-" else path
-            raise UsageError(
-                f"--shards needs a text of known length, and {name} can be read only once; "
-                "write it to a file first, and name the file."
-            )
+            raise _read_once("--shards needs a text of known length", path)
 
 
 def check_reread(
@@ -306,11 +302,14 @@ def check_reread(
         raise UsageError("--reread reads the passages of an answer again; use it with a question.")
     for path in paths:
         if path not in (copies or {}) and not can_be_read_again(path):
-            name = "standard input" if path == "-" else path
-            raise UsageError(
-                f"--reread reads the sources a second time, and {name} can be read only once; "
-                "write it to a file first, and name the file."
-            )
+            raise _read_once("--reread reads the sources a second time", path)
+
+
+def _read_once(why: str, path: str) -> UsageError:
+    name = "standard input" if path == "-" else path
+    return UsageError(
+        f"{why}, and {name} can be read only once; write it to a file first, and name the file."
+    )
 
 
 def answer_events(
