@@ -108,7 +108,7 @@ def page_of(text: str) -> Page:
         charts=[Chart(text, text, text, [1, 2], [(text, [1, None])], note=text)],
         bars=[Bars(text, [(text, 0.5, 0.4, 0.6)])],
         tables=[Table(text, [text], [[text]], [True], [[0.5]])],
-        settings=[(text, text)], times=[(text, text)], warnings=[text], extra=[text],
+        settings=[(text, text)], times=[(text, text)], warnings=[text],
         facts=[(text, text, text)],
     )  # fmt: skip
 

@@ -170,7 +170,5 @@ class Page:
     settings: Sequence[tuple[str, str]] = ()
     times: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
-    extra: Sequence[str] = ()
-    """Paragraphs under the title."""
     facts: Sequence[tuple[str, str, str]] = ()
     """Figures under an answer: name, value, and explanation of the value."""
