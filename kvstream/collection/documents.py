@@ -13,7 +13,6 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import files_in
 from kvstream.input.sources import EXPANSION, look, no_text_files, quoted
 
-PIECE = 1 << 20
 _HIDDEN = "hidden or ignored"
 """Key for hidden and ignored files in the counts of files left out. Their number is not reported.
 """
@@ -70,11 +69,8 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
 
 def digest_of(path: str) -> str:
     """Return the SHA-256 of a file's bytes, in hex. Raises OSError."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Document]:

@@ -114,8 +114,5 @@ def _check(path: Path, expected: str) -> None:
 
 
 def _sha256(path: Path) -> str:
-    total = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(READ):
-            total.update(block)
-    return total.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
