@@ -312,9 +312,7 @@ _ALIKE = 0.7
 """Maximum share of words that two chosen passages may have in common."""
 
 
-def extract(
-    passages: Sequence[Passage], n: int, *, max_chars: int | None = None, parts: int = 1
-) -> list[Passage]:
+def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> list[Passage]:
     """Return the ``n`` passages with the most weight in memory, in document order.
 
     With ``parts`` the document is divided into parts of equal length, which take turns. Otherwise a
@@ -322,8 +320,7 @@ def extract(
 
     Passages that differ only in numbers and identifiers, such as log lines, count once. A long
     passage has more weight because of its length, so weights are divided by the square root of the
-    length. ``max_chars`` limits the text of all passages together, but the first is always
-    included.
+    length.
     """
     ranked = sorted(passages, key=lambda p: (-p.weight / max(len(p.text), 20) ** 0.5, p.start))
     if parts > 1 and passages:
@@ -338,7 +335,6 @@ def extract(
     chosen: list[Passage] = []
     words: list[frozenset[str]] = []
     masks: set[str] = set()
-    chars = 0
     for passage in ranked:
         if len(chosen) == n:
             break
@@ -349,9 +345,6 @@ def extract(
         own = frozenset(re.findall(r"\w+|#", mask))
         if any(len(own & other) > _ALIKE * len(own | other) for other in words):
             continue
-        if chosen and max_chars is not None and chars + len(passage.text) > max_chars:
-            continue
         chosen.append(passage)
         words.append(own)
-        chars += len(passage.text)
     return sorted(chosen, key=lambda passage: passage.start)

@@ -213,7 +213,6 @@ def test_extract_counts_alike_lines_once_and_keeps_their_order() -> None:
     ]
     assert [p.start for p in extract(found, 2)] == [50, 100]
     assert [p.start for p in extract(found, 9)] == [50, 100, 150]
-    assert [p.start for p in extract(found, 9, max_chars=50)] == [50]
     assert extract([], 3) == []
     assert extract(found, 0) == []
 
