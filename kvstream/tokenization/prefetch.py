@@ -32,7 +32,6 @@ class _Block:
 
     chunk: TokenBatch
     estimate: int | None
-    forced_cuts: int
     broken: int
     shown: list[TextBlock]
 
@@ -53,7 +52,7 @@ def _run(
             rest = stream.read(stream._ready_tokens)
             ids = np.concatenate([first.ids, rest.ids])
             chunk = TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
-            block = _Block(chunk, stream.estimate(), stream.forced_cuts, stream.broken, shown[:])
+            block = _Block(chunk, stream.estimate(), stream.broken, shown[:])
             shown.clear()
             _put(block, blocks, closed)
             if not len(chunk):
@@ -91,7 +90,6 @@ class ReadAhead:
         """Number of tokens returned so far."""
         self.paused = False
         """Always False: the thread waits instead."""
-        self.forced_cuts = 0
         self.broken = 0
         self._on_block = on_block
         self._queue: _Queue = queue.Queue(AHEAD)
@@ -156,8 +154,7 @@ class ReadAhead:
         if self._on_block is not None:
             for block in item.shown:
                 self._on_block(block)
-        self._estimate, self.forced_cuts = item.estimate, item.forced_cuts
-        self.broken = item.broken
+        self._estimate, self.broken = item.estimate, item.broken
         self._end = item.chunk.end
         self._ended = not len(item.chunk)
         if not self._ended:
