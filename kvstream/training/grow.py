@@ -29,7 +29,6 @@ def make_copying(
     heads: list[tuple[int, int]],
     scales: list[float],
     strength: float = 0.15,
-    seed: int = 0,
 ) -> dict[str, tuple[int, slice]]:
     """Overwrite KV heads in place with copying heads whose attention is nearly uniform.
 
@@ -39,12 +38,11 @@ def make_copying(
         scales: norm of the residual stream before each layer, relative to a normalized one; the
             outputs are proportional to it.
         strength: scale of the outputs.
-        seed: seed of the initial queries and keys.
 
     Returns:
         The overwritten parts: name to (dimension, slice).
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     embedding = weights["model.embed_tokens.weight"]
     width = embedding.shape[1]
     centered = embedding[:, 1:] - embedding[:, 1:].mean(0)

@@ -14,8 +14,13 @@ from torch import Tensor, nn
 
 from kvstream.model.precision import fast_bfloat16
 
+DECAY = 0.02
+"""Weight decay of the matrices."""
+RATIO = 2.0
+"""Rate of the AdamW part over that of the Muon part."""
 
-def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
+
+def orthogonalise(update: Tensor) -> Tensor:
     """Return roughly the nearest semi-orthogonal matrices of a stack [n, rows, columns].
 
     Compute in bfloat16, which is precise enough, unless a CPU is slower with it than with float32.
@@ -26,7 +31,7 @@ def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
     if flip:
         x = x.mT
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
+    for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return (x.mT if flip else x).to(update.dtype)
@@ -35,14 +40,10 @@ def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
 class MuonAdam:
     """The optimizer of a whole model. Its state can be saved and loaded.
 
-    Args:
-        model: its two-dimensional weights go to Muon, embeddings and norms to AdamW.
-        decay: weight decay of the matrices.
-        ratio: learning rate of the AdamW part, relative to the Muon part.
+    The two-dimensional weights of the model go to Muon, embeddings and norms to AdamW.
     """
 
-    def __init__(self, model: nn.Module, decay: float = 0.02, ratio: float = 2.0) -> None:
-        self.decay, self.ratio = decay, ratio
+    def __init__(self, model: nn.Module) -> None:
         self.count = 0
         self.shapes: dict[torch.Size, list[nn.Parameter]] = {}
         self.others: list[nn.Parameter] = []
@@ -84,13 +85,13 @@ class MuonAdam:
             weight.copy_(self.masters[self._of(weight)])
 
     @torch.no_grad()
-    def step(self, rate: float, clip: float = 1.0) -> float:
+    def step(self, rate: float) -> float:
         """Update at learning rate ``rate``, clear the gradients and return their norm."""
         self.count += 1
         every = [*self.others, *(w for ws in self.shapes.values() for w in ws)]
         gradients = {self._of(w): w.grad.float() for w in every if w.grad is not None}
         norm = float(torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt())
-        scale = min(1.0, clip / (norm + 1e-6))
+        scale = min(1.0, 1.0 / (norm + 1e-6))
         for shape, weights in self.shapes.items():
             names = [self._of(w) for w in weights]
             nesterov = []
@@ -100,9 +101,9 @@ class MuonAdam:
             turned = orthogonalise(torch.stack(nesterov))
             size = rate * 0.2 * max(shape) ** 0.5
             for name, update, weight in zip(names, turned, weights, strict=True):
-                self.masters[name].mul_(1 - rate * self.decay).sub_(update, alpha=size)
+                self.masters[name].mul_(1 - rate * DECAY).sub_(update, alpha=size)
                 weight.copy_(self.masters[name])
-        small = rate * self.ratio
+        small = rate * RATIO
         for weight in self.others:
             name = self._of(weight)
             gradient = gradients[name] * scale

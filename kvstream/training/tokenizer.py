@@ -20,6 +20,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from kvstream.evaluation.synthetic.splits import is_heldout
 
 VOCABULARY = 8192
+STRETCH = 110_000
+"""Characters of each book that the tokens come from."""
 BOS, EOS = "<|bos|>", "<|eos|>"
 # Words include the space before them, digits do not: the digit in " 4" and in "4" is then the same
 # token, so a number is copied digit by digit wherever it occurs.
@@ -50,19 +52,19 @@ def byte_alphabet() -> dict[int, str]:
     return alphabet
 
 
-def training_texts(data: Path, seed: int = 0, characters: int = 110_000) -> list[str]:
+def training_texts(data: Path) -> list[str]:
     """Return the texts to learn tokens from.
 
     They are a stretch of every book, all passages and all questions, without the held-out ones.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     texts: list[str] = []
     for file in sorted((data / "books").glob("*.txt.gz")):
         if is_heldout(file.name.removesuffix(".txt.gz")):
             continue
         book = gzip.decompress(file.read_bytes()).decode("utf-8")
-        start = rng.randrange(max(1, len(book) - characters))
-        texts += book[start : start + characters].split("\n\n")
+        start = rng.randrange(max(1, len(book) - STRETCH))
+        texts += book[start : start + STRETCH].split("\n\n")
     for file in sorted((data / "qa").glob("*.jsonl.gz")):
         seen: set[str] = set()
         if "stories" in file.name:
