@@ -82,9 +82,7 @@ def open_sources(
     from kvstream.input.sources import SourceSet
     from kvstream.input.sources import open_sources as opened
 
-    if isinstance(source, SourceSet):
-        if text is not None:
-            raise UsageError("Give either a source or text=, not both.")
+    if isinstance(source, SourceSet) and text is None:
         return source
     given = several(source)
     if (text is None) == (not given):

@@ -35,9 +35,7 @@ class Foresight(ScoredMethod):
     source: ClassVar[str] = "after KVzap"
 
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = pooling_width(
-        7, "width of the max pooling of the scores, in source tokens; 1: none"
-    )
+    pool: int = pooling_width(7)
     scorers: str = setting(
         "",
         "file with the trained network; foresight.safetensors in the folder of the model if not "

@@ -29,9 +29,7 @@ class H2O(ScoredMethod):
     source: ClassVar[str] = "H2O, section 4, algorithm 1"
 
     recent: float = setting(0.5, "share of memory that belongs to the newest tokens", most=1)
-    pool: int = pooling_width(
-        1, "width of the max pooling of the scores, in source tokens; 1: none"
-    )
+    pool: int = pooling_width(1)
 
     def evidence(self) -> Evidence:
         return Evidence(accumulated_attention=True)

@@ -28,9 +28,7 @@ class KeyDiff(ScoredMethod):
     source: ClassVar[str] = "KeyDiff, section 3"
 
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = pooling_width(
-        1, "width of the max pooling of the scores, in source tokens; 1: none"
-    )
+    pool: int = pooling_width(1)
 
     @property
     def needs_keys(self) -> bool:

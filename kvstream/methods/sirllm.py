@@ -29,9 +29,7 @@ class SirLLM(ScoredMethod):
 
     decay: float = setting(1.0, "factor on the entropies of older tokens at every chunk", most=1)
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = pooling_width(
-        1, "width of the max pooling of the scores, in source tokens; 1: none"
-    )
+    pool: int = pooling_width(1)
 
     def evidence(self) -> Evidence:
         return Evidence(loss=True)

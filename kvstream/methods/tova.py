@@ -32,9 +32,7 @@ class TOVA(ScoredMethod):
         "who decides: all KV heads of a layer together, or each head alone",
         choices=("shared", "independent"),
     )
-    pool: int = pooling_width(
-        1, "width of the max pooling of the scores, in source tokens; 1: none"
-    )
+    pool: int = pooling_width(1)
 
     def evidence(self) -> Evidence:
         return Evidence(window_attention=1)

@@ -26,7 +26,9 @@ def add_attention(step: Step) -> None:
         attention += step.accumulated_attention
 
 
-def pooling_width(default: int, help: str) -> Any:
+def pooling_width(
+    default: int, help: str = "width of the max pooling of the scores, in source tokens; 1: none"
+) -> Any:
     """Return a setting for the `width` of `pool`."""
     return setting(default, help, least=1, most=WIDEST)
 
