@@ -75,28 +75,7 @@ def command(
       kvstream chat --memory book.kvs
       kvstream chat book.txt --budget 2k
     """
-    if len(options.methods) > 1:
-        raise click.UsageError("chat uses one method, but --method names several; name one.", ctx)
-    if memory is not None and sources:
-        raise click.UsageError(
-            "Either name sources or give --memory; remember --memory reads sources into a memory.",
-            ctx,
-        )
-    if "-" in sources or (memory is None and not sources):
-        raise click.UsageError(
-            "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
-        )
-    if memory is not None:
-        if os.path.isdir(memory):
-            raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
-        refuse_reading(ctx)
-    else:
-        refuse_later_questions(options.skim)
-    early.check(options)
-    if sys.stdin is None:
-        raise click.UsageError(
-            "Standard input is closed, and a chat reads its questions from there.", ctx
-        )
+    _check(ctx, sources, memory, options)
     check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options), answers=True)
@@ -145,6 +124,34 @@ def command(
             # Older turns would never fit.
             del history[: -turns(talk.budget[0])]
     return code
+
+
+def _check(
+    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
+) -> None:
+    """Raise UsageError or BudgetError for what a chat cannot use, before anything is read."""
+    if len(options.methods) > 1:
+        raise click.UsageError("chat uses one method, but --method names several; name one.", ctx)
+    if memory is not None and sources:
+        raise click.UsageError(
+            "Either name sources or give --memory; remember --memory reads sources into a memory.",
+            ctx,
+        )
+    if "-" in sources or (memory is None and not sources):
+        raise click.UsageError(
+            "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
+        )
+    if memory is not None:
+        if os.path.isdir(memory):
+            raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
+        refuse_reading(ctx)
+    else:
+        refuse_later_questions(options.skim)
+    early.check(options)
+    if sys.stdin is None:
+        raise click.UsageError(
+            "Standard input is closed, and a chat reads its questions from there.", ctx
+        )
 
 
 def _replaced(line: str) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -21,7 +21,7 @@ from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
-from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     announce,
@@ -38,6 +38,7 @@ from kvstream.cli.shared.running import (
     tell_pages,
 )
 from kvstream.errors import KvstreamError, SourceError
+from kvstream.reporters import Reporters
 from kvstream.reporters.format import json_text, size
 
 if TYPE_CHECKING:
@@ -185,25 +186,36 @@ def remember(
             kept = {k: options.asked[k] for k in CHECKPOINT if k in options.asked}
             with reading(interrupts):
                 memory.read(sources, progress=reporter.show, interrupted=interrupts, **kept)
-        try:
-            digest = memory.save(target)
-        except KvstreamError as error:
-            raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
-        if (page := reports.of(reporter)) is not None:
-            page.add(memory)
-        reporter.close()
-        written = target.stat().st_size
-        if options.as_json:
-            output.write(json_text(summary(memory, target, digest, written)) + "\n")
-            output.flush()
-        if not options.quiet:
-            about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
-            reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
-            reporter.tell(reading_line(memory))
-            if memory.answering is not None:
-                reporter.tell(kept_line(memory.answering))
-            if not memory.questions and memory.evicted:
-                reporter.tell(EXPECT)
+        _write(memory, target, options, output, reporter)
+
+
+def _write(
+    memory: Memory,
+    target: Path,
+    options: ReadingOptions,
+    output: TextIO | OutputFile,
+    reporter: Reporters,
+) -> None:
+    """Save the memory and tell of it. Raises KvstreamError."""
+    try:
+        digest = memory.save(target)
+    except KvstreamError as error:
+        raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
+    if (page := reports.of(reporter)) is not None:
+        page.add(memory)
+    reporter.close()
+    written = target.stat().st_size
+    if options.as_json:
+        output.write(json_text(summary(memory, target, digest, written)) + "\n")
+        output.flush()
+    if not options.quiet:
+        about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
+        reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
+        reporter.tell(reading_line(memory))
+        if memory.answering is not None:
+            reporter.tell(kept_line(memory.answering))
+        if not memory.questions and memory.evicted:
+            reporter.tell(EXPECT)
 
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:

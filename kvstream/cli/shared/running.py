@@ -99,7 +99,6 @@ def read(
     shards: Shards | None = None,
 ) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
-    code = 0
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a complete text; leave --follow and --every out.")
@@ -140,31 +139,47 @@ def read(
             started = model.plan(sources, **asked)
             reporter.close()
             show_plan(started, options, output)
-            return code
+            return 0
         tell_pages(reporter, pages)
-        events = model.stream(sources, **asked)
+        events = answer_events(model.stream(sources, **asked), interrupts, on_the_way=on_the_way)
         labels = len(questions) > 1
         writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
         stack.callback(writer.close)
-        answers = 0
-        for event in answer_events(events, interrupts, on_the_way=on_the_way):
-            on_its_own = every is not None and not options.as_json and not labels
-            if isinstance(event, AnswerStarted) and on_its_own:
-                output.write("\n" if answers else "")
-            if isinstance(event, Answered):
-                answers += 1
-                reporter.make_way()
-                with _rescued(event.result, output):
-                    writer.show(event)
-                reporter.show(event)
-                if not (options.as_json or output.isatty() or cites_apart(options, output)):
-                    tell_matches(event.result, reporter)
-                if event.result.withheld is not None:
-                    code = WITHHELD
-            else:
-                # The panel ends before the first token is written.
-                reporter.show(event)
+        apart = every is not None and not options.as_json and not labels
+        return _show(events, writer, output, reporter, options, apart=apart)
+
+
+def _show(
+    events: Iterator[Event],
+    writer: AnswerWriter,
+    output: TextIO | OutputFile,
+    reporter: Reporter,
+    options: ReadingOptions,
+    *,
+    apart: bool,
+) -> int:
+    """Show the events of a reading, write its answers, and return the exit code.
+
+    `apart`: print an empty line between two answers.
+    """
+    code = answers = 0
+    for event in events:
+        if isinstance(event, AnswerStarted) and apart:
+            output.write("\n" if answers else "")
+        if isinstance(event, Answered):
+            answers += 1
+            reporter.make_way()
+            with _rescued(event.result, output):
                 writer.show(event)
+            reporter.show(event)
+            if not (options.as_json or output.isatty() or cites_apart(options, output)):
+                tell_matches(event.result, reporter)
+            if event.result.withheld is not None:
+                code = WITHHELD
+        else:
+            # The panel ends before the first token is written.
+            reporter.show(event)
+            writer.show(event)
     return code
 
 
