@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote can still be used: asked, read on, gone on from."""
+"""Memory files and checkpoints of earlier versions still work: ask, read on, resume."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answers(memory: saving.Memory) -> list[str]:
 def test_a_memory_of_0_1_gives_the_answers_of_0_1(
     session: Session, name: str, said: list[str]
 ) -> None:
-    """What version 0.1.0 printed for `kvstream ask --memory FILE -Q ... -n 8`."""
+    """`said` is what version 0.1.0 printed for `kvstream ask --memory FILE -Q ... -n 8`."""
     kind = saving.look(FIRST / f"{name}.kvs")
     memory = session.recall(kind, RUN)
     assert answers(memory) == said
@@ -76,7 +76,7 @@ def test_a_checkpoint_of_0_1_is_taken_up(session: Session, tmp_path: Path) -> No
 def test_a_checkpoint_of_0_1_is_taken_up_by_a_chat_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prompt of chat models was worded otherwise; the answer is that of version 0.1.0."""
+    """Version 0.1.0 had another prompt for chat models. The answer stays that of 0.1.0."""
     monkeypatch.chdir(tmp_path)
     chat_pocket.make(pocket.path(), tmp_path / "chatty")
     session = Session.open(ModelSettings("./chatty", dtype="float32", threads=1))

@@ -1,4 +1,4 @@
-"""Memories joined into one: entries in order, the bound, origins, and what is refused."""
+"""Joining memories: the order of entries, the budget, the origins, and refused memories."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(
 
 
 def entries(memory: Memory) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Unrotated keys, values and ordinals of the source's entries of each layer."""
+    """Return the unrotated keys, values and ordinals of the source's entries in each layer."""
     reader = memory.reader
     reader.cache.settle()
     first = len(reader.head)
@@ -119,7 +119,7 @@ def test_what_fits_is_joined_entry_by_entry(session: Session, write_story: Any) 
 
 
 def test_a_short_text_keeps_more_than_its_sinks(session: Session, write_story: Any) -> None:
-    """A share in proportion to the tokens read can be smaller than they are, or nothing."""
+    """A share in proportion to the tokens read can be 0, or less than the sinks need."""
     run: dict[str, Any] = {"method": "streaming", "method_settings": {"sinks": "60"}}
     paths = [write_story(tokens=n, seed=n, facts=2) for n in (2000, 320)]
     for order in ((0, 1), (1, 0)):
@@ -212,7 +212,7 @@ def test_a_joined_memory_says_what_both_of_its_parts_did(
     assert joined.trace.line_counts == LineCounts(9, 3)
     assert joined.reader.steps == steps
     assert joined.reader.evictor.sinks == sinks
-    assert joined.reader.prefill.before is before  # what is read on comes behind the second
+    assert joined.reader.prefill.before is before  # text read later follows the second
     assert joined.run.keep is None
     assert max(joined.reader.schedule.held) > 150
 
@@ -236,12 +236,12 @@ def test_what_one_memory_does_not_need_the_other_gets() -> None:
     assert _shares(memory(90, 1000), memory(30, 9000), 100) == (70, 30)
     assert _shares(memory(90, 5000), memory(90, 5000), 100) == (50, 50)
     assert _shares(memory(90, 10), memory(90, 9990), 100) == (10, 90)
-    assert _shares(long, short, 10) == (5, 5)  # a sink each, and one more
+    assert _shares(long, short, 10) == (5, 5)  # each has its sinks and one more entry
     with pytest.raises(BudgetError, match="at least 10"):
         _shares(long, short, 9)
 
 
-# Answers see the document that a question is about.
+# An answer sees only the document that the question is about.
 
 
 def test_an_answer_sees_one_document_and_memory_stays_whole(

@@ -1,4 +1,4 @@
-"""Which tokens each head kept, and the text around them."""
+"""The tokens that each head kept, and the text around them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model(session) -> Model:
 
 @pytest.fixture(scope="module")
 def read(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Kept, Any]:
-    """A file, what memory kept of it, and the result."""
+    """Return a file, what memory kept of it, and the result."""
     path = tmp_path_factory.mktemp("kept") / "prose.txt"
     path.write_bytes(PROSE.encode())
     found: list[Any] = []
@@ -51,13 +51,13 @@ def texts_of(document: Document) -> list[str]:
 
 
 def units(text: str, start: int, length: int) -> str:
-    """A part of a text by UTF-16 code units, as a browser counts."""
+    """Return a part of a text. `start` and `length` count UTF-16 code units, as a browser does."""
     data = text.encode("utf-16-le")
     return data[2 * start : 2 * (start + length)].decode("utf-16-le")
 
 
 def all_tokens(path: Path, tokenizer: Any) -> np.ndarray:
-    """Where all tokens begin and the last one ends."""
+    """Return the byte offsets where the tokens begin and where the last one ends."""
     from kvstream.input.sources import open_sources
 
     stream = TokenStream(tokenizer, open_sources([str(path)]))
@@ -78,7 +78,7 @@ def test_the_positions_agree_with_the_result(read: tuple[Path, Kept, Any]) -> No
 
 
 def test_each_span_is_its_token(read: tuple[Path, Kept, Any]) -> None:
-    """Against the slow way: the bytes of each token, decoded by themselves."""
+    """The reference decodes the bytes of each token separately."""
     path, kept, result = read
     cited = [(c["source"], c["byte_start"], c["byte_end"]) for c in result.citations]
     document = document_of({"one": kept}, cited)
@@ -89,7 +89,7 @@ def test_each_span_is_its_token(read: tuple[Path, Kept, Any]) -> None:
         own = data[starts[ordinal] : starts[ordinal + 1]]
         try:
             assert shown == own.decode()
-        except UnicodeDecodeError:  # a part of a character is shown as all of it
+        except UnicodeDecodeError:  # a part of a character is shown as the whole
             assert own in shown.encode()
     for citation, span in zip(result.citations, document.cited, strict=True):
         assert span is not None
@@ -105,7 +105,7 @@ def test_all_of_a_short_text_is_there(read: tuple[Path, Kept, Any]) -> None:
 
 
 def test_a_long_text_is_folded(read: tuple[Path, Kept, Any]) -> None:
-    """Shown and folded tokens are all tokens; nothing that is kept is folded."""
+    """Each byte of the file is either shown or folded. Kept tokens are shown."""
     path, kept, _ = read
     few = dataclasses.replace(
         kept,
@@ -137,7 +137,7 @@ def test_the_limits_hold(read: tuple[Path, Kept, Any]) -> None:
 def test_a_changed_file_shows_what_memory_holds(
     read: tuple[Path, Kept, Any], tmp_path: Path
 ) -> None:
-    """Not a byte of the new text comes into the page."""
+    """The page shows no byte of the new text."""
     path, kept, _ = read
     other = tmp_path / "prose.txt"
     other.write_bytes(path.read_bytes().replace(b"miles", b"yards"))
@@ -152,7 +152,7 @@ def test_a_changed_file_shows_what_memory_holds(
 def test_text_behind_what_was_read_does_no_harm(
     read: tuple[Path, Kept, Any], tmp_path: Path
 ) -> None:
-    """A file that grew is the same as far as it was read."""
+    """A file that grew is unchanged up to where it was read."""
     path, kept, _ = read
     grown = tmp_path / "grown.txt"
     grown.write_bytes(path.read_bytes() + b"And so on.\n" * 50)

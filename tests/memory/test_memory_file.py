@@ -1,4 +1,4 @@
-"""Memory files: what is read back is what was written, and nothing else is accepted."""
+"""Memory files: reading returns what was written, and damaged or forged files are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_memory_that_lost_nothing_is_the_same_to_the_bit(
 def test_the_sources_may_be_gone_and_the_answer_is_that_of_the_run(
     session: Session, story: Path, tmp_path: Path
 ) -> None:
-    """What `ask` says with the text at hand, the memory for the same question says without it."""
+    """A memory for a question gives the answer of `ask`, without the text."""
     copy = tmp_path / "copy.txt"
     copy.write_text(story.read_text())
     run = run_of()
@@ -136,7 +136,7 @@ def test_passages_that_do_not_fit_are_left_out(
     assert result(session.recall(kind, run_of())).answer == result(memory).answer
 
 
-# What is refused ------------------------------------------------------------------------------
+# Refused files --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_a_file_that_was_cut_short_or_altered_is_told(written: bytes, tmp_path: 
 
 
 def forged(written: bytes, change: Any, path: Path) -> None:
-    """A file whose digests are right and whose state says something else."""
+    """Write a file with correct digests and a state that `change` altered."""
     size = struct.unpack("<Q", written[:8])[0]
     state = json.loads(json.loads(written[8 : 8 + size])["__metadata__"]["state"])
     path.write_bytes(written)
@@ -314,7 +314,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(
 def test_every_field_has_a_type_and_a_range(
     session: Session, written: bytes, tmp_path: Path, change: Any, why: str
 ) -> None:
-    """One remedy and one exit code, that of a source that cannot be read."""
+    """All get one remedy and one exit code: that of a source that cannot be read."""
     path = tmp_path / "m.kvs"
     forged(written, change, path)
     with pytest.raises(SourceError, match=why) as caught:
@@ -355,7 +355,7 @@ def test_metadata_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
 def test_passages_that_unpack_to_very_much_take_no_memory(
     session: Session, written: bytes, tmp_path: Path
 ) -> None:
-    """240 MB of `[]` would be gigabytes of lists."""
+    """240 MB of `[]` would become gigabytes of lists."""
     packer = zlib.compressobj()
     packed = b"".join(packer.compress(b"[]," * 2**20) for _ in range(80)) + packer.flush()
     data = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
@@ -375,7 +375,7 @@ def test_passages_that_unpack_to_very_much_take_no_memory(
 def test_a_file_that_changes_after_it_was_read_changes_nothing(
     session: Session, written: bytes, tmp_path: Path, how: str
 ) -> None:
-    """A file that is mapped and cut in place ends the process with SIGBUS."""
+    """If the file were mapped, cutting it in place would end the process with SIGBUS."""
     path = tmp_path / "m.kvs"
     path.write_bytes(written)
     said = result(session.recall(saving.look(path), run_of())).answer
@@ -396,14 +396,14 @@ def test_another_model_dtype_or_method_is_told(
     forged(written, set_in("model", "fingerprint", "0" * 16), path)
     with pytest.raises(ModelError, match=r"weights 0{16}.*-m"):
         session.recall(saving.look(path), run_of())
-    # Its keys and values are not of the type that it names.
+    # The file names another number type than that of its keys and values.
     forged(written, set_in("model", "kv_dtype", "float16"), path)
     with pytest.raises(SourceError, match="keys is torch"):
         session.recall(saving.look(path), run_of())
     forged(written, set_in("method", "settings", "recent", 99), path)
     with pytest.raises(UsageError, match="recent=99"):
         session.recall(saving.look(path), run_of())
-    # Another package's method, which is not installed anymore.
+    # The method of another package that is no longer installed.
     forged(written, set_in("method", "name", "everyother"), path)
     with pytest.raises(UsageError, match=r"m\.kvs was made by the method 'everyother'"):
         session.recall(saving.look(path), run_of())
@@ -414,7 +414,7 @@ def test_another_model_dtype_or_method_is_told(
 def test_memory_of_another_number_type_is_converted(
     session: Session, story: Path, tmp_path: Path, made: str, here: str
 ) -> None:
-    """Exactly where nothing is lost; else it is said."""
+    """The conversion is exact, or a warning names the loss."""
     types = {name: getattr(torch, name) for name in (made, here)}
     path = tmp_path / "m.kvs"
     writer = Session(session.model.storing(types[made]), session.tokenizer)
@@ -432,7 +432,7 @@ def test_memory_of_another_number_type_is_converted(
     told = [w for w in memory.warnings if f"--kv-dtype {made}" in w]
     assert bool(told) is not exact
     assert result(memory).answer
-    # What was rounded says what it holds now.
+    # A rounded memory names its new number type.
     again = tmp_path / "again.kvs"
     saving.save(memory, again)
     assert saving.look(again).kv_dtype == types[here]
@@ -528,7 +528,7 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
         assert ours.used == theirs.used
         torch.testing.assert_close(ours.keys[:, : ours.used], theirs.keys[:, : theirs.used])
     assert result(after).answer == result(both).answer
-    # The chunks were cut elsewhere, so sums differ in their last digits.
+    # The chunks begin elsewhere, so sums differ in their last digits.
     ours, theirs = result(after).citations, result(both).citations
     assert [{**c, "weight": 0} for c in ours] == [{**c, "weight": 0} for c in theirs]
     weights = [c["weight"] for c in theirs]

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at any moment, a reading ends with exactly the memory it would have had."""
+"""A reading that is killed with SIGKILL and resumed ends with exactly the same memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def answer(memory: Memory) -> str:
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:
-    """Run `work` in a process of its own and kill it; False where it was done before that."""
+    """Run `work` in a separate process and kill it. Return False if it ended before that."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""Logs of which some lines are read: what memory files and checkpoints know of it."""
+"""What memory files and checkpoints record about logs of which only some lines are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(session: Session, monkeypatch: pytest.MonkeyPatch) -> Model:
-    monkeypatch.setattr("kvstream.session.reading.PER_ENTRY", 0)  # a short log is thinned, too
+    monkeypatch.setattr("kvstream.session.reading.PER_ENTRY", 0)  # thin short logs too
     return Model(session)
 
 
