@@ -1,4 +1,4 @@
-"""BumbleBee against brute force, plain greedy and slow loops, and its ages against H2O's."""
+"""BumbleBee, compared with brute force, plain greedy and slow loops; its ages, with H2O's."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ MIXTURES = (0.0, 0.2, 0.3, 1.0)
 
 
 def problem(heads: int, n: int, seed: int, dim: int = 8) -> tuple[Tensor, Tensor]:
-    """Keys with a common direction, as real ones have, and attention that few entries get."""
+    """Return keys with a common direction, as real keys have, and attention to few entries."""
     draw = torch.Generator().manual_seed(seed)
     keys = torch.randn(heads, n, dim, generator=draw) + 0.7 * torch.randn(dim, generator=draw)
     return keys, torch.rand(heads, n, generator=draw) ** 4 * 10
 
 
 class Slow:
-    """g by its definition, one head: keys [n, D], weights [n]."""
+    """The definition of g for one head: keys [n, D], weights [n]."""
 
     def __init__(self, keys: Tensor, weights: Tensor, mixture: float, phi: str) -> None:
         unit = torch.nn.functional.normalize(keys.double(), dim=-1)
@@ -62,7 +62,7 @@ class Slow:
         return self.mixture * covered + (1 - self.mixture) * important
 
     def greedy(self, count: int, begin: list[int]) -> list[int]:
-        """Algorithm 1, every candidate evaluated every time."""
+        """Run algorithm 1: evaluate every candidate in every round."""
         chosen = list(begin)
         for _ in range(count):
             left = [v for v in range(len(self.sim)) if v not in chosen]
@@ -111,7 +111,7 @@ def test_greedy_is_within_its_bound_of_brute_force(mixture: float, phi: str) -> 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_lazy_is_done_where_all_are_alike(mixture: float) -> None:
-    """As in a text that says the same again and again: the oldest of equals, in a few rounds."""
+    """Equal entries, as a repetitive text has: the oldest are chosen, in few rounds."""
     g = Mixture(torch.ones(1, 200, 8), torch.ones(1, 200), mixture, CONCAVE["log"])
     g.begin(torch.tensor([[199]]))
     rounds, rows = 0, g.rows
@@ -137,7 +137,7 @@ def test_lazy_is_plain_greedy(seed: int, mixture: float, phi: str) -> None:
     chosen = lazy_greedy(g, 28, 9).tolist()
     for head in range(3):
         slow = Slow(keys[head], weights[head], mixture, phi)
-        # After a tie greedy may go either way, so each pick is judged by what was there then.
+        # Greedy may resolve a tie either way, so each pick is compared given the earlier picks.
         for picked in range(9):
             there = [*newest, *chosen[head][:picked]]
             best = slow.value([*there, *slow.greedy(1, there)])
@@ -164,7 +164,7 @@ def test_stochastic_and_batched_reach_nearly_the_value_of_greedy(picks: int) -> 
         values[name] = g.value()
     assert (values["stochastic"] >= 0.99 * values["lazy"]).all()
     assert (values["batched"] >= 0.99 * values["lazy"]).all()
-    assert (values["random"] < 0.97 * values["lazy"]).all()  # the test can tell them apart
+    assert (values["random"] < 0.97 * values["lazy"]).all()  # so the test can distinguish them
 
 
 def test_leaving_out_what_was_added_changes_nothing() -> None:
@@ -192,7 +192,7 @@ def test_stochastic_greedy_takes_all_where_all_are_asked_for(samples: int, picks
 
 
 def slow_streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, phi: str) -> list[int]:
-    """Algorithm 2 by its definition, one head, the ground set being the summary."""
+    """Run algorithm 2 as defined, for one head, with the summary as the ground set."""
     held = list(range(size))
     for newcomer in range(size, len(keys)):
         held.append(newcomer)
@@ -203,7 +203,7 @@ def slow_streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, phi
     return held
 
 
-@pytest.mark.parametrize("mixture", [0.0, 0.3, 0.9])  # at 1 two nearest neighbors always tie
+@pytest.mark.parametrize("mixture", [0.0, 0.3, 0.9])  # at 1, mutual nearest neighbors always tie
 @pytest.mark.parametrize("phi", CONCAVE)
 def test_streaming_is_algorithm_2_token_by_token(mixture: float, phi: str) -> None:
     keys, weights = problem(3, 40, 5)
@@ -214,7 +214,7 @@ def test_streaming_is_algorithm_2_token_by_token(mixture: float, phi: str) -> No
 
 @dataclass(frozen=True)
 class Noting(BumbleBee):
-    """Notes what every pass shows of a layer: ordinals, keys, attention of its query."""
+    """Records what a layer shows in each pass: ordinals, keys, and attention of the query."""
 
     passes: ClassVar[list[tuple[int, Tensor, Tensor, Tensor]]] = []
 
@@ -226,7 +226,7 @@ class Noting(BumbleBee):
 
 
 def test_a_chunk_of_one_token_is_algorithm_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole run of a tiny model, each entry's attention added up from pass to pass."""
+    """A full run of a tiny model. The attention of each entry is summed over the passes."""
     monkeypatch.setattr(Noting, "passes", [])
     size, count = 16, 60
     method = Noting(algorithm="streaming", recent=0, sinks=0)
@@ -258,7 +258,7 @@ def test_a_chunk_of_one_token_is_algorithm_2(monkeypatch: pytest.MonkeyPatch) ->
                 held = store.origin[head, 1 : store.used].tolist()
                 assert held == list(gathered)
     left = [next(iter(gathered)) for gathered in summaries.values()]
-    assert len({tuple(g) for g in summaries.values()}) == 4  # each head has its own
+    assert len({tuple(g) for g in summaries.values()}) == 4  # the heads differ
     assert min(left) < count - size
 
 
@@ -335,8 +335,8 @@ def test_settings_are_parsed() -> None:
 
 
 def spread(method: BumbleBee | H2O) -> float:
-    """Share of a 3,072-token text's twentieths, averaged over pocket's heads, that memory covers
-    as evenly as the text is (the entropy of the retained ordinals, 1 being even)."""
+    """Return how evenly memory covers a text of 3,072 tokens: the entropy of the retained ordinals
+    over 20 parts, as the mean over pocket's heads. 1 is even."""
     from kvstream.evaluation.synthetic.document import generate
     from kvstream.model.loading import load
     from kvstream.settings import ModelSettings
@@ -361,8 +361,8 @@ def spread(method: BumbleBee | H2O) -> float:
 
 
 def test_ages_are_more_spread_than_those_of_h2o() -> None:
-    """Against h2o as its paper has it, half of it recent. With the same recent window the two are
-    alike on the trained pocket (docs/research/tried.md), so that much is not claimed."""
+    """h2o has the settings of its paper: half of memory is the recency window. With equal windows
+    the two are alike on the trained pocket (docs/research/tried.md), so that is not tested."""
     assert spread(BumbleBee(algorithm="fast", recent=32)) > spread(H2O()) + 0.1
 
 
@@ -377,7 +377,7 @@ def test_where_no_attention_is_known_the_keys_decide(algorithm: str) -> None:
 
 
 def test_keys_that_point_away_cover_no_more_than_those_at_right_angles() -> None:
-    """The similarity is ReLU(cosine): all three are alone, and the oldest leaves."""
+    """The similarity is ReLU(cosine), so all three keys are dissimilar, and the oldest leaves."""
     angles = torch.tensor([228.0, 0.0, 96.0]).deg2rad()
     keys = torch.stack((angles.cos(), angles.sin()), -1)[None]
     held = streaming(keys, torch.ones(1, 3), 2, 1.0, CONCAVE["log"])

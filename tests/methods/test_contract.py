@@ -1,7 +1,7 @@
-"""What every method owes the engine, and the engine every method: one matrix over all of them.
+"""The contract between every method and the engine: one matrix over all methods.
 
-A method joins by being registered. Each meets every growth of memory, every kind of model and
-both precisions; which of these meet each other is spread evenly over the methods.
+Every registered method is part of it. Each method runs with every growth of memory, every kind of
+model and both precisions. The combinations of these are spread evenly over the methods.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 BUDGET, HEAD, QUESTION, ANSWER, CATALYST = 224, 6, 5, 8, 4
 LENGTH = 560
-"""Tokens of the source, several times the budget."""
+"""Number of tokens of the source, several times the budget."""
 
 
 @cache
@@ -64,7 +64,7 @@ def model(kind: str, precision: str) -> BoundedModel:
 
 @dataclass
 class Feed:
-    """Ids in memory; what `told` says of their number is right or nothing."""
+    """Token ids in a list. If `told` is set, the estimate of their number is exact, else None."""
 
     ids: list[int]
     told: bool = True
@@ -83,7 +83,7 @@ class Feed:
 
 
 def watched(kind: type[Method], calls: list[int]) -> Method:
-    """The method with every selection checked against the contract."""
+    """Return the method with a check of every selection against the contract."""
 
     def select(self: Method, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape
@@ -126,7 +126,7 @@ def greedy(logits: Tensor) -> int:
 
 
 def check(read: Reader, sinks: int) -> None:
-    """The bound, the names of what is held, and what must never leave."""
+    """Check the budget, the origins of all entries, and that prompt and sinks stay."""
     cache = read.cache
     assert max(cache.held, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
@@ -142,20 +142,20 @@ def check(read: Reader, sinks: int) -> None:
 
 
 def stream(read: Reader, feed: Feed) -> Iterator[None]:
-    asked = read.method.sinks  # and not how many the reader says that it protects
+    asked = read.method.sinks  # not the number that the reader claims to protect
     settled: int | None = None
     for report in read.read(feed):
         assert report.in_flight <= BUDGET
         sinks = min(asked, read.seen) if settled is None else settled
         if settled is None and (smallest := min(report.memory)) < read.seen:
-            # For good, once entries leave: a quarter of the smallest layer is left to others.
+            # Final once entries leave. Sinks take at most three quarters of the smallest layer.
             sinks = settled = min(sinks, smallest * 3 // 4)
         check(read, sinks)
         yield
 
 
 def answered(read: Reader, count: int) -> list[int]:
-    """An answer during which question and newest tokens stay."""
+    """Answer, and check that the question and the newest tokens stay."""
     said: list[int] = []
     ids = tokens(QUESTION, seed=2)
     for token in read.answer(ids, greedy, frozenset(), count):
@@ -171,7 +171,7 @@ def answered(read: Reader, count: int) -> list[int]:
 
 
 def cells() -> list[tuple[str, str, str, str]]:
-    """(method, growth, kind, precision), spread so that all pairs of the first with any occur."""
+    """Return (method, growth, kind, precision), with all pairs of a method and another value."""
     kinds = list(KINDS)
     found = []
     for i, method in enumerate(EVICTING):
@@ -188,7 +188,7 @@ def test_every_method_meets_every_schedule_kind_and_precision() -> None:
 
 @pytest.mark.parametrize(("name", "growth", "kind", "precision"), cells())
 def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
-    """Every rule holds after every chunk and after every token of an answer."""
+    """The contract holds after every chunk and after every token of an answer."""
     read, held = read_through(name, growth, kind, precision)
     answered(read, ANSWER)
     assert torch.equal(read.retained(), held[-1]), "an answer that fits changed memory"
@@ -196,7 +196,7 @@ def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
 
 @pytest.mark.parametrize("name", EVICTING)
 def test_a_long_answer_and_the_same_again(name: str) -> None:
-    """Memory gives way in the middle of the answer; a second run does the same, to the token."""
+    """Entries of the source leave during the answer. A second run gives the same tokens."""
     precision = PRECISIONS[EVICTING.index(name) % 2]
     runs = [read_through(name, "linear", "grouped", precision) for _ in range(2)]
     before = [sources(read) for read, _ in runs]
@@ -215,14 +215,14 @@ def test_a_long_answer_and_the_same_again(name: str) -> None:
 
 
 def sources(read: Reader) -> int:
-    """Entries of the source that all layers hold together, in one head each."""
+    """Count the source's entries in the first head of each layer, summed over the layers."""
     return sum(int((s.origin[0, HEAD : s.used] != PROMPT).sum()) for s in read.compressible)
 
 
 def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Reader, list[Tensor]]:
-    """A reader that went through the long text, checked all the way, and what it held."""
+    """Read the long text with all checks. Return the reader and what it held after each chunk."""
     number = GROWTHS.index(growth) + len(name)
-    # Streams of unknown length and chunks of one size take their turns.
+    # Some runs have a stream of unknown length, some have chunks of one size.
     told = number % 3 != 0
     run = RunSettings(growth=growth, chunk=("decremental", "fixed")[number % 2], seed=7)
     calls: list[int] = []
@@ -231,14 +231,14 @@ def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Rea
     held = [read.retained() for _ in stream(read, Feed(tokens(LENGTH, seed=3), told))]
     assert read.seen == LENGTH
     assert calls, "nothing was ever selected"
-    # `check` knows how many; that there were any keeps it from being empty.
+    # `check` compares the number of sinks. These lines ensure that there are any.
     assert read.first_candidate > HEAD or METHODS[name]().sinks == 0
     assert read.first_candidate > HEAD or name != "streaming"
     return read, held
 
 
 def check_evicted_while_decoding(read: Reader) -> None:
-    """Memory that gave way to an answer is smaller, and still in order."""
+    """Check that the entries are still in order after eviction while decoding."""
     for store in read.compressible:
         source = store.origin[:, HEAD : store.used]
         source = source[:, (source != PROMPT).all(0)]
@@ -247,7 +247,7 @@ def check_evicted_while_decoding(read: Reader) -> None:
 
 @cache
 def plain_answer(kind: str, ids: tuple[int, ...], count: int) -> list[int]:
-    """Greedy tokens of the untouched model, everything recomputed for each."""
+    """Return the greedy tokens of the plain model, without a KV cache."""
     held, said = list(ids), []
     with torch.inference_mode():
         for _ in range(count):
@@ -260,7 +260,7 @@ def plain_answer(kind: str, ids: tuple[int, ...], count: int) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_is_lost_when_all_fits(name: str, kind: str, precision: str) -> None:
-    """Answers are the plain model's; in bfloat16, those of the method that evicts nothing."""
+    """Answers equal those of the plain model; in bfloat16, those of the method `full`."""
     length = 60
     read = reader(METHODS[name](), kind, precision, RunSettings(), length)
     text = tokens(length, seed=4)
@@ -281,7 +281,7 @@ def test_nothing_is_lost_when_all_fits(name: str, kind: str, precision: str) -> 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_says_of_itself(name: str) -> None:
-    """Its name, a line for the list, help for every setting, and tensors the cache can hold."""
+    """A method has a name, a docstring, help for every setting, and tensors of valid types."""
     kind = METHODS[name]
     method = kind()
     assert kind.name == name
@@ -296,7 +296,7 @@ def test_what_a_method_says_of_itself(name: str) -> None:
     assert method.sized(BUDGET).name == name
 
 
-# Settings within their limits ------------------------------------------------------------------
+# Limits of settings ---------------------------------------------------------------------------
 
 NUMBERS = [
     (name, field.name, allowed)
@@ -305,20 +305,20 @@ NUMBERS = [
     if (allowed := limits(field)) is not None
 ]
 MANY = 10**9
-"""Stands for no end where a setting has none."""
+"""Stands for the upper limit of a setting that has none."""
 
 
 @pytest.mark.parametrize(("name", "key", "allowed"), NUMBERS)
 def test_a_number_out_of_its_limits_is_refused(
     name: str, key: str, allowed: tuple[float, float]
 ) -> None:
-    """By the method's name, the setting, the value and the range."""
+    """The error names the method, the setting, the value and the range."""
     least, most = allowed
     past = [least - 1, math.nan, math.inf] + ([] if most == math.inf else [most + 1])
     if type(getattr(METHODS[name](), key)) is float:
         past += [least - 0.001] + ([] if most == math.inf else [most + 0.001])
     else:
-        past = [value for value in past if math.isfinite(value)]  # not a whole number anyway
+        past = [value for value in past if math.isfinite(value)]  # `int` has neither nan nor inf
     for value in past:
         with pytest.raises(UsageError) as caught:
             registry.make(name, {key: str(value)})
@@ -348,7 +348,7 @@ def test_a_text_is_read_with_a_setting_at_its_limit(
 
 
 def test_limits_of_a_method_that_declares_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As methods of other packages may: their numbers are 0 or more."""
+    """Numbers of methods without limits, as other packages may have, must be 0 or more."""
 
     @dataclass(frozen=True)
     class Bare(METHODS["streaming"]):  # type: ignore[misc]
@@ -376,7 +376,7 @@ PLUGIN = ROOT / "tests" / "plugin"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package beside this file, installed with pip into a folder of its own."""
+    """Install the package of tests/plugin with pip into a separate folder and return the folder."""
     target = tmp_path_factory.mktemp("site")
     source = tmp_path_factory.mktemp("source")
     for path in PLUGIN.iterdir():
@@ -408,7 +408,7 @@ def test_a_third_partys_method_is_listed(installed: Path) -> None:
 
 @pytest.fixture
 def everyother(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The plugin's method, registered in this process; its name."""
+    """Register the plugin's method in this process and yield its name."""
     monkeypatch.syspath_prepend(str(installed))
     registry.available.cache_clear()
     method = registry.available()["everyother"]
@@ -429,7 +429,7 @@ def test_a_third_partys_method_meets_the_contract(
 
 
 class _Point:
-    """An entry point that a package could have."""
+    """An entry point of some package."""
 
     group, value = registry.GROUP, "other.package:Thing"
 
@@ -464,7 +464,7 @@ def test_a_broken_plugin_is_named(
 
 
 class _Flat(ScoredMethod):
-    """Its scores have no heads."""
+    """A method whose scores lack the dimension of the heads."""
 
     name = "flat"
 
@@ -473,7 +473,7 @@ class _Flat(ScoredMethod):
 
 
 class _TooMany(Method):
-    """It keeps every entry."""
+    """A method that selects every entry."""
 
     name = "too-many"
 

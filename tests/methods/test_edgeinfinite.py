@@ -1,4 +1,4 @@
-"""EdgeInfinite: memory and gates against slow loops, short texts untouched."""
+"""EdgeInfinite: memory and gates compared with slow loops; short texts are unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kvstream.settings import RunSettings
 
 
 def read(one: Reader, ids: list[int]) -> list[int]:
-    """Everything, in the chunks that the schedule asks for; the sizes of memory."""
+    """Read all ids in the chunks of the schedule. Return the size of memory after each chunk."""
     one.begin()
     at, held = 0, []
     while at < len(ids):
@@ -48,7 +48,7 @@ def read(one: Reader, ids: list[int]) -> list[int]:
     return held
 
 
-# The pieces ------------------------------------------------------------------------------------
+# Gates -----------------------------------------------------------------------------------------
 
 
 def test_the_gate_of_the_paper_is_equations_7_to_9() -> None:
@@ -78,7 +78,7 @@ def test_the_gate_of_the_paper_is_equations_7_to_9() -> None:
 def test_what_a_learned_gate_finds_was_attended_to_together_with_what_is_there(
     asked: bool,
 ) -> None:
-    """A softmax over entries, scores being logarithms of sums of features, by loops."""
+    """The reference is a softmax over entries with loops. Scores are logs of sums of features."""
     torch.manual_seed(0)
     heads, kv_heads, dim, value_dim, count, held, left = 4, 2, 6, 5, 3, 7, 20
     gate = LearnedGate(kv_heads, dim, 9, heads, value_dim, 7)
@@ -118,7 +118,7 @@ def test_a_memory_that_holds_nothing_says_nothing(form: str) -> None:
     out, query = torch.randn(4, 2, 8), torch.randn(4, 2, 8)
     empty = torch.zeros(2, rows, 8), torch.zeros(2, rows)
     mixed = gate(query, out, torch.zeros(4, 2), *empty, True)
-    share = gate.g.sigmoid()[:, None] if form == "paper" else 0.0  # untrained, the MLP says zero
+    share = gate.g.sigmoid()[:, None] if form == "paper" else 0.0  # the untrained MLP gives 0
     assert torch.allclose(mixed, out * (1 - share), atol=1e-6)
 
 
@@ -142,7 +142,7 @@ def test_segments_leave_and_a_residual_stays(size: int, present: int) -> None:
         assert kept == METHOD.sinks + METHOD.window
 
 
-# The way through the engine ---------------------------------------------------------------------
+# In the engine ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["llama", "smollm3", "gemma2"])
@@ -201,7 +201,7 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
 
 
 def test_a_question_chooses_what_goes_into_a_learned_memory(monkeypatch: Any) -> None:
-    """Those of each chunk that it looks at most, as much as it looks at what is around them."""
+    """The most attended entries of each chunk are folded, weighted by their pooled attention."""
     wanted: dict[int, Tensor] = {}
     fold = Gated.fold
 
@@ -218,7 +218,7 @@ def test_a_question_chooses_what_goes_into_a_learned_memory(monkeypatch: Any) ->
                 max(r for r, o in zip(rows, origin, strict=True) if abs(o - at) <= POOL // 2)
                 for at in origin[:leave]
             ]
-            best = torch.tensor(pooled).topk(max(1, leave // LOOKED_AT)).indices  # ties as there
+            best = torch.tensor(pooled).topk(max(1, leave // LOOKED_AT)).indices  # ties as in fold
             for i in best.tolist():
                 count = WEIGHT * max(pooled[i], 1e-6)
                 features = (keys[head, i] @ gate.w_key[head] + gate.b_key[head, 0]).exp()
@@ -290,8 +290,8 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
     assert answered == 240
     sums = [norm for _, norm in folded]
     assert sums == sorted(sums)
-    assert folded[0][0] >= 0 > folded[-1][0]  # memory first, then the answer's own tokens
-    # What the answer said is not remembered after it; what left memory is.
+    assert folded[0][0] >= 0 > folded[-1][0]  # memory first, then the answer
+    # After the answer, only the entries that left memory stay folded, not the answer's own.
     of_memory = [norm for origin, norm in folded if origin >= 0]
     assert float(one.cache.stores[0].head_state["norm"].sum()) == pytest.approx(of_memory[-1])
 
@@ -395,7 +395,7 @@ def test_the_gates_of_pocket_are_a_small_share_of_it(form: str) -> None:
 def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
     form: str, data: Path
 ) -> None:
-    """Those in the package, on a novel that neither the model nor the gate was trained on."""
+    """The gates of the package, on a novel that was not in the training of model or gate."""
     from kvstream.session.session import Session
     from kvstream.settings import ModelSettings
 
@@ -411,7 +411,7 @@ def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
 
 
 def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
-    """Its own memory makes the right number likelier by far, that of another text does not."""
+    """The text's own memory makes the number much likelier than none or that of another text."""
     from kvstream.evaluation.harness import IdFeed, open_reader
     from kvstream.evaluation.synthetic.novel import novel
     from kvstream.session.session import Session

@@ -1,4 +1,4 @@
-"""`foresight`: scores as they are defined, kept with an entry, and worth having on pocket."""
+"""`foresight`: the definition of its scores, their storage, and their benefit on pocket."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_all_heads_keep_the_same_tokens_with_the_scores_they_came_with() -> None
 
 @pytest.mark.parametrize("width", [1, 9])
 def test_what_stays_has_the_highest_sum_over_the_layers(width: int) -> None:
-    """With pooling a token counts as much as the best one that is held beside it."""
+    """With pooling a token scores as high as the best token held near it."""
     model, sums = bounded("llama"), torch.zeros(400)
     looked = []
 
@@ -134,7 +134,7 @@ def test_what_stays_has_the_highest_sum_over_the_layers(width: int) -> None:
             for origin, kept in zip(step.origin[0].long(), chosen[0], strict=True):
                 near = (origin[:, None] - origin[None]).abs() <= width // 2
                 pooled = sums[origin].expand(len(origin), -1).masked_fill(~near, -torch.inf).amax(1)
-                # Neighbors share their score, so which of them stays is open.
+                # Neighbors share their score, so any of them may stay.
                 best = pooled.topk(keep).values.sort().values
                 assert torch.equal(pooled[kept].sort().values, best)
                 looked.append(keep)
@@ -145,7 +145,7 @@ def test_what_stays_has_the_highest_sum_over_the_layers(width: int) -> None:
 
 
 def test_scorers_of_layers_keep_the_best_of_each_layer(tmp_path: Path) -> None:
-    """Whatever the scores of other layers say."""
+    """The scores of other layers have no effect."""
     model = bounded("llama")
     layers = model.facts.layers
     save_scorers(LayerScorers({str(la.index): new_scorer(la, 4) for la in layers}), tmp_path / FILE)
@@ -205,7 +205,7 @@ def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> 
 
 
 def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: Session) -> None:
-    """At 8:1 most tokens of planted sentences are held; an eighth is what chance holds."""
+    """At 8:1 memory holds most tokens of the planted sentences. Chance would hold an eighth."""
     shares = {}
     text = "".join(generate(tokens=3000, seed=11, facts=6))
     ids = pocket.tokenizer.encode(text)

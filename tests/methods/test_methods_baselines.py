@@ -1,4 +1,4 @@
-"""The baselines, each against a few lines that say the same slowly."""
+"""The baselines, each compared with a short, slow reference."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ DRAW = torch.Generator().manual_seed(0)
 
 
 def draw(memory: Memory, count: int) -> Tensor:
-    """Made-up evidence for what is held and `count` new tokens."""
+    """Draw random evidence for the held entries and `count` new tokens."""
     return torch.rand(*memory.shape, memory.size + count, generator=DRAW)
 
 
 def names(memory: Memory) -> list[list[int]]:
-    """Ordinals held by each head."""
+    """Return the ordinals that each head holds."""
     return memory.origin.flatten(0, 1).tolist()
 
 
 def top(scores: Tensor, keep: int, recent: int = 0) -> list[list[int]]:
-    """The slow way: per head, the newest `recent` and the highest of the rest."""
+    """Select per head the newest `recent` entries and the best of the rest, with slow loops."""
     found = []
     for head in scores.flatten(0, 1).tolist():
         n = len(head)
@@ -147,7 +147,7 @@ def test_append_gives_way_where_it_must() -> None:
 
 
 def test_append_under_a_growing_memory_is_spread_and_under_a_fixed_one_full_at_once() -> None:
-    """In the engine: the room of a chunk is what memory grows by."""
+    """In the engine a chunk may append as many entries as memory grows by."""
     oldest = {}
     for growth in ("linear", "fixed"):
         method = Append()
@@ -185,7 +185,7 @@ def test_pyramid_falls_in_equal_steps_and_never_passes_what_is_allowed(
         free = [s for s in sizes if s > least]
         drops = [a - b for a, b in pairwise(free)]
         assert max(drops, default=0) - min(drops, default=0) <= 1
-        # Top to bottom as in the paper: m / beta to 2 m - m / beta.
+        # From the top layer to the bottom, as in the paper: m / beta to 2 m - m / beta.
         assert sizes[-1] == pytest.approx(max(least, size / 39), abs=1)
     assert PyramidKV(beta=1).layer_sizes([size] * layers) == (size,) * layers
 
@@ -197,7 +197,7 @@ def test_the_window_whose_attention_counts_is_the_one_that_was_asked_for(method:
 
 @pytest.mark.parametrize("sinks", [4, 40])
 def test_the_smallest_layer_of_a_pyramid_has_room_for_its_sinks(sinks: int) -> None:
-    """Sinks are cut where they are more than three quarters of a layer."""
+    """Sinks may take at most three quarters of a layer."""
     method = PyramidKV(sinks=sinks)
     least = min(method.layer_sizes([900] * 6))
     assert least * 3 // 4 >= sinks
@@ -228,7 +228,7 @@ def test_pyramid_chooses_as_snapkv_does() -> None:
         assert torch.equal(pyramid.origin, snap.origin)
 
 
-# The scores of foresight come from a trained network: no attention makes a token stand out.
+# Left out: foresight, whose scores come from a trained network and not from attention.
 POOLING = [
     name
     for name, method in available().items()
@@ -238,7 +238,7 @@ POOLING = [
 
 @pytest.mark.parametrize("name", POOLING)
 def test_pooling_keeps_the_neighbors_of_what_stands_out(name: str) -> None:
-    """One token stands out; with a wide pool the tokens beside it stay with it."""
+    """One token stands out. With a wide pool its neighbors stay too."""
     n, at, keep = 200, 60, 80
     held = {}
     for width in (1, 9):

@@ -1,4 +1,4 @@
-"""The cascade against algorithm 2 of its paper, token by token; runs against a slow way, too."""
+"""The cascade, compared with algorithm 2 of its paper and a slow reference for runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kvstream.methods.tools.subcaches import split
 
 
 class Slow:
-    """Algorithm 2 for one head, one token at a time; `score` is fixed while a chunk goes in.
+    """Algorithm 2 for one head, one token at a time. `score` is fixed during a chunk.
 
-    `literal` is the algorithm as printed: a sub-cache that is full and not accepting lets tokens
-    contest (and be lost) even while a deeper one has room. We take the token then. With runs of
-    one token the rest is as printed.
+    `literal` selects the printed algorithm: in a sub-cache that is full and not accepting, tokens
+    contest (and one is lost) even while a deeper sub-cache has room. Without `literal` the
+    sub-cache takes the token then. With runs of one token the rest is as printed.
     """
 
     def __init__(self, parts: int, run: int = 1, *, literal: bool = False) -> None:
@@ -51,7 +51,7 @@ class Slow:
             if not self.literal and not accepting:
                 free = zip(self.caches[part:], self.room[part:], strict=True)
                 accepting = any(len(c) < r for c, r in free)
-                if accepting:  # without a contest; those of its run that still come lose
+                if accepting:  # no contest; the rest of its run loses
                     self.won[part] = False
             if room == 0:
                 return
@@ -61,7 +61,7 @@ class Slow:
                     return
                 token = cache.pop(0)
             else:
-                if turn == self.run:  # the first of its run: the others still wait in front
+                if turn == self.run:  # the first of its run; the rest follows
                     comes = [token, *self.caches[part - 1][: self.run - 1]]
                     self.won[part] = bool(score[comes].mean() > score[cache[-self.run :]].mean())
                 if self.won[part]:
@@ -71,20 +71,20 @@ class Slow:
 
 
 def run(method: Cascade, chunks: list[int], sizes: list[int], *, levels: int, seed: int) -> None:
-    """Drive the method and one slow reference a head side by side, with the same scores."""
+    """Drive the method and one slow reference per head side by side, with the same scores."""
     memory = Memory(method, layers=2, heads=2)
     slow = [Slow(method.cascades, method.run) for _ in range(4)]
     draw = torch.Generator().manual_seed(seed)
     for chunk, size in zip(chunks, sizes, strict=True):
         step = memory.read(chunk, accumulated_attention=None)
-        # Few levels: ties are frequent. Scores change from chunk to chunk, as averages do.
+        # With few levels ties are frequent. Scores change with each chunk, as averages do.
         score = torch.randint(levels, (2, 2, memory.seen), generator=draw).float()
         memory.state["ema"] = score.gather(-1, memory.origin.long())
         step.state = memory.state
         before = memory.size
         memory.cut(step, size)
         if before <= size:
-            continue  # all fits: nothing was asked
+            continue  # everything fits, so the method was not called
         for head, reference in enumerate(slow):
             flat = score.flatten(0, 1)[head]
             reference.resize(size, flat)
@@ -95,7 +95,7 @@ def run(method: Cascade, chunks: list[int], sizes: list[int], *, levels: int, se
 
 
 def reachable(sizes: list[int], chunks: list[int], held: int = 0) -> list[int]:
-    """The sizes, or less where there are not as many tokens to fill them."""
+    """Return the sizes, reduced where too few tokens came to fill them."""
     wanted = []
     for chunk, size in zip(chunks, sizes, strict=True):
         held = min(held + chunk, size)
@@ -104,7 +104,7 @@ def reachable(sizes: list[int], chunks: list[int], held: int = 0) -> list[int]:
 
 
 def paper(cascades: int, **settings: Any) -> Cascade:
-    """As the paper has it."""
+    """Return a cascade with the settings of the paper."""
     return Cascade(cascades=cascades, run=1, contest="attention", **settings)
 
 
@@ -135,7 +135,7 @@ def test_equals_algorithm_2_while_sizes_change(
     sizes = [size for _, size in steps]
     if growing:
         sizes.sort()
-    # What is wanted is never more than what is there, so memory is full after every cut.
+    # No size exceeds the number of tokens, so memory is full after every cut.
     wanted = reachable(sizes, [chunk for chunk, _ in steps])
     run(paper(cascades), [c for c, _ in steps], wanted, levels=5, seed=seed)
 
@@ -151,7 +151,7 @@ def test_equals_algorithm_2_while_sizes_change(
 def test_runs_pass_as_one(
     cascades: int, length: int, steps: list[tuple[int, int]], levels: int, seed: int
 ) -> None:
-    # Room for two runs in each, or a run is cut before it is decided.
+    # Each sub-cache needs room for two runs. Otherwise a run is cut before its contest.
     least = 2 * length * cascades
     first, chunks = least + 40, [chunk for chunk, _ in steps]
     sizes = [least + more for _, more in steps]
@@ -165,7 +165,7 @@ def test_runs_pass_as_one(
 
 
 def test_layers_with_different_pasts_choose_as_each_alone_does() -> None:
-    """Sizes of layers differ under an adaptive schedule, and may meet again."""
+    """Under an adaptive schedule the sizes of layers differ, and can become equal again."""
     first, second = (Memory(paper(2), layers=1, heads=2) for _ in range(2))
     steps = []
     for memory, size, chunk in ((first, 12, 10), (second, 9, 13)):
@@ -189,7 +189,7 @@ def test_layers_with_different_pasts_choose_as_each_alone_does() -> None:
 
 
 def test_full_sub_caches_do_what_is_printed() -> None:
-    """Once everything is full, our reference and the printed algorithm are the same."""
+    """Once all sub-caches are full, our reference equals the printed algorithm."""
     ours, printed = Slow(4), Slow(4, literal=True)
     score = torch.rand(900, generator=torch.Generator().manual_seed(1))
     ours.resize(40, score)
@@ -209,7 +209,7 @@ def test_one_sub_cache_is_streaming() -> None:
         for memory in (one, newest):
             memory.cut(memory.read(chunk), size)
         assert torch.equal(one.origin, newest.origin)
-    assert not one.state  # and it measures nothing
+    assert not one.state  # it measures nothing
 
 
 def test_span_is_that_of_equation_4() -> None:
@@ -221,12 +221,12 @@ def test_span_is_that_of_equation_4() -> None:
                 memory.read(37, accumulated_attention=torch.rand(1, 1, memory.size + 37)), size
             )
         span = memory.seen - int(memory.origin.min())
-        # A winner may be the younger of a pair, and a pair may still be open, in every sub-cache.
+        # In every sub-cache a winner can be the younger of a pair, and a pair can still be open.
         assert abs(span - expected) <= 2**cascades
 
 
 def test_average_of_attention_is_that_of_every_query() -> None:
-    """Chunk sums with decay give the moving average that a step for every query gives."""
+    """Chunk sums with decay give the same moving average as one step per query."""
     gamma, size = 0.9, 12
     memory = Memory(paper(2, gamma=gamma), layers=1, heads=1)
     draw = torch.Generator().manual_seed(3)
@@ -234,7 +234,7 @@ def test_average_of_attention_is_that_of_every_query() -> None:
     for chunk in (5, 9, 1, 14):
         held = memory.size
         attention = torch.rand(chunk, held + chunk, generator=draw).double()
-        attention = attention.tril(held)  # a query sees memory and what came before it
+        attention = attention.tril(held)  # a query sees memory and earlier tokens
         average = torch.cat((average, torch.zeros(chunk, dtype=torch.float64)))
         for row in attention:
             average = gamma * average + (1 - gamma) * row
@@ -285,17 +285,17 @@ def test_runs_stay_whole() -> None:
     deeper = memory.origin[..., :64].unflatten(-1, (16, 4))
     assert (deeper.diff(dim=-1) == 1).all()
     assert (deeper[..., 0] % 4 == 0).all()
-    assert not (memory.origin == memory.origin[:1, :1]).all()  # heads decide for themselves
+    assert not (memory.origin == memory.origin[:1, :1]).all()  # heads decide independently
 
 
 def test_the_run_that_is_unlike_the_rest_stays() -> None:
     memory = Memory(Cascade(cascades=2, run=3), layers=1, heads=1)
     first = memory.read(60)
-    memory.keys[:] = torch.eye(memory.width)[0]  # all alike: runs that contest lose
-    memory.keys[..., 22, 0] = -1.0  # but one key
+    memory.keys[:] = torch.eye(memory.width)[0]  # all keys are alike, so contesting runs lose
+    memory.keys[..., 22, 0] = -1.0  # except one key
     memory.cut(first, 36)
     kept = memory.origin[0, 0].tolist()
-    # 0 to 17 fill the second sub-cache; then 21 to 23 contest with 18 to 20, and so on.
+    # 0 to 17 fill the second sub-cache. Then 21 to 23 contest with 18 to 20, and so on.
     assert kept[:18] == [*range(12, 18), 21, 22, 23, 24, 25, 26, 30, 31, 32, 36, 37, 38]
     assert kept[18:] == [*range(42, 60)]
 
@@ -311,7 +311,7 @@ def test_the_run_that_is_unlike_the_rest_stays() -> None:
 def test_any_size_is_kept(
     cascades: int, length: int, contest: str, heads: str, steps: list[tuple[int, int]]
 ) -> None:
-    """Sizes too small for two runs, and any change of them: `Memory.cut` checks what is chosen."""
+    """Sizes may change, and be too small for two runs. `Memory.cut` checks the selection."""
     memory = Memory(Cascade(cascades=cascades, run=length, contest=contest, heads=heads))
     for chunk, size in steps:
         columns = torch.rand(2, 3, memory.size + chunk) if memory.state else None

@@ -1,4 +1,4 @@
-"""Attention summed over a whole chunk, the way it is multiplied out, against scores written out."""
+"""Attention summed over a whole chunk, compared with explicit scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvstream.model.attention import AttentionRequest, Shape, attend, evidence
 
 
 def written_out(q: Tensor, k: Tensor, shape: Shape, queries: int, decay: float) -> Tensor:
-    """[H, N] in float64: the softmax of every query, weighted and summed."""
+    """Return [H, N] in float64: the softmax of every query, weighted and summed."""
     heads, new, _ = q.shape
     q, k = q.double(), k.double().repeat_interleave(heads // k.shape[0], 0)
     scores = q @ k.transpose(-1, -2) * shape.scale
@@ -60,7 +60,7 @@ def test_columns_of_a_chunk(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("segments", [(1,), (32,), (3, 9), (70, 66), (150,)])
 def test_segments_at_the_end(segments: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Few queries are summed in another way than many."""
+    """The evidence sums few queries with other code than many."""
     draw = torch.Generator().manual_seed(len(segments))
     q = torch.randn(4, 150, 16, generator=draw).to(dtype)
     k = torch.randn(2, 250, 16, generator=draw).to(dtype)
@@ -81,7 +81,7 @@ def test_segments_at_the_end(segments: tuple[int, ...], dtype: torch.dtype) -> N
 def test_what_layers_have_beyond_a_softmax_counts_in_the_evidence(
     shape: Shape, dtype: torch.dtype
 ) -> None:
-    """Also where many queries are summed at once, by the log-sum-exp of the pass."""
+    """This holds too if many queries are summed at once, with the log-sum-exp of the pass."""
     draw = torch.Generator().manual_seed(5)
     q = torch.randn(4, 100, 16, generator=draw).to(dtype)
     k = torch.randn(2, 200, 16, generator=draw).to(dtype)
@@ -96,4 +96,4 @@ def test_what_layers_have_beyond_a_softmax_counts_in_the_evidence(
     assert exact[1] is not None
     of_all = AttentionRequest(accumulated_attention=True, queries=80)
     _, later = evidence(q.float()[:, 20:], k.float(), None, shape, of_all)
-    torch.testing.assert_close(exact[1], later)  # those of the prompt count for nothing
+    torch.testing.assert_close(exact[1], later)  # the queries of the prompt do not count

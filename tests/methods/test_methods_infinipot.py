@@ -1,4 +1,4 @@
-"""InfiniPot's own choices, and the code of its paper."""
+"""InfiniPot: kvstream's additions, and the code of its paper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstream.settings import RunSettings
 
 
 def test_all_heads_hold_what_one_of_them_sees() -> None:
-    """One head of one layer looks at an answer; the others look at noise."""
+    """One head of one layer attends to an answer. The others attend to noise."""
     rng = torch.Generator().manual_seed(1)
     rows = torch.rand(2, 3, 400, generator=rng) * 0.02
     rows[1, 2, 100:110] = 0.5
@@ -41,7 +41,7 @@ def test_all_heads_hold_what_one_of_them_sees() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize("shared", [0.0, 0.25, 1.0])
 def test_each_share_has_its_entries(alpha: float, shared: float) -> None:
-    """What is shared is the same in all heads, and no share is taken from the newest."""
+    """The shared entries are the same in all heads. The recency window is kept beside them."""
     rng = torch.Generator().manual_seed(2)
     rows, loss = torch.rand(2, 3, 300, generator=rng), torch.rand(300, generator=rng)
     method = InfiniPot(alpha=alpha, shared=shared, pool=3, recent=20)
@@ -73,7 +73,7 @@ def test_without_a_question_the_catalyst_is_the_general_one(kind: str) -> None:
 
 @pytest.mark.parametrize("shared", [0.0, 0.25, 1.0])
 def test_novelty_alone_takes_all_of_memory(shared: float) -> None:
-    """`alpha` is the share of novelty: what heads share has room only in the rest."""
+    """`alpha` is the share of novelty. The shared entries get only the rest."""
     rng = torch.Generator().manual_seed(3)
     rows, loss = torch.rand(2, 3, 300, generator=rng), torch.rand(300, generator=rng)
     method = InfiniPot(alpha=1.0, shared=shared, pool_novelty=1, recent=0)
@@ -85,7 +85,7 @@ def test_novelty_alone_takes_all_of_memory(shared: float) -> None:
 
 @dataclass(frozen=True)
 class OneByOne(InfiniPot):
-    """Layers that select apart, as layers on different devices do."""
+    """Layers select separately, as layers on different devices do."""
 
     @property
     def needs_keys(self) -> bool:
@@ -107,7 +107,7 @@ def read_with(
     seed: int = 0,
     length: int = 1200,
 ) -> Reader:
-    """A tiny model reads behind a catalyst of 8 tokens; memory holds up to 128 entries."""
+    """Read with a tiny model and a catalyst of 8 tokens. Memory holds up to 128 entries."""
     sizes = BudgetSplit(budget=256, prompt=2, catalyst=8, question=4, answer=8)
     run = RunSettings(growth=growth, keep=128)
     reader = Reader(bounded(kind), method, run, sizes, tokens(2, 1), [tokens(8, 2)], length)
@@ -119,7 +119,7 @@ def read_with(
 
 
 def held_by_heads(reader: Reader) -> list[list[set[int]]]:
-    """Ordinals that each head of each layer holds behind the sinks, layer by layer."""
+    """Return the ordinals that each head of each layer holds after the sinks."""
     first = reader.first_candidate
     return [[set(h.tolist()) for h in s.origin[:, first : s.used]] for s in reader.compressible]
 
@@ -131,7 +131,7 @@ def test_layers_that_select_apart_agree_all_the_same() -> None:
 
 
 def test_what_a_small_layer_shares_is_part_of_what_a_large_one_shares() -> None:
-    """When entries leave for the first time all heads still hold the same ones."""
+    """At the first eviction all heads still hold the same entries."""
     reader = read_with(Uneven(shared=1.0, recent=0), kind="smollm3", length=260)
     assert reader.steps == 2
     layers = held_by_heads(reader)
@@ -145,7 +145,7 @@ def test_what_a_small_layer_shares_is_part_of_what_a_large_one_shares() -> None:
     ("growth", "kind", "seed"), [("square-sqrt", "smollm3", 0), ("adaptive", "llama", 1)]
 )
 def test_layers_of_different_sizes_agree(growth: str, kind: str, seed: int) -> None:
-    """At the end every head holds what the smallest layer shares, as under a common size."""
+    """At the end all heads share as many entries as if every layer had the smallest size."""
     method = InfiniPot()
     layers = held_by_heads(read_with(method, growth, kind, seed))
     smallest = min(len(head) for heads in layers for head in heads)
@@ -158,11 +158,11 @@ def test_layers_of_different_sizes_agree(growth: str, kind: str, seed: int) -> N
 PAPER = InfiniPot(
     alpha=0.5, catalyst_kind="general", pool=1, pool_novelty=1, shared=0.0, recent=0, sinks=0
 )
-"""The settings under which a step is Code 1."""
+"""The settings with which a step equals Code 1."""
 
 
 def code_1(attention: Tensor, token_loss: Tensor, cache_size: int, nuc_size: int) -> set[int]:
-    """Appendix B for one head: what stays, by the CaP's attention [n] and the loss [n]."""
+    """Select one head's entries as in appendix B, from the CaP's attention [n] and the loss [n]."""
     score = attention.clone()
     score[token_loss.topk(nuc_size).indices] = attention.max() + 1  # "one unit above the maximum"
     return set(score.topk(cache_size).indices.tolist())
@@ -170,7 +170,7 @@ def code_1(attention: Tensor, token_loss: Tensor, cache_size: int, nuc_size: int
 
 @dataclass(frozen=True)
 class Recorded(InfiniPot):
-    """Notes what it is shown and what it chooses."""
+    """Records every step and its selection."""
 
     seen: ClassVar[list[tuple[Step, Tensor]]] = []
 
@@ -181,7 +181,7 @@ class Recorded(InfiniPot):
 
 
 def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four steps of a tiny model; what the first step is shown comes from the plain model."""
+    """Four steps of a tiny model. The plain model gives the evidence of the first step."""
     monkeypatch.setattr(Recorded, "seen", [])
     cap, text, head, size = tokens(7, 4), tokens(300, 5), tokens(1, 6), 60
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=80, keep=size)
@@ -198,7 +198,7 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         out = model(ids, output_attentions=True)
     rows = torch.stack(out.attentions)[:, 0, :, -len(cap) :, 1 : -len(cap)].sum(-2)  # [L, H, n]
-    rows = rows.unflatten(1, (2, -1)).mean(2)  # a KV head has the mean of its query heads
+    rows = rows.unflatten(1, (2, -1)).mean(2)  # the mean over the query heads of a KV head
     loss = cross_entropy(out.logits[0, :75], ids[0, 1:76], reduction="none")
     step = Recorded.seen[0][0]
     assert step.window_attention is not None
@@ -214,7 +214,7 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_novelty_is_equation_3_until_something_leaves() -> None:
-    """``-log P(x_t | x_{0:t-1})``, over chunks that all fit: the plain model's loss."""
+    """While all chunks fit, novelty is the plain model's loss ``-log P(x_t | x_{0:t-1})``."""
     text, head = tokens(100, 7), tokens(1, 6)
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=25, keep=120)
     sizes = BudgetSplit(budget=256, prompt=1, catalyst=0, question=4, answer=8)

@@ -1,4 +1,4 @@
-"""What methods share, against the same token by token."""
+"""Functions that methods share, compared with loops over tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.methods.tools.scoring import best, pool, together, unlikeness
 
 
 def entries(seed: int, n: int, most: int) -> tuple[Tensor, Tensor]:
-    """Scores and ordinals [2, 3, n] of tokens drawn from the first `most`."""
+    """Draw scores and ordinals [2, 3, n] of tokens from the first `most`."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(2, 3, n, generator=generator) - 0.5
     drawn = [torch.randperm(most, generator=generator)[:n].sort().values for _ in range(6)]
@@ -53,7 +53,7 @@ def test_pooling_without_a_look_at_values_is_the_same(monkeypatch: pytest.Monkey
 
 
 def plain_sums(scores: Tensor, origin: Tensor) -> Tensor:
-    """`together`, token by token."""
+    """Compute `together` with a loop over tokens."""
     out = torch.zeros_like(scores)
     for place in torch.cartesian_prod(*map(torch.arange, scores.shape)).tolist():
         token = origin[tuple(place)]
