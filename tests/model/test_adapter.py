@@ -71,11 +71,11 @@ def test_it_is_merged_once(tiny: Tiny) -> None:
     assert weights.stat().st_mtime_ns == before
     support = first / "support.json"
     assert support.read_text() == "{}"
-    with support.open() as reading:  # by another process, while a newer one comes
+    with support.open() as reading:  # another process reads during an update
         (tiny.adapter / "support.json").write_text('{"bias": 1}')
         folder(settings())
         assert reading.read() == "{}"
-    (tiny.adapter / "support.json").write_bytes(b"\xff")  # who reads it says what is wrong
+    (tiny.adapter / "support.json").write_bytes(b"\xff")  # its reader reports the error
     folder(settings())
     assert support.read_bytes() == b"\xff"
     (tiny.adapter / "support.json").write_text('{"bias": 1}')
@@ -119,7 +119,7 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     second = reader_pack.pack(tmp_path / "second", tmp_path / "sum", onto=packed)
     assert second["training"]["runs"] == cards
     both = load_file(merged(tmp_path / "sum") / "model.safetensors")
-    for name, weight in ours.items():  # the second one has not learned anything yet
+    for name, weight in ours.items():  # the second adapter is untrained
         torch.testing.assert_close(weight, both[name], rtol=2e-3, atol=2e-3)
 
 

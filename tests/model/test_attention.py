@@ -1,4 +1,4 @@
-"""Every way to attend, and the evidence, against a softmax with everything written out."""
+"""All attention backends and the evidence, compared with an explicit softmax."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIGHT = {"atol": 2e-5, "rtol": 1e-4}
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    """(out [H, T, E], lse [H, T], weights [H, T, N]) in float64, one query and key at a time."""
+    """Return (out [H, T, E], lse [H, T], weights [H, T, N]) in float64, computed with loops."""
     heads, new, _ = q.shape
     total, group = k.shape[1], q.shape[0] // k.shape[0]
     weights = torch.zeros(heads, new, total, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_attention_is_a_softmax(problem: dict[str, Any]) -> None:
 @given(problems())
 @settings(max_examples=30)
 def test_pytorchs_own_kernels_give_the_same(problem: dict[str, Any]) -> None:
-    """What a GPU runs; on a CPU the same call goes through PyTorch's plain implementation."""
+    """A GPU runs these kernels. On a CPU the same call runs PyTorch's plain implementation."""
     shape = Shape(problem["shape"].scale)
     q, k, v = problem["q"], problem["k"], problem["v"]
     want = naive(q, k, v, shape)[0]
@@ -105,7 +105,7 @@ def test_attention_on_a_gpu(new: int, old: int, group: int, sinks: bool) -> None
 
 
 def test_long_inputs_go_through_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries past one block: the bookkeeping of blocks, masks and windows."""
+    """With more queries than a block, tests the offsets of blocks, masks and windows."""
     monkeypatch.setattr(attention, "BLOCK", 7)
     torch.manual_seed(1)
     q, k, v = torch.randn(4, 40, 8), torch.randn(2, 61, 8), torch.randn(2, 61, 8)
@@ -134,7 +134,7 @@ def test_low_precision_stays_near(dtype: torch.dtype) -> None:
 
 
 def test_keys_may_be_a_part_of_a_larger_store() -> None:
-    """The cache hands over slices of its storage, and models their transposed projections."""
+    """The cache passes slices of its storage, and models pass transposed projections."""
     torch.manual_seed(3)
     store_k, store_v = torch.randn(2, 99, 8), torch.randn(2, 99, 8)
     k, v = store_k[:, :31], store_v[:, :31]
@@ -144,7 +144,7 @@ def test_keys_may_be_a_part_of_a_larger_store() -> None:
 
 
 def summed(weights: Tensor, queries: int, decay: float, heads: int, how: str = "mean") -> Tensor:
-    """[K, N]: attention of the first `queries` queries, older ones counting less."""
+    """Sum the attention of the first `queries` queries, with less weight for older: [K, N]."""
     factors = torch.tensor([decay ** (queries - 1 - i) for i in range(queries)]).double()
     each = (weights[:, :queries] * factors[:, None]).sum(1).unflatten(0, (heads, -1))
     return each.mean(1) if how == "mean" else each.amax(1)
@@ -189,9 +189,9 @@ def test_evidence_is_attention_summed(problem: dict[str, Any], data: st.DataObje
 
 @pytest.mark.parametrize("lengths", [(1, 6), (6, 1)])
 def test_a_long_group_does_not_drown_a_short_one(lengths: tuple[int, int]) -> None:
-    """Each group looks at an entry of its own with all of its attention: both entries score alike.
+    """Each group attends to one entry of its own only, so both entries score alike.
 
-    Where all groups have one length, or there is one group, `rows` is the plain sum.
+    With one group, or groups of one length, `rows` is the plain sum.
     """
     q = torch.zeros(1, sum(lengths), 2)
     q[0, : lengths[0], 0] = q[0, lengths[0] :, 1] = 50
@@ -206,7 +206,7 @@ def test_a_long_group_does_not_drown_a_short_one(lengths: tuple[int, int]) -> No
 
 
 def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:
-    """Factors are computed in double precision: 0.9999 to the power of thousands is not 1."""
+    """Decay factors need double precision: 0.9999 to the power of thousands is not 1."""
     q, k = torch.zeros(1, 3000, 2), torch.zeros(1, 3000, 2)
     _, columns = evidence(
         q,
@@ -236,7 +236,7 @@ def test_rounded_sizes_change_nothing(new: int, old: int, dtype: torch.dtype) ->
 
 
 def test_new_shapes_leave_nothing_behind() -> None:
-    """Compiled products of odd shapes used to stay: 250 KiB a call on some processors."""
+    """Compiled products of odd shapes must not stay: 250 KiB per call on some processors."""
     process, lengths = psutil.Process(), random.Random(0)
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""The cache by itself: what it stores, gathers, rotates, counts and forgets."""
+"""The cache alone: storing, gathering, rotating, counting and removing entries."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_tags_name_the_newest() -> None:
 
 
 def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
-    """The chunk comes at one position for all layers; shorter ones leave a gap at the start."""
+    """A chunk has one position in all layers. Layers with fewer entries have a gap at the start."""
     model = bounded("llama")
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
@@ -157,7 +157,7 @@ def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
 
 
 def test_layers_with_different_numbers_of_rotated_entries_are_an_error() -> None:
-    """One vector of positions serves all layers, so the chunk would stand wrong in some."""
+    """All layers share one vector of positions, so it would be wrong for some of them."""
     model = bounded("llama")
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
@@ -176,7 +176,7 @@ def test_nothing_is_rotated_before_the_first_eviction() -> None:
 
 
 def test_raw_keys_and_back_give_the_same_logits() -> None:
-    """Un-rotating everything and going on at the same positions changes rounding alone."""
+    """Removing all rotations and continuing at the same positions changes only rounding."""
     model = bounded("gpt-neox")
     plain, settled = model.new_cache(64), model.new_cache(64)
     for cache in (plain, settled):
@@ -193,14 +193,14 @@ def test_cutting_back_restores_what_was_there() -> None:
     cache.settle()
     ends = [store.used for store in cache.stores]
     model.forward(tokens(6, seed=1), cache)
-    cache.settle()  # as happens when an answer makes memory shrink
+    cache.settle()  # as when memory is evicted while decoding
     cache.cut(ends)
     assert [(s.used, s.unrotated) for s in cache.stores] == [(20, 20)] * 3
     assert cache.base == 20
 
 
 def test_a_key_too_large_without_its_rotation_is_refused() -> None:
-    """60,000 in both dimensions of a pair is 84,853 in one of them after a turn by 45 degrees."""
+    """60,000 in both dimensions of a pair becomes 84,853 in one after a rotation by 45 degrees."""
     rotary = bounded("llama").new_cache(8).stores[0].spec.rotary
     assert rotary is not None
     half = spec(key_dim=16, value_dim=16, dtype=torch.float16, rotary=rotary)
@@ -226,7 +226,7 @@ def test_methods_see_raw_keys_of_what_is_still_in_flight(part: slice) -> None:
     cache.settle()
     model.forward(tokens(6, seed=1), cache)
     store = cache.stores[1]
-    before = store.keys[:, : store.used].clone()  # beyond that lies anything, NaN too
+    before = store.keys[:, : store.used].clone()  # the rest is uninitialized, possibly NaN
     seen = store.unrotated_keys(part, cache.base).clone()
     assert torch.equal(store.keys[:, : store.used], before)
     cache.settle()
@@ -246,7 +246,7 @@ def test_what_layers_share_is_measured_as_their_mean(monkeypatch: pytest.MonkeyP
     model.forward(tokens(20), cache, AttentionRequest((3,), accumulated_attention=True, queries=17))
     store = cache.store(4)
     assert store is cache.store(3) is cache.store(1)
-    assert len(measured) == 1 + len(store.spec.shared_by)  # the sliding layers' are not asked for
+    assert len(measured) == 1 + len(store.spec.shared_by)  # not requested for sliding layers
     for mine, parts in zip(
         (store.window_attention, store.accumulated_attention),
         zip(*measured, strict=True),
@@ -254,7 +254,7 @@ def test_what_layers_share_is_measured_as_their_mean(monkeypatch: pytest.MonkeyP
     ):
         assert torch.allclose(mine, torch.stack(parts).mean(0))
     assert not torch.allclose(measured[0][0], measured[1][0])
-    model.forward(tokens(4), cache, AttentionRequest((2,)))  # a new pass begins anew
+    model.forward(tokens(4), cache, AttentionRequest((2,)))  # a new pass resets both
     assert store.accumulated_attention is None
     assert store.window_attention is not None
     assert float(store.window_attention.sum()) == pytest.approx(2 * store.spec.heads, rel=0.5)

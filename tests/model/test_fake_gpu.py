@@ -1,6 +1,6 @@
-"""Everything between the source and the answer on a GPU that is not there (`fake_gpu`).
+"""Everything between the source and the answer on a simulated GPU (`fake_gpu`).
 
-No tensor of the host may meet one of the GPU, and what comes out is what comes out on the host.
+No operation may mix tensors of host and GPU, and the results equal those of the host.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MORE = [
 @pytest.fixture(autouse=True)
 def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-    # Else `Module.to` would put data of another kind into the parameters that are there.
+    # Otherwise `Module.to` would put tensors of another class into the existing parameters.
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     with FakeGPU():
         yield
@@ -83,7 +83,7 @@ def read(model: BoundedModel, name: str, settings: dict[str, str]) -> Reader:
 
 
 def told(reader: Reader, count: int) -> list[Any]:
-    """Everything that a reader can be asked for."""
+    """Return everything that a reader can compute."""
     said = list(reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), count))
     ordinals, weights = reader.rank()
     found = attended(reader, QUESTION, said[:4])
@@ -134,7 +134,7 @@ def test_memory_that_gives_way_to_an_answer() -> None:
 
 
 def test_what_a_gpu_refuses_is_refused() -> None:
-    """Else nothing here could fail."""
+    """Without these refusals no test of this file could fail."""
     here, there = torch.zeros(3), torch.zeros(3, device=GPU)
     with pytest.raises(RuntimeError, match="same device"):
         here + there
@@ -175,7 +175,7 @@ def test_a_session_and_its_memory_file(
 def test_the_systems_that_speed_is_measured_against(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What each held is the same on both; times mean nothing here."""
+    """Each system holds the same on both devices. Times mean nothing here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     found = []
     for place in (lambda model: model, moved):

@@ -1,7 +1,7 @@
-"""Ten families in the hub's file layout, through the real loading path, held against transformers.
+"""Twelve families in the hub's file layout, loaded as usual and compared with transformers.
 
-What each family's attention does after evictions is in test_engine_evicted.py; every family that
-is known to work is in tests/support/models.py, and runs with ``pytest -m long``.
+test_engine_evicted.py tests the attention of each family after evictions. tests/support/models.py
+lists all families that are known to work. ``pytest -m long`` runs all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_every_family_from_its_files(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TEN)
 def test_the_output_layer_is_known(name: str) -> None:
-    """Else logits would be made for whole chunks: the vocabulary times the chunk."""
+    """For an unknown layer, the model computes logits of whole chunks: vocabulary times chunk."""
     assert bounded(name).head_is_plain
 
 

@@ -1,4 +1,4 @@
-"""GGUF files become model folders that answer alike, once; what is wrong with one is told."""
+"""GGUF files are converted once, to model folders with equal answers. Errors are explained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def loaded(path: Path) -> Any:
 
 
 def same(model: Any, path: Path, within: float = 1e-3) -> None:
-    """Whether the file gives the logits of the model that it was written from."""
+    """Assert that the file gives the logits of the model that it was written from."""
     torch.testing.assert_close(
         gguf_files.logits(loaded(path)), gguf_files.logits(model), rtol=0, atol=within
     )
@@ -102,7 +102,7 @@ SCALED = {
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
-    """transformers' own table of keys leaves them out."""
+    """transformers' table of GGUF keys omits them."""
     rope, keys = SCALED[kind]
     model = gguf_files.tiny("llama", head_dim=32, rope_parameters={**rope, "rope_theta": 5e5})
     more = {}
@@ -117,7 +117,7 @@ def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("original", [16, 512])
 @pytest.mark.parametrize("rotated", [1.0, 0.75])
 def test_longrope_is_kept(original: int, rotated: float, tmp_path: Path) -> None:
-    """Within the length that it began with, and beyond it; Phi-4 mini rotates a part."""
+    """Up to the original length and beyond it. Phi-4 mini rotates a part of each head."""
     pairs = int(16 * rotated)
     short, long = (np.linspace(1, most, pairs).astype(np.float32) for most in (2, 16))
     rope = {
@@ -138,7 +138,7 @@ def test_longrope_is_kept(original: int, rotated: float, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "starcoder2", "stablelm"])
 def test_the_base_of_rotary_positions_is_kept(family: str, tmp_path: Path) -> None:
-    """Heads are wide enough that more than one pair turns where a part of them is rotated."""
+    """Heads are so wide that more than one pair rotates even with a partial rotation."""
     rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
     if family in ("llama", "starcoder2"):
         del rope["partial_rotary_factor"]
@@ -170,7 +170,7 @@ def test_quantized_weights_are_those_that_the_file_stores(tmp_path: Path) -> Non
     theirs = gguf.dequantize(
         gguf.quantize(model.model.layers[0].mlp.gate_proj.weight.detach().numpy(), Q8_0), Q8_0
     )
-    # Half precision with a long fraction: 2^-11 of each number.
+    # float16 rounds each number by at most 2^-11 of it.
     np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=2**-11, atol=1e-7)
 
 
@@ -205,9 +205,9 @@ def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(converting, "_convert", never)
     moved = path.rename(tmp_path / "other.gguf")
-    assert converted(moved) == folder  # by its digest
+    assert converted(moved) == folder  # found by its digest
     monkeypatch.setattr(converting, "_digest", never)
-    assert converted(moved) == folder  # by where it lies: nothing is read
+    assert converted(moved) == folder  # found by its path: nothing is read
     os.utime(moved, (1, 1))
     with pytest.raises(AssertionError):
         converted(moved)
@@ -230,7 +230,7 @@ def test_what_was_there_before_stays_where_a_program_was_killed(tmp_path: Path) 
 
 
 def test_what_others_leave_while_it_converts_does_not_matter(tmp_path: Path) -> None:
-    """A folder that was listed may have its name by now; what no digest can be is none."""
+    """A listed folder can be gone, and a stored digest can be invalid."""
     path, root = gguf_files.write(tmp_path / "m.gguf"), converted_folder()
     root.mkdir(parents=True)
     (root / "part-gone").symlink_to(root / "nowhere")
@@ -253,7 +253,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_cache_that_is_emptied_meanwhile_gets_no_half_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`save_pretrained` would make the folder anew, without the weights."""
+    """`save_pretrained` would create the folder again, without the weights."""
     path, write = gguf_files.write(tmp_path / "m.gguf"), converting._write_weights
 
     def emptied(*given: Any) -> None:
@@ -315,11 +315,11 @@ def test_the_kv_cache_is_bounded_as_of_a_folder(tmp_path: Path) -> None:
     settings = ModelSettings(name=str(gguf_files.write(tmp_path / "m.gguf")), quiet=True)
     session = Session.open(settings)
     assert session.tokenizer.has_template
-    assert session.tokenizer.bos_id is None  # the file says that texts do not begin with it
+    assert session.tokenizer.bos_id is None  # the file says that texts begin without it
     assert load(settings).trained_length == 2048
 
 
-# What is wrong with a file.
+# Bad files.
 
 
 def cut(path: Path, length: int) -> None:
@@ -440,7 +440,7 @@ def test_a_cache_that_cannot_be_written(
 def test_names_that_are_not_utf_8(
     tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file may have one. The libraries cannot open what is in a folder that has."""
+    """A file may have such a name. The libraries cannot open files in a folder with one."""
     odd = os.fsdecode(b"m\xff")
     path = gguf_files.write(tmp_path / "m.gguf").rename(tmp_path / f"{odd}.gguf")
     shutil.copytree(converted(path), tmp_path / odd)
@@ -482,7 +482,7 @@ def test_numbers_beyond_float16_take_no_more_room(
 
 
 def test_a_file_that_goes_away_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the cache is not said to be at fault."""
+    """The error does not blame the cache."""
     path = gguf_files.write(tmp_path / "m.gguf")
 
     def planned(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loading: what does not fit is told before, stays on disk, or is quantized."""
+"""Loading: models that do not fit are refused early, partly kept on disk, or quantized."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUDGET = 96
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of 5 MB in several files, as the hub has them."""
+    """A random Llama of 5 MB in several files, as on the hub."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=512, hidden_size=128, intermediate_size=512, num_hidden_layers=10,
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(model: BoundedModel) -> tuple[Reader, list[int]]:
-    """Three budgets of tokens through `streaming`, and an answer."""
+    """Read a text of three times the budget with `streaming`, and answer."""
     text = torch.randint(3, 500, (3 * BUDGET,), generator=torch.Generator().manual_seed(1)).tolist()
     sizes = BudgetSplit(BUDGET, prompt=1, catalyst=0, question=3, answer=8)
     run = RunSettings(budget=Budget(tokens=BUDGET), method="streaming")
@@ -63,13 +63,13 @@ def read(model: BoundedModel) -> tuple[Reader, list[int]]:
 
 @pytest.fixture(autouse=True)
 def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights keep their type, also on a CPU that computes faster in another one."""
+    """Keep the type of the weights, even on a CPU that computes faster in another one."""
     monkeypatch.setattr(precision, "_slow_on_cpu", lambda: set())
 
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> tuple[BoundedModel, Reader, list[int]]:
-    """The model without a limit, and what it reads and says."""
+    """Return the model without a limit, its reader and its answer."""
     model = load(ModelSettings(str(folder), device="cpu", dtype="bfloat16"))
     return (model, *read(model))
 
@@ -78,7 +78,7 @@ def whole(folder: Path) -> tuple[BoundedModel, Reader, list[int]]:
 def test_weights_beyond_the_limit_stay_on_disk(
     folder: Path, whole: tuple[BoundedModel, Reader, list[int]], limit: int
 ) -> None:
-    """Down to a limit that holds not even the embeddings, with the same answer to the bit."""
+    """The answer is bit-identical, even with a limit too small for the embeddings."""
     model, a, said = whole
     part = load(ModelSettings(str(folder), device="cpu", max_weights=limit))
     held = sum(p.nbytes for p in part.model.parameters() if p.device.type != "meta")
@@ -93,7 +93,7 @@ def test_weights_beyond_the_limit_stay_on_disk(
 
 
 class Full:
-    """Memory with 2 MB left."""
+    """Main memory with 2 MB free."""
 
     available = 2_000_000
 
@@ -104,8 +104,8 @@ def test_what_is_too_large_is_refused_before_it_is_loaded(
     monkeypatch.setattr(psutil, "virtual_memory", Full)
     with pytest.raises(ModelError, match=r"needs about .*--quantize 4bit.* --max-weights") as told:
         load(ModelSettings(str(folder), device="cpu"))
-    assert "bfloat16" not in str(told.value)  # it is already
-    # In float32 it would be widened from bfloat16, which is too large already.
+    assert "bfloat16" not in str(told.value)  # the model has this type already
+    # float32 would be widened from bfloat16, which is already too large.
     with pytest.raises(ModelError, match="needs about") as told:
         load(ModelSettings(str(folder), device="cpu", dtype="float32"))
     assert "bfloat16" not in str(told.value)
@@ -113,7 +113,7 @@ def test_what_is_too_large_is_refused_before_it_is_loaded(
 
 
 def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any) -> bool:
-    """Whether a model is not refused with so many bytes free."""
+    """Return whether the model is accepted if `free` bytes are free."""
     settings = ModelSettings(str(folder), device="cpu", **how)
     monkeypatch.setattr(placement, "_free_memory", lambda: int(free))
     cpu = torch.device("cpu")
@@ -128,7 +128,7 @@ def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any)
 def test_only_files_that_are_loaded_count(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mistral publishes the same weights once more, in one file for another program."""
+    """Mistral publishes the same weights a second time, in one file for another program."""
     both = tmp_path / "both"
     shutil.copytree(folder, both)
     size = weights_in(folder).bytes
@@ -141,7 +141,7 @@ def test_only_files_that_are_loaded_count(
 def test_sizes_are_those_of_the_numbers_in_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is stored in float32 is no larger in float32, and smaller in bfloat16."""
+    """Weights stored in float32 do not grow in float32, and shrink in bfloat16."""
     full = tmp_path / "float32"
     LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).save_pretrained(full)
     size = weights_in(full).bytes
@@ -173,7 +173,7 @@ def test_one_gpu_is_compared_with_its_memory(folder: Path, monkeypatch: pytest.M
         load(ModelSettings(str(folder)))
     settings, device = ModelSettings(str(folder)), placement.device_of("auto")
     assert placement.device_map(settings, device) == {"device_map": {"": torch.device("cuda")}}
-    count = 2  # accelerate shares it out
+    count = 2  # accelerate distributes the layers
     placement.refuse_too_large(str(folder), settings, device, "auto")
     assert placement.device_map(settings, device) == {"device_map": "auto"}
 
@@ -205,7 +205,7 @@ def test_sizes_are_known_from_folder_cache_and_hub(
     found = SimpleNamespace(files_metadata={"model.safetensors": file})
     monkeypatch.setattr(hub.HfApi, "get_safetensors_metadata", lambda *_, **__: found)
     assert known("some/model", online) == 24
-    # As after the tokenizer was fetched: of the weights there is nothing yet.
+    # As after fetching the tokenizer only: the weights are missing.
     config = tmp_path / "config.json"
     config.write_text('{"dtype": "bfloat16"}')
     cached = str(config)
@@ -251,7 +251,7 @@ def test_quantizing_without_the_library_says_what_to_install(
 def test_missing_models_are_told_with_the_remedy(
     name: str, more: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And without a look at the hub, which would be tried for 24 seconds."""
+    """The hub is not asked. That would take 24 seconds of retries."""
     looked: list[Any] = []
 
     def look(*asked: Any, **_: Any) -> None:
@@ -265,7 +265,7 @@ def test_missing_models_are_told_with_the_remedy(
 
 
 def in_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A snapshot of org/some with the files of a folder, as the hub's library lays it out."""
+    """Make a snapshot of org/some from a folder, in the layout of the hub's library."""
     snapshot = hub / "models--org--some/snapshots/0123abc"
     shutil.copytree(folder, snapshot)
     (hub / "models--org--some/refs").mkdir()
@@ -276,7 +276,7 @@ def in_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(name: object) -> str:
-    """What is said of a model that cannot be loaded from here."""
+    """Return the error for a model that cannot be loaded offline."""
     with pytest.raises(ModelError) as caught:
         load(ModelSettings(str(name), device="cpu", offline=True))
     return str(caught.value)
@@ -285,7 +285,7 @@ def told(name: object) -> str:
 def test_a_hub_that_cannot_be_reached_is_asked_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library itself tries each file again for 23 seconds."""
+    """The library alone would retry each file for 23 seconds."""
     from huggingface_hub import constants
 
     snapshot = in_cache(folder, tmp_path / "hub", monkeypatch)
@@ -429,7 +429,7 @@ def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
     assert load(ModelSettings(str(here), device="cpu")).layers[0].dtype == (
         dtype if expected == "auto" else expected
     )
-    # What does not fit in float32 stays as stored, to be widened, and so do weights on the disk.
+    # Weights that do not fit in float32 keep their type, to be widened. So do weights on disk.
     monkeypatch.setattr(placement, "_free_memory", lambda: int(weights_in(here).bytes * 1.2))
     assert chosen() == (dtype if stored in slow else "auto")
     assert chosen(max_weights=10**9) == "auto"

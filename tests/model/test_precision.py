@@ -1,4 +1,4 @@
-"""Number types: which are chosen, a KV cache in another type, widened weights, 8-bit products."""
+"""Number types: their selection, a KV cache in another type, widened weights, 8-bit products."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZE: dict[str, Any] = dict(  # noqa: C408
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama in bfloat16, large enough that its weights are not all small ones."""
+    """A Llama in bfloat16, large enough that some weights are not handled as small ones."""
     torch.manual_seed(0)
     where = tmp_path_factory.mktemp("model")
     LlamaForCausalLM(LlamaConfig(**SIZE)).to(torch.bfloat16).save_pretrained(where)
@@ -55,7 +55,7 @@ def settings(folder: Path, **more: Any) -> ModelSettings:
 
 
 def read(model: BoundedModel, method: str = "streaming") -> Reader:
-    """Four budgets of tokens under a bound."""
+    """Read a text of four times the budget."""
     draw = torch.Generator().manual_seed(1)
     rows = model.model.get_input_embeddings().num_embeddings
     text = torch.randint(3, rows, (4 * BUDGET,), generator=draw).tolist()
@@ -70,7 +70,7 @@ def read(model: BoundedModel, method: str = "streaming") -> Reader:
     return reader
 
 
-# What is chosen
+# Selected number types
 
 
 def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bits(
@@ -81,7 +81,7 @@ def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bit
     assert model.precision == ("float32, KV cache bfloat16 (this CPU has no bfloat16 instructions)")
     model = load(settings(folder, kv_dtype="float32"))
     assert (model.dtype, model.kv_dtype) == (torch.float32, torch.float32)
-    # Who asks for float32 gets it throughout.
+    # If float32 was requested, the KV cache has it too.
     model = load(settings(folder, dtype="float32"))
     assert (model.kv_dtype, model.precision) == (torch.float32, "float32 (asked for)")
 
@@ -97,7 +97,7 @@ def test_a_cpu_with_the_instructions_computes_as_stored(
 
 @pytest.mark.parametrize("supported", [True, False])
 def test_avx_512_alone_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
-    """oneDNN says yes to AVX-512 and computes in float32 piece by piece."""
+    """oneDNN claims support on AVX-512 alone, and then computes in float32 piece by piece."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported, raising=False)
@@ -123,7 +123,7 @@ def test_weights_that_do_not_fit_in_float32_stay_in_16_bits(
 
 
 def test_a_budget_in_bytes_holds_twice_as_many_entries_in_16_bits(folder: Path) -> None:
-    """Keys and values halve; what names an entry does not."""
+    """Keys and values take half the bytes. The origins do not."""
     wide = load(settings(folder, dtype="float32"))
     narrow = load(settings(folder, dtype="float32", kv_dtype="bfloat16"))
     method = make("streaming")
@@ -158,7 +158,7 @@ def test_every_method_reads_into_a_narrower_cache(method: str, kv: torch.dtype) 
 def test_attention_reads_what_was_stored(
     monkeypatch: pytest.MonkeyPatch, family: str, kv: torch.dtype
 ) -> None:
-    """The logits of several passes, against a float32 cache whose entries were rounded before."""
+    """The reference for the logits is a float32 cache with rounded entries."""
     exact = bound(fresh(FAMILIES[family].config()), family)
     model = exact.storing(kv)
     store, update = type(exact.new_cache(8).stores[0]), LayerStore.update
@@ -195,7 +195,7 @@ def test_numbers_beyond_float16_are_refused(folder: Path) -> None:
 def test_widened_weights_give_what_float32_gives(
     folder: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    """The same numbers; blocks that divide no layer evenly, and smaller than a row."""
+    """The results are equal, also with blocks that divide no layer evenly or are below a row."""
     monkeypatch.setattr(widening, "BLOCK", block)
     monkeypatch.setattr(widening, "SMALL", 300)
     ids = torch.arange(3, 40)[None]
@@ -259,7 +259,7 @@ def test_the_product_of_integers_is_exact() -> None:
         slow = seen @ (layer.weight.double() * layer.scale[:, None]).t() + linear.bias
         assert torch.allclose(layer(x), slow.float(), rtol=1e-5, atol=1e-5)
         assert float((layer(x) - linear(x)).norm() / linear(x).norm()) < 0.02
-    # A column a hundred times as large as the others costs them nothing.
+    # A column that is a hundred times larger does not reduce the precision of the others.
     x = torch.randn(8, 96, generator=draw)
     others = x.clone()
     x[:, 5] *= 100
@@ -278,7 +278,7 @@ def test_the_product_of_integers_is_exact() -> None:
 @pytest.mark.parametrize("width", [66, 72, 100, 129])
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_int8_layers_of_odd_widths_give_what_float32_gives(width: int, tokens: int) -> None:
-    """PyTorch's product of few tokens reads beyond their rows, and may end the process."""
+    """PyTorch's product for few tokens reads past the end of such rows, and can crash."""
     draw = torch.Generator().manual_seed(0)
     linear = torch.nn.Linear(width, 96).requires_grad_(False)
     layer, x = int8.Int8Linear(linear, packs=True), torch.randn(tokens, width, generator=draw)
@@ -290,7 +290,7 @@ def test_int8_layers_of_odd_widths_give_what_float32_gives(width: int, tokens: i
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_int8_layers_pass_gradients_on_as_float32_ones_do(tokens: int, packs: bool) -> None:
-    """Integers know no gradients, so training through such a model would learn nonsense."""
+    """Integers have no gradients. Without this, training through such a model learns nonsense."""
     draw = torch.Generator().manual_seed(3)
     linear = torch.nn.Linear(96, 80, bias=True)
     torch.nn.init.normal_(linear.weight, generator=draw)
@@ -323,7 +323,7 @@ def test_int8_is_near_float32_and_small(folder: Path, int8_works: None) -> None:
 def test_the_probe_meets_the_layers_before_int8(
     folder: Path, int8_works: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tolerances are those of float32; SmolLM2 in 8 bits was refused for its positions."""
+    """The probe's tolerances are for float32. With 8-bit layers it refused SmolLM2's positions."""
     met = []
 
     def spy(model: Any, name: str) -> BoundedModel:

@@ -1,4 +1,4 @@
-"""Which models can be bounded, and the reason given for those that cannot."""
+"""Which models kvstream can bound, and the reasons given for the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MLA = {
     "first_k_dense_replace": 1, "head_dim": 8, "num_key_value_heads": 4,
 }  # fmt: skip
 OLD = {"num_key_value_heads": ..., "intermediate_size": ..., "attention_dropout": ...}
-# Family and what the message must say.
+# Each family, and a text that the message must contain.
 REFUSED: dict[str, tuple[Family, str]] = {
     "gpt2": (Family("gpt2", {"n_positions": 512, **OLD}), "positions"),
     "opt": (Family("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32, **OLD}), "positions"),
@@ -98,10 +98,10 @@ def test_what_cannot_be_bounded_is_refused_with_the_reason(name: str) -> None:
 def test_recurrent_layers_that_forget_are_refused(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with Jamba in transformers 5.23: one token goes on from the state, several do not."""
+    """As Jamba in transformers 5.23: one token continues from the state, several do not."""
     model = fresh(FAMILIES["qwen3.5"].config()).to(dtype)
     for layer in model.model.layers[0].linear_attn.parameters():
-        layer.data.mul_(0.01)  # so that it hardly shows in the logits
+        layer.data.mul_(0.01)  # so the logits hardly change
     bound(copy.deepcopy(model), "some/qwen")
     own = BoundedCache.get_recurrent_state
 
@@ -168,7 +168,7 @@ def test_what_the_probe_finds_out() -> None:
     layers = bounded("gemma3").layers
     assert [spec.window for spec in layers] == [24, 24, None]
     assert [spec.sight for spec in layers] == [24, 24, None]
-    layers = bounded("mistral-sliding").layers  # memory of every layer is compressed
+    layers = bounded("mistral-sliding").layers  # the memory of every layer is compressed
     assert [spec.window for spec in layers] == [None, None]
     assert [spec.sight for spec in layers] == [24, 24]
     spec = bounded("qwen3").layers[0]
@@ -187,7 +187,7 @@ def test_the_probe_is_not_misled_by_low_precision(name: str, dtype: torch.dtype)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_huge_slow_dimensions_do_not_hide_the_rotation(dtype: torch.dtype) -> None:
-    """Some models have keys of which a few dimensions, which hardly turn, are enormous."""
+    """Keys of some models have huge values in a few dimensions that hardly rotate."""
     model = fresh(FAMILIES["qwen2"].config(head_dim=32))
     with torch.no_grad():
         for layer in model.model.layers:
@@ -232,7 +232,7 @@ def test_the_length_that_a_model_was_trained_for(
 
 
 def test_logits_that_are_no_numbers_are_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a weight, or of the replaced attention alone: a comparison with NaN is never true."""
+    """NaN can come from a weight or the replaced attention. No comparison with NaN is true."""
     model = fresh(FAMILIES["llama"].config())
     model.lm_head.weight.data[3] = torch.nan
     with pytest.raises(UnsupportedModelError, match="not finite in float32"):

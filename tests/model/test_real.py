@@ -1,4 +1,4 @@
-"""A pretrained model, as people have one: ``make real`` fetches it and runs these."""
+"""Tests with a real pretrained model. ``make real`` fetches it and runs them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_it_loads_and_is_bounded(smollm2: Path) -> None:
 
 
 def test_later_starts_cost_no_more_than_a_folder(smollm2: Path) -> None:
-    """Processor time, the least of three; at most 1.5 times."""
+    """Compares processor times, each the minimum of three runs. The limit is a factor of 1.5."""
     folder = converted(smollm2)
 
     def seconds(name: str) -> float:
@@ -94,7 +94,7 @@ def test_later_starts_cost_no_more_than_a_folder(smollm2: Path) -> None:
 
 
 def test_the_conversion_takes_little_memory(smollm2: Path, tmp_path: Path) -> None:
-    """2 GiB plus the largest tensor; what the libraries take is in it."""
+    """The limit is 2 GiB plus the largest tensor, with the memory of the libraries."""
     code = (
         "import sys; from pathlib import Path; from kvstream.model.gguf import converted\n"
         "print(converted(Path(sys.argv[1]), quiet=True))"

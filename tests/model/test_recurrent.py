@@ -1,4 +1,4 @@
-"""Layers that carry a state: what passes through leaves no trace, and every byte is counted."""
+"""Layers with a recurrent state: temporary passes leave no trace, and all bytes are counted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_asking_changes_no_state(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_catalyst_leaves_no_trace_in_a_state(kind: str) -> None:
-    """`streaming` keeps the same whatever the catalyst says, so all that follows is the same."""
+    """`streaming` keeps the same entries for every catalyst, so states and answers are equal."""
     one, other = (read(kind, Streaming(), tokens(6, seed=seed)) for seed in (3, 8))
     first, second = states(one), states(other)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -254,7 +254,7 @@ def test_a_memory_file_with_states_that_nothing_carries_is_refused(
 
 
 def test_a_memory_does_not_live_in_its_file(story: Path, tmp_path: Path) -> None:
-    """A file that is mapped may change under the states that were taken from it."""
+    """If the file were mapped, a change of the file would change the states."""
     path = tmp_path / "m.kvs"
     digest = saving.save(remembered("qwen3.5", story), path)
     kind = saving.look(path)

@@ -1,4 +1,4 @@
-"""Rotations are taken off and put on exactly, for every way that models rotate."""
+"""Rotations are removed and applied exactly, for all rotary variants of models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(name: str) -> None:
         turned = rotary.rotate(raw, 1000)
         assert not torch.allclose(turned, raw, atol=0.1)
         torch.testing.assert_close(rotary.unrotate(turned, 1000), raw, atol=2e-5, rtol=1e-4)
-        # Scores depend on distances alone, whatever the place.
+        # Scores depend only on distances.
         far = rotary.rotate(raw, 1500)
         torch.testing.assert_close(
             turned @ turned.transpose(1, 2), far @ far.transpose(1, 2), atol=1e-3, rtol=1e-3
@@ -55,7 +55,7 @@ def test_off_and_on_again_in_every_family(name: str) -> None:
 
 
 def test_a_rotation_is_what_the_model_does() -> None:
-    """Llama's by hand: pairs half a head apart, the slowest last."""
+    """The reference is Llama's rotation: pairs are half a head apart, the slowest is last."""
     rotary = rotary_layers("llama")[0]
     raw = keys("llama", 3)
     turned = rotary.rotate(raw, 40)
@@ -103,7 +103,7 @@ def test_the_short_way_is_for_those_that_turn_by_halves() -> None:
 
 
 def test_thousands_of_rotations_do_not_drift() -> None:
-    """The reason for raw keys: each rotation starts from what was stored."""
+    """Memory stores unrotated keys for this: each rotation starts from the stored key."""
     rotary = rotary_layers("llama")[0]
     raw = keys("llama", 8).bfloat16()
     stored = raw.clone()
@@ -137,7 +137,7 @@ def test_yarn_carries_its_scale_only_once() -> None:
     ],
 )  # fmt: skip
 def test_tables_stop_before_the_frequencies_change(kind: str, rope: dict) -> None:
-    """Dynamic scalings look at the last position: one too far, and every frequency is another."""
+    """Dynamic scalings change all frequencies if the last position exceeds the length."""
     rope = {**rope, "original_max_position_embeddings": 300}
     more = {"original_max_position_embeddings": 300} if kind == "phi3" else {}
     config = FAMILIES[kind].config(rope_parameters=rope, **more)

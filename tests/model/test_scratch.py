@@ -1,4 +1,4 @@
-"""What is taken beside keys and values: all of it is reported, and it is little."""
+"""Scratch memory: all of it is reported, and it is small."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = [
 
 @cache
 def wide(kind: str, dtype: torch.dtype) -> BoundedModel:
-    """Two layers with heads as wide as those of real models."""
+    """Return a model of two layers with heads as wide as those of real models."""
     model = fresh(FAMILIES[kind].config(**WIDE)).to(dtype)
     return bound(model, kind)
 
@@ -59,7 +59,7 @@ def read(model: BoundedModel, method: Method, budget: int = 512, length: int = 8
 def test_scratch_is_counted_and_bounded(
     name: str, settings: dict[str, str], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every pass is metered here, from outside: the run has reported as much, or more."""
+    """A meter measures every pass. The reported peak, plus 10 percent, covers it."""
     most = {"taken": 0}
 
     def metered(owner: Any, attribute: str, kept: int = 0) -> None:
@@ -91,7 +91,7 @@ def test_scratch_is_counted_and_bounded(
 @pytest.mark.parametrize("kind", ["gemma2", "mistral-sliding"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_scores_that_are_written_out_are_in_blocks(kind: str, dtype: torch.dtype) -> None:
-    """Caps and windows, for which there is no kernel that keeps scores to itself."""
+    """Softcaps and windows, for which no kernel avoids writing the scores to memory."""
     reader = read(wide(kind, dtype), make("h2o", {}))
     assert reader.cache.peak.scratch <= 2 * 512 * reader.cache.stores[0].spec.entry_bytes
 
@@ -104,7 +104,7 @@ def test_a_meter_counts_what_is_there_at_once() -> None:
         part = doubled[:10]
         before.add_(1)
         del doubled
-        assert meter.now == 4000  # the part holds all of it
+        assert meter.now == 4000  # the part keeps the whole tensor alive
         del part
         assert meter.now == 0
         _ = (view + 1).sum()

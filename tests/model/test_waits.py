@@ -1,8 +1,8 @@
-"""How often a chunk makes the host wait for a GPU, counted without one: never once a layer.
+"""How often a chunk makes the host wait for a GPU: independent of the number of layers.
 
-Reading a value of a tensor on a GPU waits until all that was asked of it is done, and so does a
-plain copy from the host. Here the model's tensors stand for those on a GPU; what is made without
-a device, and what comes of that alone, stands for the host.
+Reading a value of a GPU tensor waits until all queued work is done, and so does a plain copy from
+the host. These tests need no GPU: the model's tensors count as GPU tensors. Tensors made without a
+device, and results computed only from such tensors, count as host tensors.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ VARIANTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("sirllm", {"pool": "7"}),
     ("tova", {"heads": "independent", "pool": "7"}),
 )
-"""All but bumblebee's ``lazy`` and ``streaming``, which have to look at values to know when they
-are done, and say so."""
+"""All variants except bumblebee's ``lazy`` and ``streaming``. Their documentation says that they
+read values to find the end of their loops."""
 CHUNK, CHUNKS, BUDGET, HEAD = 64, 4, 256, 3
 
 READS = {
@@ -53,11 +53,11 @@ READS = {
     "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique",
     "unique_consecutive", "bincount", "histc",
 }  # fmt: skip
-"""Functions that read values, or whose result has a size that depends on them."""
+"""Functions that read values, or whose result has a size that depends on values."""
 
 
 class Waits(TorchFunctionMode):
-    """Counts by name what would wait for a GPU; tensors known to be on the host are marked."""
+    """Counts by name the calls that would wait for a GPU. Marks tensors known to be on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Waits(TorchFunctionMode):
         out = func(*args, **kwargs)
         moved = any(isinstance(x, torch.device) for x in tree_leaves((args, kwargs)))
         if name == "to" and moved:
-            return out.detach()  # it may be the very tensor that is marked
+            return out.detach()  # `out` can be the marked tensor itself
         if on_host and not moved:
             for t in tree_leaves(out):
                 if isinstance(t, Tensor):
@@ -117,7 +117,7 @@ def model(layers: int) -> BoundedModel:
 def before_the_last(
     model: BoundedModel, name: str, settings: dict[str, str], growth: str
 ) -> tuple[Reader, Chunk]:
-    """A reader that has read several chunks, each of which made entries leave, and the next."""
+    """Return a reader that read several chunks, each with evictions, and its next chunk."""
     method = registry.make(name, settings)
     run = RunSettings(growth=growth, chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
     wants = method.catalyst(("a question",))
@@ -132,7 +132,7 @@ def before_the_last(
 
 
 def waits(name: str, settings: dict[str, str], growth: str, layers: int) -> Counter[str]:
-    """What a chunk would wait for."""
+    """Count the calls of one chunk that would wait for a GPU."""
     read, piece = before_the_last(model(layers), name, settings, growth)
     for store, tensor in itertools.product(read.cache.stores, read.method.head_tensors()):
         if tensor.on_host:
@@ -151,19 +151,19 @@ def test_waits_do_not_grow_with_the_layers(
     monkeypatch.setattr(scoring, "on_host", lambda tensor: False)
     few, many = (waits(name, settings, growth, layers) for layers in (2, 6))
     assert few == many
-    # The ids of the chunk and the targets of its loss go there, the shares that were kept come.
+    # To the GPU go the chunk's ids and the targets of its loss. Back come the retention ratios.
     assert set(few) <= {"tensor", "tolist"}
     assert few["tolist"] == 1
 
 
 def test_what_is_counted() -> None:
-    """What is made for a device stands for a GPU's, what is made without one for the host's."""
+    """Tensors made for a device count as on the GPU, those made without one as on the host."""
     device = torch.device("cpu")
     with Waits() as counted:
         there, here = torch.zeros(3, device=device), torch.zeros(3)
         assert not bool(there.any())
         assert there[there > 0].tolist() == here[here > 0].tolist() == []
-        there[there > 0] = 1.0  # no size depends on how many
+        there[there > 0] = 1.0  # no size depends on the mask
         there[[0, 1]] = 2.0
         here.to(device)
         here.to(device, non_blocking=True)
