@@ -1,4 +1,4 @@
-"""The method that the page "write a method" builds: the whole of a third party's package."""
+"""The method of the page "write a method", as a complete package of a third party."""
 
 from __future__ import annotations
 
