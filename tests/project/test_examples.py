@@ -1,11 +1,11 @@
-"""Every example that the help and the docs print is run, as it stands there.
+"""Run every example of the help and the docs as printed.
 
-Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
-pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name.
-A reading command runs on small files with the names that it mentions and the embedded model.
-Commands that measure or train, those that name another model, whose budgets may be larger, those
-that wait for more text and those that start workers are parsed and go no further. So is an example
-behind which a comment says ``# not run: REASON``.
+The examples are the commands that begin with ``kvstream`` (also after a pipe or ``&&``) in the help
+pages, and in fenced blocks with the name ``sh`` or none in README, CONTRIBUTING and docs/. Commands
+that read get small files with the names in the example, and the embedded model. Some commands are
+only parsed: those that measure or train, those with another model, whose budgets may be larger,
+those that wait for more text, those that start workers, and examples with a comment
+``# not run: REASON``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STORY = "Ada hid the letter under the third stone of the garden wall. Nobody saw
 
 
 def joined(text: str) -> Iterator[str]:
-    """The lines of a script, those that end with a backslash as one with the next."""
+    """Yield the lines of a script. A line that ends with a backslash is joined with the next."""
     yield from re.sub(r"\\\s*\n\s*", " ", text).splitlines()
 
 
@@ -47,9 +47,9 @@ def of_help() -> Iterator[tuple[str, str]]:
 
 def of_docs() -> Iterator[tuple[str, str]]:
     for page in PAGES:
-        if page.name == "help.md":  # those of the help, which are here already
+        if page.name == "help.md":  # `of_help` has these examples
             continue
-        # Every fence, whatever its name: else the end of one would be taken for the beginning.
+        # Match fences of every name. Otherwise the end of one would match as the start of another.
         for name, block in re.findall(
             r"^```(\S*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
         ):
@@ -58,7 +58,7 @@ def of_docs() -> Iterator[tuple[str, str]]:
 
 
 def stages(line: str) -> list[list[list[str]]]:
-    """Pipelines of a line, each with its commands, each with its words."""
+    """Split a line into pipelines, these into commands, and these into words."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split, lexer.commenters = True, "#"
     found: list[list[list[str]]] = [[[]]]
@@ -96,7 +96,7 @@ def test_there_are_examples_of_every_command() -> None:
 
 
 def test_no_example_asks_the_embedded_model_about_a_log() -> None:
-    """It misreads log lines, as the README says; only the research shows what it answers."""
+    """The model misreads log lines, as the README says. Only docs/research/ shows its answers."""
     asked = [
         (where, line)
         for where, line in EXAMPLES
@@ -115,7 +115,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def provide(folder: Path, words: list[str], cli) -> None:
-    """Small files under the names that a command reads."""
+    """Create small files with the names that a command reads."""
     pairs = list(pairwise(words))
     written = {word for option, word in pairs if option in ("-o", "--questions", "--checkpoint")}
     for word in words:
@@ -134,7 +134,7 @@ def provide(folder: Path, words: list[str], cli) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(STORY)
         elif word.endswith(".kvs"):
-            text = path.with_suffix(".txt")  # of its own: equal memories cannot be joined
+            text = path.with_suffix(".txt")  # a different text, as equal memories cannot be joined
             text.write_text(f"{STORY}It is called {path.stem}.\n")
             assert cli("remember", str(text), "-o", word, "--budget", "300", "-q").code == 0
 
@@ -146,22 +146,22 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
         text = b""
         for words in pipeline:
             if words[:1] != ["kvstream"]:
-                text = STORY.encode()  # zcat, curl, journalctl, tail ...: some text
+                text = STORY.encode()  # output of zcat, curl, journalctl, tail ...
                 continue
             arguments = words[1:]
             if ">" in arguments:
                 del arguments[arguments.index(">") :]
             if "everyother" in arguments and "everyother" not in method_names():
-                continue  # the reader of write-a-method.md writes it
+                continue  # readers of write-a-method.md write this method
             elsewhere = {"-m", "--model", "--follow", "--workers", "--ray"} & set(arguments)
             learns = arguments[0] == "methods" and arguments[1:2] in LEARNING
             if arguments[0] in PARSED or learns or elsewhere or "# not run:" in line:
                 for option, name in pairwise(arguments):
                     if option in ("-m", "--model", "--prompts") and not {":", "/"} & set(name):
-                        (folder / name).touch()  # that there is such a file is checked at once
+                        (folder / name).touch()  # the options check that the file exists
                 parse(arguments)
                 continue
-            if arguments[0] == "sample":  # as written, but for its length
+            if arguments[0] == "sample":  # as printed, except for its length
                 arguments = [re.sub(r"^\d+[kM]$", "2k", a) for a in arguments]
             provide(folder, arguments, cli)
             ran = cli(*arguments, stdin=text)
@@ -170,7 +170,7 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
 
 
 def parse(arguments: list[str]) -> None:
-    """Raises what a wrong command line raises; nothing is run."""
+    """Parse a command line without running it. Raise what a wrong one raises."""
     arguments = [a for a in arguments if a not in ("...", "[...]")]
     with program.make_context("kvstream", list(arguments), resilient_parsing=False) as context:
         command: click.Command = program
@@ -180,5 +180,5 @@ def parse(arguments: list[str]) -> None:
             command = found
             if not isinstance(command, click.Group):
                 made = command.make_context(name, list(arguments), parent=context)
-                if made.command is not command:  # `methods train`: its group has taken over
+                if made.command is not command:  # `methods train`: its group replaced it
                     command, arguments = made.command, [*made._protected_args, *made.args]

@@ -1,5 +1,4 @@
-"""A little of what ``python tests/support/fuzz.py`` does, always the same; more of it with ``-m
-long``."""
+"""A small, fixed part of what ``python tests/support/fuzz.py`` does. ``-m long`` runs more."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def test_alterations_alter() -> None:
     assert len({altered(rng, b"0123456789") for _ in range(100)}) > 50
 
 
-# What fuzzing found.
+# Defects that fuzzing found.
 
 
 def test_a_budget_of_a_unit_that_is_none() -> None:

@@ -1,4 +1,4 @@
-"""What is written in two places must be the same, and the repository holds no debris."""
+"""Facts written in two places must agree, and the repository must hold no debris."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING
 
 
 def tracked() -> list[Path]:
-    """Files under version control; the test skips in an unpacked archive."""
+    """Return the files under version control. Skip the test in an unpacked archive."""
     try:
         done = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -64,12 +64,12 @@ def test_every_method_is_told_in_the_readme() -> None:
 
 
 def prose(page: Path) -> str:
-    """The text of a page without what stands in fences."""
+    """Return the text of a page without its fenced blocks."""
     return re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and the documentation site make them."""
+    """Return the anchors of a page's headings, as on GitHub and the documentation site."""
     titles = re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -149,7 +149,7 @@ def test_the_pages_are_in_american_spelling() -> None:
 
 
 def test_the_code_is_in_american_spelling() -> None:
-    texts = ROOT / "kvstream/evaluation"  # their words are those of benchmarks and of training
+    texts = ROOT / "kvstream/evaluation"  # with words of benchmarks and training
     made_up = {*(texts / "synthetic").iterdir(), texts / "wordings.py"}
     for path in set((ROOT / "kvstream").rglob("*.py")) - made_up:
         found = set(BRITISH.findall(path.read_text("utf-8"))) - OF_OTHERS
@@ -188,7 +188,7 @@ def test_text_files_end_with_one_newline_and_have_no_trailing_spaces() -> None:
 
 
 def test_the_question_of_make_try_is_planted_in_every_reference() -> None:
-    """Pythons have references of different lengths, and the facts depend on their number."""
+    """References of Python versions differ in length, so the number of facts must be fixed."""
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
     planted = re.search(r"^PLANT := --facts (\d+) --seed (\d+)$", made, re.MULTILINE)
     asked = re.search(r"^ASK := (.+)$", made, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The way of the data is the way of the imports: lower rooms never know upper ones."""
+"""Imports point downward: the packages of kvstream ("rooms") import only lower ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("server",),
     ("evaluation",),
-    ("training",),  # its gauge scores answers as the benchmarks do
+    ("training",),  # its gauge scores answers like the benchmarks
     ("cli",),
     ("__main__", "__init__"),
 )
-"""From the ground up; rooms of one floor do not know each other."""
+"""The rooms from bottom to top. Rooms on the same floor do not import each other."""
 
 ONLY: dict[str, set[str]] = {
     "methods": {"methods", "errors"},
@@ -46,13 +46,13 @@ ONLY: dict[str, set[str]] = {
     "errors": set(),
     "events": set(),
 }
-"""Rooms that may know nothing but this."""
+"""For each of these rooms, the only rooms that it may import."""
 
 HEAVY = {"torch", "transformers", "accelerate", "tokenizers", "numpy", "rich", "tiktoken"}
 
 
 def room(module: str) -> str:
-    """``kvstream.model.rotary`` -> ``model``; the package itself is its version."""
+    """Return ``model`` for ``kvstream.model.rotary``, and ``version`` for ``kvstream`` itself."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "version"
 
@@ -63,7 +63,7 @@ def is_module(name: str) -> bool:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of kvstream that a file imports, anywhere: in functions and for types too."""
+    """Return the modules of kvstream that a file imports, also in functions and for types."""
     found: set[str] = set()
 
     def walk(node: ast.AST) -> None:
@@ -103,7 +103,7 @@ def test_lower_rooms_never_import_upper_ones(path: Path) -> None:
 
 
 def test_what_is_not_in_the_wheel_is_imported_by_nothing_in_it() -> None:
-    """Training is in the repository alone: an installed kvstream could not import it."""
+    """Training is only in the repository, so an installed kvstream cannot import it."""
     settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text("utf-8"))
     assert settings["tool"]["setuptools"]["packages"]["find"]["exclude"] == ["kvstream.training*"]
     for path in FILES:
@@ -125,10 +125,11 @@ BESIDE_THE_API = {
     "cli", "reporters", "events", "errors", "settings", "version", "store", "evaluation",
     "server",
 }  # fmt: skip
-"""What the command line may import beside the API. Models, readings, memories and answers are the
-API's; benchmarks, made-up texts and training for methods are in `evaluation`."""
+"""The rooms that the command line may import beside the API. It gets models, readings, memories and
+answers from the API, and benchmarks, synthetic texts and the training of methods from
+`evaluation`."""
 LEARNING = {"edgeinfinite.py", "foresight.py"}
-"""What trains a method may import it."""
+"""Commands that train a method. They may import `methods`."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_no_circles_between_files() -> None:
 
 
 def loaded_by(code: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has after running the code."""
+    """Return the top-level modules that a fresh interpreter has loaded after running the code."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
         capture_output=True,
@@ -184,7 +185,7 @@ def test_reading_sources_and_planning_sizes_needs_no_torch() -> None:
 
 
 def cpu_seconds(*commands: list[str]) -> list[float]:
-    """The least of eleven runs of each, taking turns, since others may use the machine."""
+    """Return the minimum of eleven alternating runs per command, as the machine may be shared."""
     times: list[list[float]] = [[] for _ in commands]
     for _ in range(11):
         for command, found in zip(commands, times, strict=True):
@@ -201,11 +202,11 @@ def test_the_package_loads_nothing_until_it_is_asked() -> None:
 
 
 def test_help_is_there_at_once() -> None:
-    """Little more than Python and click take: 0.050 s beside 0.042 s, and 0.020 s for Python."""
+    """Help takes 0.050 s, little more than Python with click: 0.042 s. Python alone: 0.020 s."""
     command = [str(Path(sys.executable).with_name("kvstream")), "--help"]
     if not os.path.exists(command[0]):
         command = [sys.executable, "-m", "kvstream", "--help"]
-    for _ in range(3):  # another program on the core adds time to one of them
+    for _ in range(3):  # other programs can slow down one try
         ours, floor = cpu_seconds(command, [sys.executable, "-c", "import click"])
         if ours <= max(0.06, 1.5 * floor):
             break
