@@ -1,4 +1,4 @@
-"""Tokens on their way to the engine: looked at ahead, or the two ends of a text alone."""
+"""The feed of tokens to the engine: with lookahead, or only the two ends of a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.tokenization.stream import TokenBatch
 
 
 class Stream:
-    """Tokens 100, 101, ... of two bytes each; in front of each of `pauses` one read gets none."""
+    """Tokens 100, 101, ... of two bytes each. Before each of `pauses` one read returns no token."""
 
     def __init__(self, length: int, pauses: tuple[int, ...] = ()) -> None:
         self.length, self.pauses = length, set(pauses)
@@ -38,7 +38,7 @@ class Stream:
 
 
 def rest(reading: TokenFeed, count: int) -> list[tuple[int, list[int]]]:
-    """All chunks until the feed is exhausted: the first ordinal, and ordinals by the ids."""
+    """Read until the feed is exhausted. Return the first ordinal and the ordinals of each chunk."""
     found = []
     while not reading.exhausted():
         chunk = reading.read(count)

@@ -1,4 +1,4 @@
-"""How a budget is shared out by what is asked, and when."""
+"""How questions and their time determine the parts of a budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_question_that_is_not_known_yet_has_room(session: Session, budget: int
 
 
 def test_all_catalysts_have_room_where_passages_are_ranked_at_the_end(session: Session) -> None:
-    """One question is asked at a time, but each has its catalyst behind a chunk."""
+    """One question is asked at a time, but a chunk is followed by all questions' catalysts."""
     asked = QUESTION, "Who found it?"
     answers, extracts = plan(session, *asked), plan(session, *asked, extract=True)
     catalyst = sum(len(ids) for ids in extracts.catalysts)

@@ -1,4 +1,4 @@
-"""The chat template is cut at the document, and nothing that is read can forge a turn."""
+"""The chat template is split at the document, and no text that is read can forge a turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|retur
 
 
 class Wrapper:
-    """What is used of transformers' tokenizer: names and a template."""
+    """The part of transformers' tokenizer that kvstream uses: names and a template."""
 
     bos_token_id = None
     eos_token_id = None
@@ -54,7 +54,7 @@ class Wrapper:
 
 @cache
 def compiled(template: str) -> Any:
-    """Compiled once, as transformers does."""
+    """Compile a template once, as transformers does."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: str) -> None:
@@ -155,7 +155,7 @@ def test_no_room_for_thoughts() -> None:
 
 
 def test_where_messages_have_channels_the_answer_is_in_that_of_answers() -> None:
-    """Else it begins in another, aloud, and may be all that there is room for."""
+    """Otherwise the model begins with thoughts in another channel, which can fill the answer."""
     tokenizer = tokenizer_with(CHANNELS, special=CHANNEL_TOKENS)
     prompt = build_prompt(tokenizer, system="Be brief.")
     assert shown(tokenizer, prompt.head).startswith(
@@ -165,7 +165,7 @@ def test_where_messages_have_channels_the_answer_is_in_that_of_answers() -> None
     assert shown(tokenizer, tail).endswith("<|end|><|start|>assistant<|channel|>final<|message|>")
     assert tail[-1:] == tokenizer.encode_template("<|message|>")
     assert list(prompt.stop_ids) == tokenizer.encode_template("<|return|><|end|>")
-    # The same words where they are no control tokens, or where the template chose: as it is.
+    # Without control tokens, or if the template opens a message, the prompt stays as rendered.
     for template, special in ((CHANNELS, ()), (CHANNELS + "<|message|>", CHANNEL_TOKENS)):
         other = tokenizer_with(template, special=special)
         rendered = other.render([{"role": "user", "content": ""}], add_generation_prompt=True)
