@@ -1,4 +1,4 @@
-"""Citations as a terminal shows them: within its width, harmless, and no more than asked for."""
+"""Citations in a terminal: within its width, without control characters, few and short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of plain data: packed numbers, and text that stays text."""
+"""Rendering a page from plain data: packed numbers, and text that stays text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ATTACKS = (
 
 
 def unpack(text: str) -> list[int]:
-    """The slow way back."""
+    """Unpack numbers with a slow loop."""
     numbers, value, shift = [], 0, 0
     for byte in base64.b64decode(text):
         value |= (byte & 127) << shift
@@ -93,7 +93,7 @@ def test_json_cannot_end_its_element(text: str) -> None:
 
 
 def page_of(text: str) -> Page:
-    """A page with the same text everywhere."""
+    """Return a page with the same text everywhere."""
     document = Document(
         [Section(text, [Text(text, text), Fold(5, text=text), Fold(None, size=9), Text("end")])],
         np.array([[0, 0, 1], [1, 0, 3]]),

@@ -1,4 +1,4 @@
-"""Pages in real Chromium: clicks, numbers against the result, and no request."""
+"""Pages in Chromium: clicks, numbers compared with the result, and no network request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METHODS = ("infinipot", "streaming")
 
 @pytest.fixture(scope="module")
 def run(session, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two pages, and what the events told of them."""
+    """Write a page per method and one of both. Return what the events reported, and the folder."""
     executable()
     folder = tmp_path_factory.mktemp("<i>pages")
     source = folder / "<img src=x onerror=alert(1)>.txt"
@@ -63,7 +63,7 @@ def both(run: dict[str, Any]) -> Iterator[Any]:
 
 
 def draw_all(page: Any) -> None:
-    """Scroll through all of the text, which is shaded where it is seen."""
+    """Scroll through the whole text, as only visible text is shaded."""
     page.evaluate(
         """async () => {
           for (const section of document.querySelectorAll("#text section")) {
@@ -75,7 +75,7 @@ def draw_all(page: Any) -> None:
 
 
 def shaded(page: Any, column: str = ".t") -> dict[int, float]:
-    """Heads that hold each shaded token, as the page tells."""
+    """Return the number of heads that hold each shaded token, as shown on the page."""
     draw_all(page)
     found = page.eval_on_selector_all(
         f"{column} .k", "all => all.map(one => [one.dataset.token, one.title])"
@@ -97,7 +97,7 @@ def test_the_shading_is_what_the_result_tells(page: Any, run: dict[str, Any]) ->
     found = shaded(page)
     counts = kept.counts()
     assert all(counts[token] == heads for token, heads in found.items())
-    # A character of several tokens is shaded once, as the first of them.
+    # A character of several tokens is shaded once, for the first of them.
     document, expected, reached = document_of({"one": kept}, []), set(), (0, 0)
     for token, (text, start, length) in enumerate(document.spans.tolist()):
         if (text, start + length) > reached:
@@ -202,7 +202,7 @@ def test_kept_by_one_and_not_by_the_other(both: Any, run: dict[str, Any]) -> Non
         )
         assert {union[token] for token in shaded(both)} <= expected
         assert (both.locator("#text .k.only").count() > 0) == bool(expected)
-        # The legend has the colors of the text, and the map names what it shows first.
+        # The legend has the colors of the text, and the map's label begins with the choice.
         for level in range(1, 9):
             legend, text = f".scale .k{level}", f"#text .k{level}.only"
             if both.locator(text).count():

@@ -1,4 +1,4 @@
-"""What reporters make of events: lines, the panel, pictures made of characters."""
+"""The output of reporters for events: lines, the panel, charts made of characters."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_plain_lines_are_sparse() -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_each_answer_has_its_warnings(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal warnings of two answers are two, and one of the reading is one."""
+    """Each answer shows its own warning, even an equal one. A warning of the reading shows once."""
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     teller = Teller(stream)
@@ -164,11 +164,11 @@ def test_plain_lines_without_a_known_length() -> None:
 
 
 def drawn(width: int, height: int, upto: int, **attributes) -> str:
-    """The panel after some events, as text."""
+    """Return the panel after some events as text."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="utf-8")
     reporter = Live(stream, stays=False, clock=lambda: 12.3)
-    reporter._start = lambda: None  # the drawing alone, without the thread
+    reporter._start = lambda: None  # only draw, without the thread
     reporter.console = Console(file=stream, width=width, height=height, force_terminal=False)
     for event in events(**attributes)[:upto]:
         reporter.show(event)
@@ -198,7 +198,7 @@ def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> Non
 
 
 def test_the_steps_of_a_finished_reading_are_not_estimated() -> None:
-    """Its text may take a step less than was expected."""
+    """A text can take one step less than estimated."""
     started = next(event for event in events() if isinstance(event, Started))
     started = replace(started, estimated_steps=42)
     steps = [event for event in events() if isinstance(event, StepDone)]
@@ -208,7 +208,7 @@ def test_the_steps_of_a_finished_reading_are_not_estimated() -> None:
 
 
 def test_the_speed_is_of_the_tokens_that_were_read_now() -> None:
-    """What came with a memory file took none of the time."""
+    """Tokens of a memory file took none of the time."""
     step = StepDone(
         step=3, chunk=100, memory=(40,), seen=9000, estimated_tokens=9600, kv_tokens=50,
         in_flight_tokens=90, peak_tokens=90, budget_tokens=100, kv_bytes=1000, seconds=2.0,
@@ -307,7 +307,7 @@ def test_json_has_no_nan_and_no_infinity() -> None:
 
 
 def test_json_is_json_in_any_encoding() -> None:
-    """What a stream replaces because its encoding does not have it may be no JSON."""
+    """The replacements of a stream for characters outside its encoding can be invalid JSON."""
     for encoding in ("ascii", "latin-1", "utf-8"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
         stream.write(json_line({"d": "ä\U0001f600\x9b\x7f"}, stream))
@@ -324,7 +324,7 @@ def test_all_json_that_is_printed_is_made_in_one_place() -> None:
 
 
 def test_a_signal_in_the_middle_of_a_line_loses_no_message() -> None:
-    """Streams refuse a write from a handler that came within another one."""
+    """A stream refuses a write from a signal handler during another write."""
 
     class Stream(io.StringIO):
         busy = False
@@ -334,7 +334,7 @@ def test_a_signal_in_the_middle_of_a_line_loses_no_message() -> None:
                 raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
             self.busy = True
             if "step" in text:
-                teller.tell("Interrupted.")  # what Ctrl-C does
+                teller.tell("Interrupted.")  # as Ctrl-C does
             self.busy = False
             return super().write(text)
 
@@ -365,7 +365,7 @@ def test_a_signal_that_ends_the_run_in_the_middle_of_a_line_is_told_at_the_end()
 
 
 def test_each_part_of_a_text_begins_with_an_empty_memory() -> None:
-    """In --stats, the share that stayed is of the memory and the chunk of the same part."""
+    """In --stats, the retention of a step refers to memory and chunk of the same part."""
     from kvstream.events import PartRead
     from kvstream.reporters.stats import Stats
 
