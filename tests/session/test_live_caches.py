@@ -1,4 +1,4 @@
-"""All KV caches that are there at a time are within the budget in bytes, not each by itself."""
+"""All KV caches that exist at the same time are together within the budget in bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of the tensors of all caches, at every pass of any of them."""
+    """The bytes of the tensors of all caches, recorded at every pass of any cache."""
     there: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
     seen: list[int] = []
     make, note = BoundedCache.__init__, BoundedCache.note_peak
@@ -50,7 +50,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def allocated(cache: BoundedCache) -> int:
-    """Bytes of what `BoundedCache.capacity_bytes` counts, as the tensors have them."""
+    """Return the actual bytes of the tensors that `BoundedCache.capacity_bytes` counts."""
     return sum(
         tensor.nbytes
         for s in cache.stores
@@ -78,7 +78,7 @@ def test_two_models(session: Session, story: Path, live: list[int], method: str)
 def test_a_panel_can_show_what_was_kept_once_the_cache_is_gone(
     session: Session, story: Path, skims: bool
 ) -> None:
-    """The panel counts again when an answer begins."""
+    """The panel counts the entries again when an answer begins."""
     model = Model(session, Skimming(session, session) if skims else None)
     options: dict[str, Any] = {} if skims else {"reread": "citations"}
     step: StepDone | None = None
@@ -99,7 +99,7 @@ def test_a_panel_can_show_what_was_kept_once_the_cache_is_gone(
 
 
 def passed(result: Result, live: list[int]) -> None:
-    """The run evicted, and what was there was never more than its budget."""
+    """Assert that the run evicted entries and that all caches stayed within its budget."""
     assert result.evicted > 0
     assert BYTES // 2 < max(live) <= BYTES
     assert result.budget_bytes <= BYTES
@@ -122,7 +122,7 @@ def test_a_folder_of_memories(
 def test_a_question_that_some_memories_have_no_room_for(
     session: Session, story: Path, tmp_path: Path
 ) -> None:
-    """They are named as problems; the others answer."""
+    """Such memories are reported as problems. The others answer."""
     model = Model(session)
     for budget in (300, 900):
         memory = model.read(story, questions=[FACT.question], budget=budget, max_tokens=8)

@@ -1,4 +1,4 @@
-"""No model skims: a word search reads everything, and a model the passages that it finds."""
+"""Skimming without a model: a word search reads the text, and a model the passages found."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path) -> N
 
 
 def test_it_finds_what_a_small_model_finds_by_words(session: Session, story: Path) -> None:
-    """The passages do not depend on whether a model reads, too, nor on the size of its steps."""
+    """The passages do not depend on whether a model skims too, nor on its chunk sizes."""
     run = replace(RUN, budget=Budget(tokens=1200))  # no passage is dropped
     sources = open_sources([str(story)])
     events = Skimming(session, session, "words").ask(sources, Request((FACT.question,), run))
@@ -186,7 +186,7 @@ def test_the_passages_are_cut_as_everywhere(session: Session, story: Path) -> No
     assert pieces <= places
 
 
-# Python and the command line.
+# The Python API and the command line.
 
 
 def test_from_python(story: Path) -> None:

@@ -1,4 +1,4 @@
-"""The way from sources to answers with the embedded model and its real tokenizer."""
+"""From sources to answers, with the embedded model and its real tokenizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUESTION = "What is the passkey for the old mill?"
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    """About 6,000 tokens."""
+    """A story of about 6,000 tokens."""
     return write_story(tokens=6000, seed=3, facts=4)
 
 

@@ -1,4 +1,4 @@
-"""A text in parts: what the joined memory holds, says of itself and points to."""
+"""A text read in parts: the entries, the reports and the citations of the joined memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def request(budget: int = 320, **more: Any) -> Request:
 
 @pytest.fixture(scope="module")
 def read(session: Session, story: Path) -> tuple[list[Event], Memory]:
-    """Three parts: the events and the memory."""
+    """Read a text in three parts. Return the events and the memory."""
     events: list[Event] = []
     reading = read_shards(session, open_sources([str(story)]), request(), 3)
     return events, returned(reading, events.append)
@@ -126,7 +126,7 @@ def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., P
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_the_joiner_joins_neighbors_in_pairs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a tree: at each level neighbors, the odd one left for the next level."""
+    """The joins form a tree. At each level neighbors are joined, and an odd one moves up."""
 
     def level(row: list[Any]) -> list[Any]:
         pairs = [(row[i], row[i + 1]) for i in range(0, len(row) - 1, 2)]
@@ -163,7 +163,7 @@ def test_an_interrupted_reading_answers_from_what_was_read(session: Session, sto
 def test_an_interrupt_before_a_later_part_begins_keeps_the_parts_before(
     session: Session, story: Path
 ) -> None:
-    """It comes after the second part was begun, while the text before it is passed over."""
+    """The interrupt comes after the second part began, while it skips the text of the first."""
     parts: list[int] = []
     asks_after_the_first = itertools.count()
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) 
 
 
 def test_parts_of_two_readings_are_joined_alike(session: Session, story: Path) -> None:
-    """The parts know where they are: joined as other texts they would be two sources."""
+    """Each part knows its position, so the joined memory has one source and not two."""
     parts = [
         returned(read_part(session, open_sources([str(story)]), part, request()))
         for part in cut(session, open_sources([str(story)]), request(), 2)[0]

@@ -1,4 +1,4 @@
-"""Two models: one reads everything, the other one reads what is worth it, and answers."""
+"""Two models: one skims the text, the other reads the most relevant passages and answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: 
     assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"]
     assert 0 < told["tokens"] <= enough(320) + 120
     assert result.read > 2 * told["tokens"]
-    # Nothing of the text is lost without being counted: white space between passages is no text.
+    # All lost text is counted. White space between passages does not count as text.
     text = story.read_bytes()
     assert kept["bytes"] + kept["dropped_bytes"] <= len(text)
     assert kept["bytes"] + kept["dropped_bytes"] >= len(b"".join(text.split()))
@@ -195,7 +195,7 @@ def test_events_come_in_order(pair: Skimming, story: Path) -> None:
     events: list[Event] = list(pair.ask(open_sources([str(story)]), request))
     kinds = [type(event) for event in events]
     started = next(event for event in events if isinstance(event, AnswerStarted))
-    assert started.kept is not None  # of the small model's memory, which is gone by now
+    assert started.kept is not None  # of the skimming model's memory, which is already released
     assert isinstance(events[-1], Answered)
     assert len(started.kept().ordinals) == events[-1].result.retained > 0
     assert kinds.count(Started) == kinds.count(AnswerStarted) == kinds.count(Answered) == 1
@@ -213,7 +213,7 @@ def matters(text: str) -> list[str]:
 @given(st.lists(st.sampled_from(["the", "brass", "lamp", "hid", "it", "who", "wall"]), max_size=60))
 @settings(max_examples=40, deadline=None)
 def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
-    """Against the plain formula over all excerpts at once."""
+    """The reference is the plain formula over all excerpts at once."""
     texts = [" ".join(words[i : i + 7]) for i in range(0, len(words), 7)]
     asked = QuestionWords("Who hid the BRASS lamp?")
     found = asked.scores([asked.count(text) for text in texts])
@@ -263,7 +263,7 @@ def test_an_excerpt_gets_nothing_from_another_source() -> None:
 
 
 def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:
-    """A passage with the question's words outlives many without, in a room for few."""
+    """With room for few passages, one with the question's words stays and others are dropped."""
     path = tmp_path / "long.txt"
     parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 150
     parts[30] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
@@ -309,7 +309,7 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
     first = memory.ask(FACT.question)
     assert first.result.skim is not None
-    # Memory stays beside the other cache, and its bytes count.
+    # Memory stays while the answering model has its cache. The bytes of both count.
     beside = first.result.skim["peak"]["answer"]["kv_bytes"] + memory.budget[1]
     assert first.result.peak_kv_bytes == beside <= first.result.budget_bytes
     other = memory.ask(make_facts(FACTS, SEED)[2].question)
@@ -332,7 +332,7 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
 
 
 def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: Path) -> None:
-    """How rare a word is depends on the whole text, and most of it is not in the file."""
+    """The rarity of a word depends on the whole text, and the file lacks most of the text."""
     story = tmp_path / "story.txt"
     story.write_text("".join(generate(tokens=9000, seed=SEED, facts=FACTS)))
     model = Model(session, Skimming(session, session))
@@ -411,7 +411,7 @@ def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path)
 def two_files(
     session: Session, write_story: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Path, Path]]:
-    """Stories, and what was remembered of each by two models."""
+    """Return stories, each with a memory file of two models."""
     model, folder = Model(session, Skimming(session, session)), tmp_path_factory.mktemp("two")
     found = []
     for seed in (SEED, SEED + 1):
@@ -424,7 +424,7 @@ def two_files(
 def test_a_folder_is_asked_by_the_models_of_its_files(
     session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
 ) -> None:
-    """Files of two models use their passages; one of the reading model alone is asked, too."""
+    """Files of two models use their passages. A file of only the skimming model answers too."""
     two, files = Model(session, Skimming(session, session)), [file for _, file in two_files]
     for number, file in enumerate(files):
         shutil.copy(file, tmp_path / f"two-{number}.kvs")
@@ -459,7 +459,7 @@ def test_a_file_of_the_answering_model_is_asked_by_it(session: Session, tmp_path
 
 
 def test_counts_of_words_are_joined_by_question(session: Session, tmp_path: Path) -> None:
-    """Whatever the order of the questions of each file."""
+    """The order of the questions in each file does not matter."""
     asked = ["Who painted the old boat red?", "Where did Ada go?"]
     model, files, totals = Model(session, Skimming(session, session)), [], []
     for number, questions in enumerate((asked, asked[::-1])):
@@ -487,7 +487,7 @@ def test_memories_of_two_models_are_joined(
     assert kept["model"] == "pocket"
     assert kept["room_bytes"] == 320 * BYTES_A_TOKEN
     assert 0.9 * kept["room_bytes"] < kept["bytes"] <= kept["room_bytes"]
-    # Nothing is lost without being counted.
+    # All lost text is counted.
     counted = sum(part["bytes"] + part["dropped_bytes"] for part in before if part is not None)
     assert kept["bytes"] + kept["dropped_bytes"] == counted
     assert memory._skim is not None
@@ -556,7 +556,7 @@ def test_shares_fill_the_room(texts: list[tuple[int, int]], room: int) -> None:
     assert all(0 <= share <= size for share, size in zip(found, sizes, strict=True))
     assert sum(found) <= room
     assert sum(found) > min(room, sum(sizes)) - len(texts)
-    # Who gives something up has no more for its weight than who gives nothing up could have had.
+    # Per weight, a shortened text has at least as much as a text that keeps everything.
     short = [s / w for s, size, w in zip(found, sizes, weights, strict=True) if s < size]
     whole = [s / w for s, size, w in zip(found, sizes, weights, strict=True) if s == size]
     assert not short or not whole or min(short) + 1 >= max(whole)
@@ -592,7 +592,7 @@ def test_options_for_one_model_are_refused(session: Session, story: Path) -> Non
 
 @pytest.mark.parametrize("command", ["ask", "remember"])
 def test_a_plan_is_what_is_run(session: Session, story: Path, command: Any) -> None:
-    """Of a budget in bytes too, which is halved where both caches stay."""
+    """This holds for a budget in bytes too, which is halved if both caches stay."""
     model = Model(session, Skimming(session, session))
     entry = model.kv_bytes(budget=2) - model.kv_bytes(budget=1)
     begun: list[Event] = []
@@ -657,7 +657,7 @@ def test_a_budget_too_small_for_the_answering_model(pair: Skimming, story: Path)
 def test_the_command_line_with_another_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
 ) -> None:
-    """``reader``, here a tiny model, answers without -m once it is fetched, and pocket skims."""
+    """Once fetched, ``reader`` (a tiny model here) answers without -m, and pocket skims."""
     tiny = tiny_reader(tmp_path, monkeypatch)
     arguments = ("--budget", "500", "-n", "8", "--json")
     done = cli("ask", str(story), FACT.question, *arguments)
