@@ -1,4 +1,4 @@
-"""A server on a free port of this machine, with the embedded model and a folder of memories."""
+"""Fixtures: a server on a free local port, the embedded model, and a folder of memories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kvstream.settings import ModelSettings  # noqa: E402
 
 @pytest.fixture(scope="session")
 def model() -> Model:
-    """The embedded model, once for all tests of the server."""
+    """The embedded model, loaded once for all tests of the server."""
     torch.set_num_threads(1)
     return Model(Session.open(ModelSettings(dtype="float32")))
 
@@ -45,7 +45,7 @@ def memories(model, tmp_path_factory) -> Path:
 
 @contextmanager
 def starter(model: Model) -> Iterator[Callable[..., Running]]:
-    """Starts servers; takes fields of ServerSettings. All end with the context."""
+    """Yield a function that starts a server from fields of ServerSettings. End all of them."""
     with ExitStack() as stack:
 
         def begin(**fields: Any) -> Running:
@@ -81,13 +81,13 @@ def start(model) -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 def start_of() -> Iterator[Callable[..., Running]]:
-    """Starts servers of any model, which comes first."""
+    """A function that starts a server of any model, its first argument."""
     with ExitStack() as stack:
         yield lambda model, **fields: stack.enter_context(starter(model))(**fields)
 
 
 @pytest.fixture(scope="session")
 def server(model, memories) -> Iterator[Running]:
-    """One server with the memories for all tests, as a user would start it."""
+    """One server with the memories for all tests, with a user's settings."""
     with starter(model) as begin:
         yield begin(memories=memories)

@@ -1,4 +1,4 @@
-"""Programs that people use with a server of OpenAI's kind: the openai package, llm, curl."""
+"""Common clients of OpenAI-compatible servers: the openai package, llm, curl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/server.md"
 
 
 def of_guide(kind: str, url: str, *, every: bool = False) -> str:
-    """The fence of a kind, or all of them with --- between, for the server of the test."""
+    """Return the guide's first fenced block of a kind, with the URL of the test's server.
+
+    With `every` return all blocks of the kind, joined by ---.
+    """
     found = re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     assert found
     return ("---".join(found) if every else found[0]).replace("http://127.0.0.1:8100", url)
@@ -94,7 +97,7 @@ def test_the_openai_package_hears_of_an_error_in_a_stream(client, start) -> None
 
 
 def test_llm_asks_a_memory(server, tmp_path, monkeypatch) -> None:
-    """By its configuration of OpenAI-compatible models, as the guide shows it."""
+    """llm uses its configuration for OpenAI-compatible models, as shown in the guide."""
     program = pytest.importorskip("llm.cli", reason="needs the extra test").cli
     monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -110,7 +113,7 @@ def test_llm_asks_a_memory(server, tmp_path, monkeypatch) -> None:
     assert llm("-m", "book", "--no-stream", QUESTION) == expected
     long = server.ask(LONG).json()["choices"][0]["message"]["content"]
     assert llm("-m", "kvstream", stdin=LONG) == long
-    # Its next question goes on from the conversation.
+    # The next question continues the conversation.
     before = server.health()["requests"]["done"]
     assert llm("-m", "kvstream", "-c", "What lay under the stone?")
     assert server.health()["requests"]["done"] == before + 1

@@ -1,4 +1,4 @@
-"""``kvstream serve`` as a program: where it listens, what it says, how it ends."""
+"""``kvstream serve`` as a program: its address, its messages and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 @contextmanager
 def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The program, and its URL once it listens."""
+    """Start the program. Yield the process and its URL once it listens."""
     process = subprocess.Popen(
         [*CLIENT, "-mkvstream", "serve", "--port", "0", "--budget", "300", *arguments],
         stderr=subprocess.PIPE,
@@ -44,14 +44,14 @@ def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
 
 
 def asked(text: str) -> dict[str, object]:
-    """The body of a request for a stream."""
+    """Return the body of a request for a stream."""
     message = {"role": "user", "content": f"{text}\n\nWho hid the letter?"}
     return {"model": "pocket", "stream": True, "messages": [message], "max_tokens": 8}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_good_order(tmp_path, number) -> None:
-    """What is at work is finished; the exit code is 0; no temporary folder is left."""
+    """The running request finishes, the exit code is 0, and no temporary folder is left."""
     body = asked("Ada hid the letter. " * 100)
     with program(TMPDIR=str(tmp_path)) as (process, url):
         assert len(list(tmp_path.glob("kvstream-serve-*"))) == 1
@@ -65,7 +65,7 @@ def test_a_signal_ends_it_in_good_order(tmp_path, number) -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    """After the first one what is at work goes on: the short request is finished."""
+    """After the first signal running requests continue: the short one finishes."""
     short, endless = asked("Ada hid the letter. " * 50), asked("Nobody saw the boats. " * 40_000)
     with (
         program("--grace", "60") as (process, url),

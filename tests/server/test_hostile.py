@@ -1,4 +1,4 @@
-"""Malformed and hostile requests: no 500, no hang, nothing of another client's text."""
+"""Malformed and hostile requests cause no status 500, no hang and no leak of others' texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_no_hostile_request_does_harm_at_length(server) -> None:
 
 
 def schemathesis(server, examples: int, folder: Path) -> int:
-    """Requests made of the server's own description; returns how many were sent."""
+    """Send requests generated from the server's OpenAPI description. Return their number."""
     pytest.importorskip("schemathesis", reason="needs the extra test")
     done = subprocess.run(
         [

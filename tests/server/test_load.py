@@ -1,4 +1,4 @@
-"""Many clients at once: none is lost, the bound holds as seen from outside, memory stays flat."""
+"""Many clients at once: no request is lost, the bound holds, and the process does not grow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("httpx", reason="needs the extra test")
 from serve_load import measure
 
 GROWTH = 1.05
-"""The memory of the process may grow by so much after the first tenth of a long run."""
+"""Limit of the RSS in the last tenth of a long run, as a multiple of that in the second tenth."""
 
 
 def test_requests_of_eight_clients_at_once(memories) -> None:

@@ -1,4 +1,4 @@
-"""Memory files that a server offers, those of other models, and what a client is told of them."""
+"""Memory files that a server offers, files of other models, and what clients are told of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TALK = [QUESTION, {"role": "assistant", "content": "Ada"}, "Under which stone?"]
 
 
 def under_another_name(model: Model, name: str) -> Model:
-    """The same model, with another name for it and for its weights."""
+    """Return the same model with another name and another fingerprint of its weights."""
     other = replace(model.session.model, name=name)
     vars(other).update(fingerprint="0" * 16, rounded="0" * 16)
     return Model(Session(other, model.session.tokenizer))
@@ -52,7 +52,7 @@ def reader(model) -> Model:
 
 @pytest.fixture(scope="module")
 def folder(model, reader, tmp_path_factory) -> Path:
-    """``book`` by pocket for reader, ``alone`` by pocket, ``own`` by reader."""
+    """A folder with ``book`` by pocket for reader, ``alone`` by pocket, and ``own`` by reader."""
     folder = tmp_path_factory.mktemp("folder")
     both = Model(model.session, Skimming(reader.session, model.session))
     text = FACT + FILLER * 60
@@ -67,7 +67,7 @@ def error(response: Any, status: int) -> dict[str, Any]:
     return found
 
 
-# A file of two models, asked with the one that read its text.
+# A file of two models on a server with only its skimming model.
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_file_of_two_models_is_answered_by_one_and_says_so_without_a_path(
     pocket_server, folder, model
 ) -> None:
     first = pocket_server.ask(QUESTION, model="book").json()
-    again = pocket_server.ask(QUESTION, model="book").json()  # from the memory that waits
+    again = pocket_server.ask(QUESTION, model="book").json()  # from the memory still held
     assert first["kvstream"]["warnings"].count(ALONE) == 1
     assert again["kvstream"] == first["kvstream"]
     assert str(folder) not in json.dumps(first)
@@ -106,14 +106,14 @@ def test_a_conversation_from_the_cache_names_no_file_of_it(pocket_server, folder
 
 
 def test_other_warnings_of_a_file_have_no_path_either(start_of, model, tmp_path) -> None:
-    """Such as that its KV cache was rounded."""
+    """For example the warning that the KV cache was rounded."""
     wide = model.read(text=FACT + FILLER * 60, questions=[QUESTION], **SMALL)
     wide.save(tmp_path / "wide.kvs")
     half = Model(Session(model.session.model.storing(torch.bfloat16), model.session.tokenizer))
     [warning] = half.recall(tmp_path / "wide.kvs").warnings
     assert str(tmp_path) in warning
     running: Running = start_of(half, memories=tmp_path)
-    for messages in ([QUESTION], TALK, TALK):  # the last one from the cache
+    for messages in ([QUESTION], TALK, TALK):  # the last reply comes from the cache
         reply = running.ask(*messages, model="wide").json()
         assert for_clients(warning, tmp_path) in reply["kvstream"]["warnings"]
         assert str(tmp_path) not in json.dumps(reply)
@@ -198,7 +198,7 @@ def test_a_client_does_not_see_where_the_model_of_a_file_lies(model, start, tmp_
 def test_a_file_of_other_weights_of_the_same_name_is_told_without_options(
     model, start, tmp_path
 ) -> None:
-    """It is listed, since weights of another number type can be the same."""
+    """The file is listed, since other weights can be the same in another number type."""
     made = under_another_name(model, "pocket")
     made.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "own.kvs")
     running: Running = start(memories=tmp_path)
@@ -232,15 +232,15 @@ def test_a_file_that_is_gone_meanwhile_is_not_found(model, folder, tmp_path, mon
     assert told(caught.value).code == "model_not_found"
 
 
-# A file whose KV cache is larger than all that the server may hold.
+# A file whose KV cache is larger than the bound of the server.
 
 
 @pytest.fixture(scope="module")
 def large(model, folder, tmp_path_factory) -> tuple[Path, int]:
-    """A folder with ``alone`` and ``large``, and the bytes of KV cache that ``large`` needs."""
+    """A folder with ``alone`` and ``large``, and the bytes of the KV cache of ``large``."""
     place = tmp_path_factory.mktemp("large")
     shutil.copy(folder / "alone.kvs", place)
-    size = 3 * SMALL["budget"]  # two memories of the budget are all that the server may hold
+    size = 3 * SMALL["budget"]  # the server may hold two memories of the budget
     made = model.read(text=FACT, questions=[QUESTION], **{**SMALL, "budget": size})
     made.save(place / "large.kvs")
     return place, model.kv_bytes(budget=size, method=made.method)
@@ -327,7 +327,7 @@ def test_every_code_is_in_the_guide() -> None:
     sources = (ROOT / "kvstream" / "server").glob("*.py")
     codes = {code for path in sources for code in re.findall(r'code="(\w+)"', path.read_text())}
     assert {"model_not_found", "memory_unusable", "invalid_request", "request_failed"} <= codes
-    codes.remove("client_left")  # which nobody gets
+    codes.remove("client_left")  # no client gets this
     assert {code for code in codes if f"`{code}`" not in guide} == set()
 
 
@@ -359,12 +359,12 @@ def test_an_error_names_no_file_of_the_cache(start, monkeypatch) -> None:
     assert found["code"] == "request_failed"
 
 
-# What the program says at its start.
+# Messages at the start of the program.
 
 
 @pytest.fixture
 def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
-    """The lines that ``kvstream serve`` logs until clients can connect."""
+    """A function that returns the lines that ``kvstream serve`` logs until clients can connect."""
 
     def begin(name: str, memories: Path | None, *, quiet: bool = False) -> list[str]:
         from kvstream.server import run

@@ -1,4 +1,4 @@
-"""The parts of a server that need no model: turns, the queue, the bound, the cache, settings."""
+"""Parts of the server that need no model: turns, the queue, the bound, the cache, settings."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_conversations_share_the_keys_of_what_they_share(texts, other, at) -> No
     def messages(contents: list[str]) -> list[tuple[str, str]]:
         return [(("user", "assistant")[i % 2], text) for i, text in enumerate(contents)]
 
-    texts = texts[: len(texts) - (len(texts) + 1) % 2]  # the last one is the user's
+    texts = texts[: len(texts) - (len(texts) + 1) % 2]  # the user has the last turn
     keys = talk(*messages(texts)).keys("base")
     longer = talk(*messages([*texts, "answer", "and then?"])).keys("base")
     assert longer[: len(keys)] == keys
@@ -133,15 +133,15 @@ def test_conversations_share_the_keys_of_what_they_share(texts, other, at) -> No
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        # Both are the text "a" with the question "?".
+        # Both have the text "a" and the question "?".
         ([("user", "a\n?")], [("user", "?\na")]),
         ([("user", "a")], [("user", "a\na")]),
-        # A user who writes what an answer looks like.
+        # A user writes text in the form of an answer.
         (
             [("user", "a"), ("assistant", "b"), ("user", "c")],
             [("user", "a"), ("user", "\nAnswer: b\n"), ("user", "c")],
         ),
-        # Citations name the second message there.
+        # In the other, citations name the second message.
         ([("user", "a")], [("system", " "), ("user", "a")]),
         ([("system", "a"), ("system", "b"), ("user", "a")], [("system", "a\n\nb"), ("user", "a")]),
     ],
@@ -157,7 +157,7 @@ def test_the_own_question_has_a_key_of_its_own() -> None:
 
 
 def test_no_two_short_conversations_share_a_key() -> None:
-    """All conversations of one to three short messages, whoever said them."""
+    """All conversations of one to three short messages, in all roles."""
     texts = ["a", "a ", "?", "a\n?", "?\na", "\nAnswer: a\n"]
     roles = [("user",), *product(("user", "assistant", "system"), ("user",))]
     roles += product(("user", "assistant"), ("user", "assistant"), ("user",))
@@ -188,11 +188,11 @@ def test_clients_take_turns(items) -> None:
     while len(queue):
         assert queue.peek() is not None
         taken.append(queue.pop())
-    for client in "abc":  # each client's own in the order they came
+    for client in "abc":  # each client's items stay in order
         assert [i for c, i in taken if c == client] == [i for c, i in numbered if c == client]
     counts = Counter(client for client, _ in numbered)
     rounds = [client for client, _ in taken]
-    for place, client in enumerate(rounds):  # nobody is a turn ahead of somebody who waits
+    for place, client in enumerate(rounds):  # no client is two turns ahead of a waiting one
         so_far = Counter(rounds[: place + 1])
         for other in counts:
             assert so_far[client] - so_far[other] <= 1 or so_far[other] == counts[other]
@@ -209,7 +209,7 @@ def test_the_bound_holds_whatever_comes(steps) -> None:
         entry = entries[which]
         if begin and bound.fits(entry.bytes):
             memory = bound.take(entry.bytes, entry) or SimpleNamespace(of=entry)
-            assert memory.of == entry  # never that of another file
+            assert memory.of == entry  # never the memory of another file
             working.append((entry, memory))
         elif working:
             entry, memory = working.pop(0)
@@ -237,7 +237,7 @@ def test_bytes_over_the_bound_are_never_taken() -> None:
 
 
 def test_the_bytes_that_are_held_can_be_read_while_the_worker_changes_them() -> None:
-    """As ``/health`` does in another thread; what it finds is never over the bound."""
+    """``/health`` reads them in another thread, and never finds more than the bound."""
     bound = Bound(1000)
     entries: list[Any] = [
         Entry(path=None, signature=(i, 0, 0), digest=str(i), bytes=1, tokens=1)  # type: ignore
@@ -279,7 +279,7 @@ def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
     (tmp_path / "new" / "notes.txt").write_text("of somebody else")
     for key in keys[:3]:
         cache.save(key, memory(300))
-    assert cache.find(keys[0]) is not None  # so the next one is the oldest
+    assert cache.find(keys[0]) is not None  # used now, so the next one is the oldest
     cache.save(keys[3], memory(300))
     assert [cache.find(key) is not None for key in keys[:4]] == [True, False, True, True]
     assert cache.bytes <= 1000

@@ -1,4 +1,4 @@
-"""Which part of a message is the question."""
+"""Finding the question in a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def words(text: str) -> int:
 LONG = "The boats came home that evening. " * 60
 
 CASES = [
-    # A short message beside a text is the question, whatever it looks like.
+    # If the text is elsewhere, the whole of a short message is the question.
     ("Who hid it?\n\nTell me.", False, ("", "Who hid it?\n\nTell me.", "message")),
     ("Who hid it?", True, ("Who hid it?", "Who hid it?", "message")),
     ("Ada hid it.\n\nWho hid it?", True, ("Ada hid it.", "Who hid it?", "last paragraph")),
@@ -81,7 +81,7 @@ def test_nothing_of_a_message_is_lost(message: str, alone: bool) -> None:
     "text", ["a. b! c? " * 900, "x " * 4100, "".join(f"{n} " for n in range(3000))]
 )
 def test_the_last_sentences_are_found_by_few_counts(text) -> None:
-    """A server tokenizes for each count, and nobody else has a turn meanwhile."""
+    """Each count makes the server tokenize, and it serves nobody else meanwhile."""
     counted = []
 
     def count(part: str) -> int:

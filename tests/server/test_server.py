@@ -1,4 +1,4 @@
-"""The server over HTTP: answers, streams, memories, conversations, limits, its end."""
+"""The server over HTTP: answers, streams, memories, conversations, limits and shutdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDLESS = FILLER * 20_000
 
 
 def chunks(response: Any) -> list[dict[str, Any]]:
-    """The objects of a stream, which ends with [DONE]."""
+    """Return the objects of a stream. Assert that it ends with [DONE]."""
     lines = [line for line in response.text.split("\n\n") if line and not line.startswith(":")]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
@@ -54,7 +54,7 @@ def error(response: Any, status: int) -> dict[str, Any]:
 def test_a_body_that_is_no_json_is_told_as_such(server, body) -> None:
     kind = {"Content-Type": "application/json"}
     reply = server.http.post("/v1/chat/completions", content=body, headers=kind)
-    if body == b"9" * 5000:  # pydantic may take it for a number
+    if body == b"9" * 5000:  # pydantic may parse it as a number
         assert error(reply, 400)["code"] in ("invalid_json", "invalid_value")
     else:
         assert error(reply, 400)["code"] == "invalid_json"
@@ -70,7 +70,7 @@ def test_models_are_the_loaded_one_and_every_memory(server) -> None:
 
 
 def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, tmp_path) -> None:
-    """A change of one letter in the header is enough: the weights have another name then."""
+    """A file with another fingerprint and model name in its header is not offered."""
     data = (memories / "book.kvs").read_bytes()
     (tmp_path / "book.kvs").write_bytes(data)
     (tmp_path / "cut.kvs").write_bytes(data[:100])
@@ -158,7 +158,7 @@ def test_a_seed_repeats_an_answer(server) -> None:
 
 
 def test_options_of_sampling_have_no_effect_at_temperature_0(server) -> None:
-    """Clients send them always."""
+    """Clients always send them."""
     greedy = said(server.ask(QUESTION, model="book"))
     assert said(server.ask(QUESTION, model="book", temperature=0, top_p=0.5, top_k=3)) == greedy
 
@@ -166,7 +166,7 @@ def test_options_of_sampling_have_no_effect_at_temperature_0(server) -> None:
 def test_a_memory_file_is_a_model(server, model, memories) -> None:
     for name in ("book", "other"):
         expected = model.recall(memories / f"{name}.kvs").ask(QUESTION, max_tokens=16)
-        for _ in range(2):  # from the file, then from the memory that waits
+        for _ in range(2):  # from the file, then from the memory still held
             reply = server.ask(QUESTION, model=name).json()
             assert reply["choices"][0]["message"]["content"] == expected.text
             assert reply["kvstream"]["read"] == expected.result.read
@@ -232,7 +232,7 @@ def test_a_conversation_goes_on_from_its_memory(server, model) -> None:
     assert usage["prompt_tokens_details"]["cached_tokens"] == one["kvstream"]["read"]
     told = f"\nQuestion: {QUESTION}\nAnswer: {answer['content']}\n"
     assert two["kvstream"]["read"] == one["kvstream"]["read"] + model.count(told)
-    # Another beginning, another conversation.
+    # Another beginning is another conversation.
     other = server.ask(first.replace("May", "June"), answer, "What did Ada hide?").json()
     assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert other["kvstream"]["read"] == two["kvstream"]["read"]
@@ -251,7 +251,7 @@ def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
 
 
 class Caches:
-    """The KV caches that are there, and the most bytes that they ever took together."""
+    """The existing KV caches, and the maximum of their total bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.alive: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
@@ -266,7 +266,7 @@ class Caches:
 
 
 def test_a_talk_goes_on_beside_no_other_memory(start, memories, monkeypatch) -> None:
-    """The memory that waited for a plain question leaves before that of the talk comes."""
+    """The memory kept for a plain question is released before that of the talk is loaded."""
     caches = Caches(monkeypatch)
     running: Running = start(memories=memories, parallel=1)
     talk = [QUESTION, {"role": "assistant", "content": "Ada"}, "Where?"]
@@ -296,7 +296,7 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
     first = f"{LONG}It was in August.\n\n{QUESTION}"
     longer = "And tell me, if you please, " + "and if the text says so, " * 14 + "who saw it?"
     assert ask(first).result.answer
-    # What the first question left has no room for this one, so the text is read anew.
+    # The memory of the first question has no room for this one, so the text is read again.
     anew = ask(first, {"role": "assistant", "content": "Ada"}, longer)
     assert (anew.cached_tokens, anew.asked.question) == (0, longer)
     assert ask(LONG, kvstream={"question": "who " * 400}).code == "context_length_exceeded"
@@ -412,7 +412,7 @@ def test_control_sequences_and_text_that_looks_like_a_file_stay_text(server) -> 
         assert reply["kvstream"]["evicted"] == 0
 
 
-# Who may ask.
+# Access.
 
 
 def test_the_host_header_is_checked(server) -> None:
@@ -443,7 +443,7 @@ def test_other_sites_get_no_permission(server) -> None:
 
 
 def test_a_refusal_reaches_a_client_that_still_sends(server) -> None:
-    """A connection that is closed with bytes unread is reset, and the answer is lost."""
+    """If a connection is closed with unread bytes, it is reset and the answer is lost."""
     host, port = server.server.socket.getsockname()[:2]
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     body = b"x" * 2**20
@@ -459,7 +459,7 @@ def test_a_refusal_reaches_a_client_that_still_sends(server) -> None:
 
 
 def chat(length: int, *more: str) -> bytes:
-    """The head of a request with a body of so many bytes."""
+    """Return the head of a request with a body of `length` bytes."""
     head = (
         "POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json",
         f"Content-Length: {length}", *more,
@@ -468,7 +468,7 @@ def chat(length: int, *more: str) -> bytes:
 
 
 def all_of(client: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """Read until the server closes the connection."""
     told = b""
     while part := client.recv(4096):
         told += part
@@ -476,7 +476,7 @@ def all_of(client: socket.socket) -> bytes:
 
 
 def test_a_client_that_sends_all_of_a_large_body_first_can_read_why_it_is_refused(server) -> None:
-    """As urllib does; the default --max-body is 16 MB."""
+    """urllib is such a client. The default of --max-body is 16 MB."""
     body = b" " * 24_000_000
     asked = urllib.request.Request(
         f"{server.url}/v1/chat/completions", body, {"Content-Type": "application/json"}
@@ -490,7 +490,7 @@ def test_a_client_that_sends_all_of_a_large_body_first_can_read_why_it_is_refuse
 
 @pytest.mark.parametrize("sends", [False, True])
 def test_who_waits_for_100_continue_gets_the_refusal_in_place_of_it(server, sends) -> None:
-    """As curl does. A client need not wait: it may also begin to send."""
+    """curl is such a client. A client need not wait and may begin to send."""
     host, port = server.server.socket.getsockname()[:2]
     with socket.create_connection((host, port), 30) as client:
         client.sendall(chat(24_000_000, "Expect: 100-continue"))
@@ -513,7 +513,7 @@ def test_who_waits_for_100_continue_gets_it_if_the_body_is_wanted(server) -> Non
 
 
 def test_a_refused_client_that_says_no_more_is_let_go(server) -> None:
-    """The answer comes at once, and the connection ends soon."""
+    """The answer comes immediately, and the connection ends soon after."""
     host, port = server.server.socket.getsockname()[:2]
     with socket.create_connection((host, port), 30) as client:
         began = time.monotonic()
@@ -546,7 +546,7 @@ def test_a_body_that_is_too_large_is_refused(start) -> None:
     running: Running = start(max_body=10_000)
     error(running.ask("x" * 20_000), 413)
 
-    def pieces():  # without a length
+    def pieces():  # a body without a length
         for _ in range(100):
             yield b" " * 1000
 
@@ -556,7 +556,7 @@ def test_a_body_that_is_too_large_is_refused(start) -> None:
 
 
 def later(running: Running, *messages: str, **more: Any) -> tuple[threading.Thread, list[Any]]:
-    """A request in a thread, and where its response comes."""
+    """Send a request in a thread. Return the thread and the list that gets the response."""
     found: list[Any] = []
 
     def ask() -> None:
@@ -583,7 +583,7 @@ def test_a_full_queue_says_so_and_a_question_is_answered_beside_a_reading(start,
         timeout=60,
     ) as reading:  # fmt: skip
         assert reading.status_code == 200
-        assert said(running.ask(QUESTION, model="book"))  # though a reading takes minutes
+        assert said(running.ask(QUESTION, model="book"))  # during a reading that takes minutes
         others = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}", stream=True) for i in range(2)]
         running.wait(
             lambda: (
@@ -596,7 +596,7 @@ def test_a_full_queue_says_so_and_a_question_is_answered_beside_a_reading(start,
         assert int(found.headers["Retry-After"]) > 0
         bytes_held = running.health()["kv_bytes"]
         assert bytes_held["peak"] <= bytes_held["bound"]
-    # The client has left: its reading stops, and the one that waits has its turn.
+    # The client left. Its reading stops, and the waiting request begins.
     running.wait(lambda: running.health()["requests"]["waiting"] == 0)
     assert running.health()["requests"]["left"] == 1
     running.service.worker.stop()
@@ -655,7 +655,7 @@ def test_a_request_that_takes_too_long_is_ended(start) -> None:
 
 
 def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
-    """Nobody of them has left: each is told that it took too long."""
+    """No client left: each is told that its request took too long."""
     running: Running = start(timeout=1.0, parallel=1, cache=0)
     asked = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}") for i in range(4)]
     running.wait(lambda: all(found for _, found in asked))
@@ -666,7 +666,7 @@ def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
 
 
 def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> None:
-    """As if nobody had stopped it: the same answer."""
+    """The answer is the same as without the stop."""
     text = f"{FACT}{FILLER * 500}\n\n{QUESTION}"
     expected = start(cache=0).ask(text).json()
     one: Running = start(cache_dir=tmp_path / "cache", grace=0.1)
@@ -700,7 +700,7 @@ def test_a_damaged_cache_is_passed_over(start, tmp_path) -> None:
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_a_cache_whose_folder_is_gone_is_begun_anew(start, tmp_path, lasting) -> None:
-    """As what cleans up temporary files does it."""
+    """Programs that clean up temporary files can remove the folder."""
     running: Running = start(cache_dir=tmp_path / "cache" if lasting else None)
     text = f"{LONG}\n\n{QUESTION}"
     for removed in (True, False):

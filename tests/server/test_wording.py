@@ -1,4 +1,4 @@
-"""What clients are told speaks of the server, and not of the command line."""
+"""Messages for clients are about the server, not about the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvstream.server.wording import for_clients
 
 
 def warned(running: Running, monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """The warnings of a reply for which the model writes a refusal."""
+    """Return the warnings of a reply in which the model refuses."""
     from kvstream.answer import answering
 
     monkeypatch.setattr(answering, "abstains", lambda text: True)

@@ -1,4 +1,4 @@
-"""The thread that computes, with stand-ins for a model: nothing that fails ends it."""
+"""The worker thread, with stand-ins for a model: no failure of a job ends it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kvstream.server.schema import ChatRequest
 from kvstream.server.worker import Worker
 
 SIZE = 10
-"""Bytes of one job, and of the whole bound: one is at work at a time."""
+"""Bytes of one job and of the whole bound, so one job runs at a time."""
 Events = Generator[Any, None, Any]
 
 
 class Asked:
-    """A job, what it does, and what its client got."""
+    """A job, its events, and what its client received."""
 
     def __init__(self, events: Callable[[], Events], fails: type[Exception] | None = None) -> None:
         self.events, self._fails = events, fails
@@ -61,7 +61,7 @@ class Workplace:
         return asked
 
     def answers(self) -> bool:
-        """Whether the next job is answered."""
+        """Return whether the next job is answered."""
         asked = self.ask(answered)
         return asked.came.wait(10) and asked.got == ["a reply"]
 
@@ -127,7 +127,7 @@ def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, c
         asked = place.ask(events, fails=ValueError)
         assert closed.wait(10)
         assert place.answers()
-    # The second one is the error that it gets for the first one.
+    # The second item is the error that the client gets because sending the first failed.
     assert (len(asked.got), place.counts) == (2, (1, 1, 0))
     assert "the client's queue is broken" in caplog.text
 
@@ -138,7 +138,7 @@ def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, c
     ids=["the error", "the end", "the beginning", "the size"],
 )
 def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where, events) -> None:
-    """Else its client would wait for ever."""
+    """Otherwise its client would wait forever."""
     worker = place.worker
     name = {"_admit_size": "_size"}.get(where, where)
     own, failed = getattr(worker, name), []
@@ -160,7 +160,7 @@ def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where,
 
 
 def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
-    """At work or waiting: it may begin just when its client gets the error."""
+    """True for running and waiting jobs: a job can begin just when its client gets the error."""
     at_work = place.ask(endless)
     assert at_work.came.wait(10)
     waiting, gone = place.ask(endless), place.ask(endless)
@@ -171,18 +171,18 @@ def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
     assert place.counts == (1, 2, 1)
 
 
-# A second try of an answer.
+# Retrying an answer.
 
 
 class Standing:
-    """A model, its memories and the cache: what was kept fails after some tokens of an answer."""
+    """A model, its memories and the cache. A cached memory fails after `tokens` tokens."""
 
     name, read_tokens, entries, most, folder = "m", 1, 1, 1, None
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
         self.made = 0
-        """Memories that were read anew."""
+        """Number of memories that were read again."""
 
     def kv_bytes(self, **options: Any) -> int:
         return int(options.get("budget", 8))
@@ -217,7 +217,7 @@ class Standing:
 
 
 def tried(tokens: int, stream: bool | None) -> tuple[Standing, list[Any], Events]:
-    """Stand-ins, and all that a job yields of an answer that fails after so many tokens."""
+    """Return stand-ins, an empty list, and the events of a job that fails after some tokens."""
     standing: Any = Standing(tokens)
     answering = Answering(standing, {}, standing)
     talk = [("user", "Ada hid it.\n\nWho?"), ("assistant", "Ada"), ("user", "And where?")]
@@ -237,7 +237,7 @@ def test_an_answer_of_which_a_stream_has_sent_tokens_is_not_begun_again() -> Non
 
 @pytest.mark.parametrize(("tokens", "stream"), [(0, True), (0, None), (2, None), (2, False)])
 def test_an_answer_of_which_nothing_was_sent_is_tried_again(tokens, stream) -> None:
-    """Who asks for no stream gets the reply alone, whatever was made of an answer before."""
+    """A client without a stream gets only the reply, so tokens of a failed try do not matter."""
     standing, _, events = tried(tokens, stream)
     reply = None
     while reply is None:
