@@ -1,4 +1,4 @@
-"""Reading ahead in a thread changes nothing but when the work is done."""
+"""Reading ahead in a thread changes only the time of the work, not the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstream.tokenization.prefetch import AHEAD, ReadAhead
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """About 120k tokens: several blocks, packed, so that the estimate changes on the way."""
+    """A packed text of about 120k tokens: several blocks, and an estimate that changes."""
     path = tmp_path_factory.mktemp("ahead") / "book.txt.gz"
     with gzip.open(path, "wt") as file:
         file.writelines(sample.generate(tokens=120_000, seed=4))
@@ -36,7 +36,7 @@ def tokenizer() -> Any:
 
 
 def history(stream: Any, sizes: list[int], shown: list[Any]) -> list[Any]:
-    """All that can be seen of a stream that is read in steps of these sizes, over and over."""
+    """Read a stream in steps of `sizes`, repeated until its end. Return all that is visible."""
     found: list[Any] = []
     while True:
         for size in sizes:
@@ -52,7 +52,7 @@ def history(stream: Any, sizes: list[int], shown: list[Any]) -> list[Any]:
 @settings(max_examples=12)
 @given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=4))
 def test_it_is_the_same_stream(book: Path, tokenizer: Any, sizes: list[int]) -> None:
-    sizes = [max(sizes), *sizes]  # a thousand steps of one token would show no more
+    sizes = [max(sizes), *sizes]  # avoid thousands of steps of one token
     shown: list[Any] = []
     stream = TokenStream(tokenizer, open_sources([str(book)]), shown.append)
     expected = history(stream, sizes, shown)
@@ -72,7 +72,7 @@ def test_it_works_while_nobody_asks_and_stops_when_enough_waits(book: Path, toke
         while sources.bytes_read != before and time.monotonic() < deadline:
             before = sources.bytes_read
             time.sleep(0.5)
-        # One block is handed out, AHEAD wait, one is in hand; each takes a block and a look ahead.
+        # One block was handed out, AHEAD wait, the thread has one. Each also has a lookahead.
         assert 2 * 65536 < before < (AHEAD + 2) * 2 * 65536
     assert not any(thread.name == "reading" for thread in threading.enumerate())
 
@@ -88,7 +88,7 @@ def test_errors_come_where_the_text_before_them_has_been_read(
         assert len(ahead.read(1000)) == 1000
         with pytest.raises(SourceError, match="damaged"):
             ahead.read(10**6)
-        assert len(ahead.read(10)) <= 10  # asked again, it does not wait for ever
+        assert len(ahead.read(10)) <= 10  # a further read does not wait forever
 
 
 def test_a_source_that_turns_out_empty(tokenizer: Any, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_thread_ends_when_nobody_reads_any_more(book: Path, tokenizer: Any) 
     assert isinstance(ahead.estimate(), int)
     ahead.close()
     assert not ahead._thread.is_alive()
-    assert len(ahead.read(10)) == 10  # what was taken is still there
+    assert len(ahead.read(10)) == 10  # what the thread had read remains
     ahead = ReadAhead(tokenizer, open_sources([str(book)]))
     ahead.read(1)
     thread = ahead._thread
@@ -133,7 +133,7 @@ def test_only_long_texts_of_known_size_are_read_ahead(
 
 
 def test_a_long_log_behind_a_book_is_read_to_its_end(tokenizer: Any, tmp_path: Path) -> None:
-    """Of a quarter of a million characters nothing passes, which is no end."""
+    """Thinning drops a quarter of a million characters in a row. That is not the end."""
     from kvstream.logs.thinning import ThinnedSource
 
     prose, log = tmp_path / "prose.txt", tmp_path / "app.log"

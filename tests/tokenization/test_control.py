@@ -1,4 +1,4 @@
-"""No document and no question gives the ids that a chat template marks turns with."""
+"""No document or question gives the ids with which a chat template marks turns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def merged(*words: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """A byte-level vocabulary in which merges make the words, from left to right."""
+    """Return a byte-level vocabulary and merges that make the words from left to right."""
     vocabulary = {char: number for number, char in enumerate(ALPHABET)}
     merges = []
     for word in words:
@@ -137,7 +137,7 @@ PIECES = ("<s>", 0.0), ("</s>", 0.0), ("▁the", -3.0)
 EXTRA = ("<extra_id_0>", 0.0), ("</s>", 0.0), ("<s>", 0.0)
 BLANK = pre_tokenizers.WhitespaceSplit()
 
-# name: tokenizer, template, texts that try it
+# name: tokenizer, template, hostile texts
 CASES: dict[str, tuple[Callable[[], hf.Tokenizer], str, Sequence[str]]] = {
     "marker of plain tokens": (
         lambda: special(bytewise("INST", "[/"), "<s>", "</s>"), INST, PLAIN),
@@ -252,7 +252,7 @@ def made(name: str) -> tuple[HubTokenizer, hf.Tokenizer, str]:
 
 
 def forbidden(name: str) -> tuple[set[int], set[tuple[int, ...]]]:
-    """Control ids, and sequences that the template writes, found by rendering and encoding it."""
+    """Find the control ids and the template's marker sequences by rendering and encoding."""
     tokenizer, backend, template = made(name)
     single: set[int] = {i for i, t in backend.get_added_tokens_decoder().items() if t.special}
     sequences = set()
@@ -361,13 +361,13 @@ def test_streams_break_the_same_places_apart(name: str) -> None:
         spans = tokenizer.spans(text)
         assert ids == spans.ids.tolist()
         assert starts == spans.starts.tolist()
-        # Places that touch count as one, and a cut may part two such.
+        # Adjacent places count as one, and a block boundary can separate two.
         assert stream.broken == pytest.approx(len(spans.broken), abs=2)
         assert_clean(name, ids, "stream")
 
 
 def test_the_text_of_what_is_broken_apart_stays() -> None:
-    """And citations find it: the tokens begin where its characters do."""
+    """Citations find the text too: tokens begin where its characters do."""
     tokenizer = made("marker of plain tokens")[0]
     text = "é says [INST] twice, and [/INST] once."
     spans = tokenizer.spans(text)
@@ -404,7 +404,7 @@ def test_faster_encoders_break_the_same_places_apart(name: str) -> None:
 
 
 def test_words_of_a_template_that_are_no_control_sequences() -> None:
-    """Ordinary words stay as they are, also where a template writes them."""
+    """Ordinary words stay unchanged, even if a template contains them."""
     for name in CASES:
         tokenizer = made(name)[0]
         plain = HubTokenizer(CASES[name][0]())
@@ -436,7 +436,7 @@ def test_a_warning_counts_them(tmp_path: Path) -> None:
 
 
 def test_unknown_characters_are_no_control_sequence() -> None:
-    """Also where the marker itself is made of them."""
+    """This holds even if the marker itself consists of unknown characters."""
     letters = [("<unk>", 0.0), *((char, -2.0) for char in "▁abcdefgh")]
     tokenizer = HubTokenizer(_with_cut(hf.Tokenizer(models.Unigram(letters, 0))), Wrapper(INST))
     for text in ("a [INST] b", "a é b", "[ [ ["):

@@ -1,4 +1,4 @@
-"""Which words a text has, in a fixed room."""
+"""The set of a text's words, in fixed space."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_accents_make_no_other_word(text: str) -> None:
 
 
 def test_a_filter_of_words_with_accents_alone_still_knows_them() -> None:
-    """As those of files that were written before accents were dropped."""
+    """Memory files written before accents were removed have such filters."""
     forms = WordForms()
     _set(forms._bits, {"défago"})
     assert forms.has_word("Défago")

@@ -1,8 +1,7 @@
-"""Tokenizers of GGUF files give llama.cpp's ids: stored ones, and live ones where it is installed.
+"""Tokenizers of GGUF files give llama.cpp's ids: stored ids, and live ones if it is installed.
 
-``KVSTREAM_TEST_LLAMACPP=PYTHON python tests/tokenization/test_gguf_tokenizer.py`` stores them
-anew, by a Python
-that has the package xllamacpp; it needs what ``kvstream models get smollm2`` fetches.
+``KVSTREAM_TEST_LLAMACPP=PYTHON python tests/tokenization/test_gguf_tokenizer.py`` stores the ids
+again. PYTHON must have the package xllamacpp, and ``kvstream models get smollm2`` must have run.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def test_ids_are_those_that_llama_cpp_gives(rule: str, tmp_path: Path) -> None:
 
 
 def mixed(count: int) -> list[str]:
-    """Texts of pieces at which rules cut."""
+    """Draw texts from pieces at which pre-tokenization rules cut."""
     draw = random.Random(3)
     pieces = [
         " ", "  ", "\n", "\r\n", "\t", "the", " of", "A", "12", "'s", "'LL", ".", ", ", "--",
@@ -116,7 +115,7 @@ def test_control_tokens_in_a_document_are_text() -> None:
 def test_nothing_is_lost_and_offsets_are_right(rule: str) -> None:
     kind = rule if rule in stored()["vocabularies"] else "gpt2"
     ours = tokenizer(vocabulary(kind, rule))
-    # Behind a token that is looked for first, SentencePiece has another space.
+    # After a user-defined token ("--") SentencePiece inserts another space.
     for text in (t for t in TEXTS if rule != "llama" or "--" not in t):
         ids, starts, _ = ours.spans(text, continuing=True)
         assert ours.decode(ids.tolist()).strip(" ") == text.strip(" ")
@@ -142,7 +141,7 @@ def test_a_text_begins_with_bos_where_the_model_saw_it(changes: dict, bos: str |
 
 
 def store() -> None:
-    """Write FILE anew."""
+    """Write FILE again."""
     import tempfile
 
     interpreter = llamacpp_ids.python()
@@ -160,7 +159,7 @@ def store() -> None:
 
 
 def make_vocabularies() -> dict[str, Any]:
-    """Merges that cross the places at which some rules cut, so that a wrong rule shows."""
+    """Make vocabularies with merges across the cuts of some rules, so a wrong rule shows."""
     import sentencepiece
 
     bare = Tokenizer(BPE())

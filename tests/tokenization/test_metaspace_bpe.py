@@ -1,4 +1,4 @@
-"""Words of a table in the place of the tokenizers library: the same tokens, or none."""
+"""A table of words in place of the tokenizers library: equal tokens, or no replacement."""
 
 from __future__ import annotations
 

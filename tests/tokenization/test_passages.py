@@ -1,4 +1,4 @@
-"""Passages: cut alike however the text comes, bounded, and found by the bytes of tokens."""
+"""Passages: cuts do not depend on blocks, memory is bounded, and token offsets find them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_extract_counts_alike_lines_once_and_keeps_their_order() -> None:
 
 
 def test_the_parts_of_a_document_take_turns() -> None:
-    """Memory holds more of what was read last; a summary is from all over the document."""
+    """Memory holds more of the newest text. A summary needs passages from the whole document."""
     words = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     made = [
         Passage(0, 100 * i, 100 * i + 50, i, i, f"{w} {w[::-1]} {i}", weight=float(i + 1))

@@ -1,4 +1,4 @@
-"""Patterns in tokenizer.json that take for ever, or that the library gives up."""
+"""Patterns in tokenizer.json that take forever, or on which the library fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_slow_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_backtrace_of_the_library_is_shown(tmp_path: Path) -> None:
-    """Neither at once nor where a text brings it about that was not tried."""
+    """Neither loading nor encoding a text that the check on loading did not try shows one."""
     program = """
 import sys
 from kvstream.cli.guard import stderr_apart

@@ -1,4 +1,4 @@
-"""tiktoken in the place of the tokenizers library: the same tokens, or none."""
+"""tiktoken in place of the tokenizers library: equal tokens, or no replacement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_merges(merges: list[tuple[str, str]], *more: str, whole_words: bool = Fal
 
 
 def drawn_merges(rng: random.Random, letters: str, size: int) -> list[tuple[str, str]]:
-    """Up to `size` merges of `letters`, in an order that no training would give."""
+    """Draw up to `size` merges of `letters` in an order that no training would give."""
     tokens = list(letters)
     merges: list[tuple[str, str]] = []
     for _ in range(size):
@@ -48,7 +48,7 @@ def drawn_merges(rng: random.Random, letters: str, size: int) -> list[tuple[str,
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 12), whole_words=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_whatever_the_merges_are(seed: int, size: int, whole_words: bool) -> None:
-    """Any merges in any order, most of which no training would give."""
+    """Merges in any order. Training would give few of them."""
     rng = random.Random(seed)
     merges = drawn_merges(rng, "abc", size)
     if rng.random() < 0.3:
@@ -70,7 +70,7 @@ def test_merges_that_training_gives_are_taken() -> None:
     merges = [("a", "b"), ("ab", "c"), ("b", "c"), ("ab", "ab")]
     assert converted(of_merges(merges)) is not None
     again = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("ab", "ab")]
-    assert converted(of_merges(again)) is not None  # the two for abc stand together
+    assert converted(of_merges(again)) is not None  # the two merges to abc are adjacent
     apart = [("a", "b"), ("b", "c"), ("ab", "c"), ("ab", "ab"), ("a", "bc")]
     assert converted(of_merges(apart)) is None
 
@@ -187,7 +187,7 @@ def test_any_text(kind: str, text: str) -> None:
 
 @cache
 def both(kind: str) -> tuple[hf.Tokenizer, TiktokenBPE]:
-    """A tokenizer without its added tokens, and what stands in for it."""
+    """Return a tokenizer without its added tokens, and its replacement."""
     known = _trained(kind)
     backend = hf.Tokenizer(known.model)
     backend.pre_tokenizer = known.pre_tokenizer

@@ -1,4 +1,4 @@
-"""Streamed tokens equal one-shot tokens, and know where they began."""
+"""Streamed tokens equal one-shot tokens, and have the right byte offsets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORDS = (
 
 
 def _cut_by_words(kind: str) -> pre_tokenizers.PreTokenizer:
-    """How the models of the hub cut text before they join bytes."""
+    """Return a pre-tokenizer that cuts text as models of the hub do before merging bytes."""
     if kind == "quick-digits":  # SmolLM, StarCoder
         cut = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -50,13 +50,13 @@ def _cut_by_words(kind: str) -> pre_tokenizers.PreTokenizer:
         cut = pre_tokenizers.Split(Regex(pattern), "isolated")
         rest = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([cut, rest])
-    # Tokens of bytes-whole may hold several words.
+    # Tokens of bytes-whole can contain several words.
     prefix, words = kind == "bytes-prefix", kind != "bytes-whole"
     return pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=words)
 
 
 def _with_all_splits(model: dict[str, Any]) -> None:
-    """As converters write it: every way to make a token of two, by rank; whole words first."""
+    """Set merges as converters do: all splits of a token into two, by rank; whole words first."""
     ranks = model["vocab"]
     model["merges"] = [
         [token[:i], token[i:]]
@@ -110,7 +110,7 @@ def _trained(kind: str) -> hf.Tokenizer:
     trainer.show_progress = False
     tokenizer.train_from_iterator(CORPUS, trainer)
     whole = json.loads(tokenizer.to_str())
-    whole["added_tokens"] = []  # the trainer makes <0x00> and <unk> special; no real one does
+    whole["added_tokens"] = []  # the trainer makes <0x00> and <unk> special, real tokenizers do not
     if kind == "quick-llama3":
         _with_all_splits(whole["model"])
     tokenizer = hf.Tokenizer.from_str(json.dumps(whole))
@@ -151,7 +151,7 @@ def make(kind: str) -> Tokenizer:
         )  # fmt: skip
         return TiktokenTokenizer(encoding, eos="<|end|>")
     tokenizer = HubTokenizer(_trained(kind), name=kind)
-    if kind.startswith(("quick", "words")):  # as if much had been read
+    if kind.startswith(("quick", "words")):  # as after encoding much text
         tokenizer._encoded = WORTH - 1
         tokenizer.encode("a")
         assert tokenizer._quick is not None
@@ -171,7 +171,7 @@ def scores(kind: str, ids: list[int]) -> float:
 
 
 class Pieces(io.BytesIO):
-    """Bytes handed out in pieces of changing size."""
+    """A stream that returns its bytes in pieces of varying size."""
 
     def __init__(self, data: bytes, sizes: list[int]) -> None:
         super().__init__(data)
@@ -238,7 +238,7 @@ def test_streamed_equals_one_shot(
     tokens, ids, starts = stream(kind, data, sizes, n)
     expected = one_shot(kind, text)
     if kind.startswith("unigram") and ids != expected:
-        # Between cuts of equal score the library decides by rounding, so by how much came before.
+        # The library decides between equal scores by rounding, which depends on the text before.
         assert scores(kind, ids) == pytest.approx(scores(kind, expected), rel=1e-9)
         assert make(kind).decode(ids) == make(kind).decode(expected)
         expected = ids
@@ -250,7 +250,7 @@ def test_streamed_equals_one_shot(
 @pytest.mark.parametrize("unit", ["the dog ", "dog the ", "aa", "ab", "in the ", "hehe"])
 @pytest.mark.parametrize("kind", ["unigram", "unigram-whole"])
 def test_text_that_repeats_itself_is_cut_as_a_whole(kind: str, unit: str) -> None:
-    """Which of two ways to cut a run is better depends on its length, odd or even, to its end."""
+    """The better of two ways to cut a run depends on whether its whole length is odd or even."""
     rng = random.Random(0)
     for _ in range(3):
         data = (unit * rng.randrange(300, 1500)).encode()[rng.randrange(4) :]
@@ -274,7 +274,7 @@ def test_starts_are_the_bytes_of_the_tokens(kind: str) -> None:
             or kind in ("bytes-nfc", "quick-qwen", "unigram", "unigram-whole")
             or not text.strip()
         ):
-            continue  # a part of a character, or changed by a normalizer
+            continue  # part of a character, or normalized
         source = data[start:end].decode()
         wrong += source.strip() != text.strip()
     assert wrong == 0
@@ -352,8 +352,8 @@ def test_one_line_without_words_stays_cheap(kind: str, unit: str) -> None:
     while chunk := tokens.read(4096):
         read += len(chunk)
         most = max(most, tokens._waiting_chars)
-    # How a unigram model cuts a run of one letter depends on its very end, which is not waited for
-    # beyond all measure.
+    # A unigram model's cuts of a run of one letter depend on the end of the run. The stream waits
+    # for the end only up to a limit.
     off = 0.001 if (kind, unit) == ("unigram", "a") else 0
     assert read == pytest.approx(len(one_shot(kind, text)), rel=off, abs=0)
     assert most <= 6 * 64 * 1024
@@ -396,7 +396,7 @@ def test_a_slow_pipe_gets_its_tokens_early() -> None:
     with os.fdopen(reading, "rb") as pipe:
         os.write(writing, b"a few words " * 400)
         tokens = TokenStream(make("pocket"), open_sources(["-"], stdin=pipe))
-        assert len(tokens.read(256)) == 256  # the writer is still there
+        assert len(tokens.read(256)) == 256  # the pipe is still open
         os.close(writing)
 
 
