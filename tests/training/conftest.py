@@ -1,4 +1,4 @@
-"""Fixtures of the training's tests."""
+"""Fixtures for the tests of training."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _not_compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler takes longer than all of these tests; `pytest -m long` has one that compiles."""
+    """Disable torch.compile, which takes longer than these tests. `pytest -m long` has it."""
     if request.node.get_closest_marker("long"):
         return
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # for processes of their own
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # for subprocesses

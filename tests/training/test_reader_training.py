@@ -1,4 +1,4 @@
-"""Rows of the reading model: one document, several questions, as if each were asked alone."""
+"""Rows for training `reader`: one document and several questions, each as if asked alone."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_run_starts_from_a_packed_adapter(tmp_path: Path) -> None:
 
 
 class _Passages:
-    """A corpus with nothing but one passage."""
+    """A corpus with only one passage."""
 
     def __init__(self, passage: HumanContext) -> None:
         self.passages = [passage]
@@ -123,7 +123,7 @@ def test_a_row_of_whole_passages_asks_as_many_refusals_as_answers_at_most(tmp_pa
 
 
 class _Book(_Passages):
-    """One passage, and prose around it."""
+    """A corpus with one passage and prose."""
 
     def __init__(self, passage: HumanContext) -> None:
         super().__init__(passage)
@@ -134,7 +134,7 @@ class _Book(_Passages):
 
 
 def test_a_row_of_excerpts_holds_every_answer_that_is_not_refused(tmp_path: Path) -> None:
-    """Keys with similar names stand side by side, and most of a long passage is cut off."""
+    """Keys with similar names are adjacent, and most of a long passage is cut."""
     from kvstream.model.gguf import converted
     from kvstream.tokenization.loading import load_tokenizer
 
@@ -160,7 +160,7 @@ QUESTIONS = ("Who hid the letter?", "  When did they leave? ", "Was it 1,024 or 
 
 
 def test_the_prompt_is_the_one_that_the_reader_was_trained_with(tmp_path: Path) -> None:
-    """The program builds the same ids around a document as the rows of the training."""
+    """The program builds the same ids around a document as the training rows."""
     from kvstream.model.gguf import converted
     from kvstream.tokenization.loading import load_tokenizer
 

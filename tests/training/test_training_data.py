@@ -1,4 +1,4 @@
-"""What pocket is trained on: facts hold their answers, rows are well formed, splits are stable."""
+"""Training data of pocket: facts contain their answers, rows are valid, splits are stable."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ PROSE = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A data folder with invented texts, in the layout that Corpus reads."""
+    """A data folder with synthetic texts, in the layout that Corpus reads."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "books").mkdir()
     (folder / "qa").mkdir()
@@ -181,7 +181,7 @@ def test_documents_kept_as_asked_are_like_the_question(data):
 
 def test_thinned_prose_is_the_sparser_the_older_and_its_dense_end_is_the_target(data):
     maker = RowMaker(Corpus(data), seed=1, mixture=Mixture(thinned=1.0))
-    numbered = list(range(20_000))  # ids that say where they stood
+    numbered = list(range(20_000))  # each id is its position
     maker.encode = lambda text: numbered
     seen = set()
     for _ in range(40):
@@ -221,7 +221,7 @@ def test_shards_are_made_ahead_and_no_further(data, tmp_path):
 
 
 def test_one_command_goes_from_data_to_weights(data, tmp_path):
-    """Through a process of its own: the makers of the rows are processes that it starts."""
+    """The command runs in a separate process, which starts the processes that make rows."""
     lengths = ["--lengths", "128:1", "--late-lengths", "128:1", "--step-tokens", "256"]
     small = ["--layers", "2", "--width", "256", "--heads", "4", "--inner", "64", "--tokens", "512"]
     command = [sys.executable, "-m", "kvstream.training", "pocket", "--data", str(data)]
@@ -253,7 +253,7 @@ def test_keys_of_a_ring_differ_in_name_and_are_asked_by_it():
 
 
 def test_a_question_whose_sentence_was_taken_away_is_refused(data):
-    """Never one whose answer still stands in what is left, and the others keep their answers."""
+    """A question with its answer in the rest of the text is not refused and keeps its answer."""
     maker = RowMaker(Corpus(data), seed=3)
     text = PROSE * 2 + "The mill of Harl burned in May. Its owner, Dame Ulla, left for Brask. "
     asked = [

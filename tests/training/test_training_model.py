@@ -1,4 +1,4 @@
-"""Initial weights, attention, optimizer and loop of the training."""
+"""Training: initial weights, attention, optimizer and loop."""
 
 import json
 
@@ -65,13 +65,13 @@ def test_positions_prefer_answers_up_to_their_share():
 
 @pytest.fixture
 def shards(tmp_path):
-    """Shards of a task that can be learned at once: one token again and again."""
+    """Shards of a task that is learned quickly: one repeated token."""
     folder = tmp_path / "shards"
     folder.mkdir()
     ids = np.full((64, 64), 17, dtype=np.uint16)
     codes = np.full((64, 64), ANSWER, dtype=np.uint8)
     codes[:, 0] = PAD
-    for number in range(8):  # each reader takes one away
+    for number in range(8):  # each reader removes one
         np.savez(folder / f"00064-{number}.npz", ids=ids, codes=codes)
     return folder
 
@@ -112,7 +112,7 @@ def test_a_run_that_was_stopped_keeps_its_clock_and_its_rate(shards, tmp_path, m
     again = loop.Training(recipe, shards, out, out / "state.pt", None)
     assert again.tokens == 200_000
     assert again.minutes >= run.earlier_minutes
-    assert again.rate(0.5) == run.rate(0.5) == recipe.rate  # past its rise, and before its fall
+    assert again.rate(0.5) == run.rate(0.5) == recipe.rate  # on the plateau
 
 
 @pytest.mark.long
