@@ -286,7 +286,7 @@ def recall(
                 f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
                 "files that made it."
             )
-        prompt = build_prompt(tokenizer, kind.questions, wording=wording, **asked)
+        prompt = build_prompt(tokenizer, wording=wording, **asked)
         sizes = BudgetSplit(**state["sizes"])
         catalysts = tuple(tuple(c) for c in state["catalysts"])
         _check_sizes(sizes, state, method, model)

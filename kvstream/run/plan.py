@@ -58,9 +58,8 @@ class RunPlan:
         task: Task = "summarize" if request.command == "summarize" else "ask"
         wording = wording_of(head, tokenizer, system=request.system, task=task) if head else None
         prompt = build_prompt(
-            tokenizer, questions, system=request.system, task=task, layout=request.layout,
-            wording=wording,
-        )  # fmt: skip
+            tokenizer, system=request.system, task=task, layout=request.layout, wording=wording
+        )
         catalysts = tuple(
             tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
             for text in method.catalyst(questions)

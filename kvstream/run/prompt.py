@@ -109,7 +109,6 @@ class _Parts:
 
 def build_prompt(
     tokenizer: Tokenizer,
-    questions: Sequence[str] = (),
     *,
     system: str | None = None,
     task: Task = "ask",
@@ -118,7 +117,6 @@ def build_prompt(
 ) -> Prompt:
     """Build the prompt for a model: from its chat template, or as a plain text to complete.
 
-    ``questions`` has no effect: the prompt does not depend on it, and ``tail`` takes any question.
     ``system`` goes into the system turn, or before the user's text if the template has none.  A
     ``layout`` replaces the instruction and the words around a question. ``wording`` is for chat
     models; the default is CURRENT.

@@ -20,7 +20,7 @@ RATIO = 2.0
 """Rate of the AdamW part over that of the Muon part."""
 
 
-def orthogonalise(update: Tensor) -> Tensor:
+def orthogonalize(update: Tensor) -> Tensor:
     """Return roughly the nearest semi-orthogonal matrices of a stack [n, rows, columns].
 
     Compute in bfloat16, which is precise enough, unless a CPU is slower with it than with float32.
@@ -98,7 +98,7 @@ class MuonAdam:
             for name in names:
                 self.momentum[name].lerp_(gradients[name], 0.05)
                 nesterov.append(gradients[name].lerp(self.momentum[name], 0.95))
-            turned = orthogonalise(torch.stack(nesterov))
+            turned = orthogonalize(torch.stack(nesterov))
             size = rate * 0.2 * max(shape) ** 0.5
             for name, update, weight in zip(names, turned, weights, strict=True):
                 self.masters[name].mul_(1 - rate * DECAY).sub_(update, alpha=size)

@@ -85,7 +85,7 @@ def shown(tokenizer: Any, ids: list[int]) -> str:
 
 def test_pocket_gets_what_it_was_trained_on() -> None:
     tokenizer = load_tokenizer("pocket")
-    prompt = build_prompt(tokenizer, ["Who?"])
+    prompt = build_prompt(tokenizer)
     assert prompt.head == [tokenizer.bos_id]
     assert prompt.tail(" Who? ") == tokenizer.encode("\nQuestion: Who?\nAnswer:")
     assert prompt.stop_ids == tokenizer.eos_ids
@@ -96,7 +96,7 @@ def test_pocket_gets_what_it_was_trained_on() -> None:
 
 def test_chat_template_is_cut_at_the_document() -> None:
     tokenizer = tokenizer_with(CHATML)
-    prompt = build_prompt(tokenizer, ["Who came?"], system="Be brief.")
+    prompt = build_prompt(tokenizer, system="Be brief.")
     head, tail = shown(tokenizer, prompt.head), shown(tokenizer, prompt.tail("Who came?"))
     assert head.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<document>")
     assert tail.startswith("\n</document>\n\nQuestion: Who came?\nAnswer briefly from the document")
@@ -130,7 +130,7 @@ def test_where_answers_are_short_a_brief_question_is_the_usual_one() -> None:
 
 def test_memory_files_of_0_1_have_their_prompt() -> None:
     tokenizer = tokenizer_with(CHATML)
-    prompt = build_prompt(tokenizer, ["Who came?"], wording=OF_0_1)
+    prompt = build_prompt(tokenizer, wording=OF_0_1)
     assert shown(tokenizer, prompt.head).endswith(
         "Here is a text. A question about it follows.\n\n"
     )
@@ -176,7 +176,7 @@ def test_where_messages_have_channels_the_answer_is_in_that_of_answers() -> None
 @pytest.mark.parametrize("template", [None, "constant", "{{ messages[0].content * 2 }}"])
 def test_without_a_usable_template_the_text_is_completed(template: str | None) -> None:
     tokenizer = tokenizer_with(template, bos=True)
-    prompt = build_prompt(tokenizer, ["Who?"])
+    prompt = build_prompt(tokenizer)
     assert shown(tokenizer, prompt.head) == "<s>"
     assert shown(tokenizer, prompt.tail("Who?")) == "\nQuestion: Who?\nAnswer:"
     assert prompt.style == "completion"

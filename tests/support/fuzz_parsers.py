@@ -258,8 +258,8 @@ def questions(rng: random.Random, _: Path) -> None:
     tokenizer = pocket()
     special = {i for s in tokenizer.special_strings for i in tokenizer.encode_template(s)}
     hostile = "".join(rng.choices([*tokenizer.special_strings, some_text(rng, 30)], k=4))
-    prompt = build_prompt(tokenizer, [hostile], system=rng.choice([None, hostile]))
-    plain = build_prompt(tokenizer, ["Who?"], system="Hello." if prompt.head else None)
+    prompt = build_prompt(tokenizer, system=rng.choice([None, hostile]))
+    plain = build_prompt(tokenizer, system="Hello." if prompt.head else None)
     count = sum(i in special for i in prompt.tail(hostile))
     assert count == sum(i in special for i in plain.tail("Who?"))
     assert not special & set(tokenizer.encode(hostile))

@@ -160,9 +160,7 @@ class Attack:
         self._check(response, body)
 
     def _path(self) -> None:
-        method = self.chance.choice(
-            ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "X")
-        )
+        method = self.chance.choice(METHODS)
         path = self.chance.choice(PATHS)
         self._check(self.http.request(method, path), f"{method} {path}".encode())
 

@@ -89,7 +89,6 @@ class SlowModel:
         config = self.model.config.get_text_config()
         self.prompt = prompt
         self.question = 0
-        self.window = getattr(config, "sliding_window", None)
         self.kinds = list(
             getattr(config, "layer_types", None)
             or [

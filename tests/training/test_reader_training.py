@@ -183,7 +183,7 @@ def test_the_prompt_of_smollm2_is_the_one_of_the_training(monkeypatch: pytest.Mo
 def _compare(tokenizer: Tokenizer) -> None:
     rows = ReaderRows(Corpus.__new__(Corpus), 0, tokenizer)
     head, tail = rows.wordings[0]
-    prompt = build_prompt(tokenizer, QUESTIONS)
+    prompt = build_prompt(tokenizer)
     assert prompt.head == head
     assert rows.stop in prompt.stop_ids
     for question in QUESTIONS:

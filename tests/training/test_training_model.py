@@ -13,7 +13,7 @@ from kvstream.training.__main__ import main
 from kvstream.training.average import average
 from kvstream.training.grow import idle_heads, make_copying
 from kvstream.training.initial import initial_model, pocket_config
-from kvstream.training.optim import MuonAdam, orthogonalise
+from kvstream.training.optim import MuonAdam, orthogonalize
 from kvstream.training.rows import ANSWER, PAD, TEXT
 
 
@@ -44,9 +44,9 @@ def test_causal_attention_equals_the_plain_one(length):
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 48), (2, 48, 16)])
-def test_orthogonalised_updates_have_singular_values_near_one(shape):
+def test_orthogonalized_updates_have_singular_values_near_one(shape):
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
     assert values.min() > 0.5
     assert values.max() < 1.4
 

@@ -44,12 +44,11 @@ class Worker:
 
     def ask(self, ids, question, tokens, stop, kept, presses, head):
         """Return each press's answer, and the entries that it holds in a head (mean over heads)."""
-        torch, model, answers, held = self.torch, self.model, {}, {}
-        with torch.inference_mode():
+        answers, held = {}, {}
+        with self.torch.inference_mode():
             for name, choice in self.chosen(ids, kept, presses, head).items():
                 held[name] = choice.held(len(ids))
                 answers[name] = self.answer(choice, len(ids), question, tokens, stop)
-        del model
         return {"answers": answers, "held": held}
 
     def chosen(self, ids, kept, presses, head):

@@ -523,7 +523,7 @@ if __name__ == "__main__":
     one.set_defaults(act=collect)
     two = commands.add_parser("fit")
     two.add_argument("files", nargs="+")
-    two.add_argument("--choose", type=int, help="choose so many signals, instead of SHIPPED")
+    two.add_argument("--choose", type=int, help="number of signals to choose, instead of SIGNALS")
     two.add_argument("--folds", type=int, help="fit on all documents, measure on parts left out")
     two.add_argument("--warned", type=float, default=0.15)
     two.add_argument("--write")
