@@ -195,6 +195,12 @@ _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
 _LONGEST_KEY = 48
 """Number of characters within which the first key of logfmt must end."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
+
+
+def uncolored(line: str) -> str:
+    """A line without the colors that programs write for a terminal."""
+    return _COLOR.sub("", line) if "\x1b" in line else line
 
 
 class LineParser:
@@ -216,7 +222,9 @@ class LineParser:
         """Whether the times have a year."""
 
     def parse(self, line: str) -> tuple[float | None, str]:
-        """Return the time of a line (None if it has none), and the line without it."""
+        """Return the time of a line without colors (None if it has none), and the line without it.
+
+        """
         if line[:1] == "{":
             found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
@@ -495,7 +503,7 @@ def looks_like_log(lines: Iterable[str]) -> bool:
     parser = LineParser()
     stamped = own = rows = 0
     widths: set[int] = set()
-    for line in lines:
+    for line in map(uncolored, lines):
         if not line.strip():
             continue
         time, rest = parser.parse(line)

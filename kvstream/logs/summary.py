@@ -27,6 +27,7 @@ from kvstream.logs.lines import (
     is_trace,
     level_of,
     message_of,
+    uncolored,
 )
 from kvstream.logs.swings import Swings
 from kvstream.logs.templates import (
@@ -567,7 +568,9 @@ class LogSummary:
     def _line(self, line: str) -> None:
         self.lines += 1
         number = self.lines
+        line = uncolored(line)
         time, rest = self._parser.parse(line)
+        rest = uncolored(rest)  # JSON may hold colored text
         if time is None:
             if not line or line.isspace():
                 self.blank += 1

@@ -28,6 +28,7 @@ from kvstream.logs.lines import (
     level_of,
     looks_like_log,
     message_of,
+    uncolored,
 )
 from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
@@ -84,6 +85,7 @@ class Thinner:
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
         self._seen += 1
+        line = uncolored(line)
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
             self._note(found, source, number, line)

@@ -303,6 +303,11 @@ def test_a_log_of_json_lines_and_one_with_traces_are_logs() -> None:
     assert looks_like_log(["2024-05-01 12:00:00 ERROR x", *trace] * 5)
 
 
+def test_a_log_with_colors_is_a_log() -> None:
+    line = "\x1b[2m2024-05-01T12:00:0{}Z\x1b[0m \x1b[1;31mERROR\x1b[0m db: pool is full"
+    assert looks_like_log([line.format(i) for i in range(5)])
+
+
 def test_shared_logs_are_logs_and_books_are_not(data: Path) -> None:
     def head(path: Path) -> list[str]:
         with gzip.open(path, "rt", errors="replace") as file:

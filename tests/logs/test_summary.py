@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import re
 import time
@@ -243,6 +244,18 @@ def test_a_stack_trace_stays_with_its_line() -> None:
     assert finding.trace == trace
     assert log.continued == 3
     assert balanced(log)
+
+
+def test_colors_are_no_part_of_a_log() -> None:
+    red = "\x1b[2m{}\x1b[0m \x1b[31mERROR\x1b[0m db: pool is full"
+    lines = [red.format(at(0, "").strip()), "\x1b[31mCaused by:\x1b[39m a.B: gone"]
+    inner = {"time": "2024-05-01T00:00:01Z", "log": "\x1b[31mERROR\x1b[0m db: pool is full\n"}
+    log = read([*lines, json.dumps(inner)])
+    (finding,) = report(log).findings
+    assert (finding.count, finding.level, finding.text) == (2, "error", "pool is full")
+    assert finding.example == at(0, "ERROR db: pool is full")
+    assert finding.trace == ["Caused by: a.B: gone"]
+    assert finding.first_time == 1_714_521_600
 
 
 def test_frequent_values_are_named() -> None:

@@ -29,6 +29,7 @@ from kvstream.api.logs import (
     page,
     page_of_screen,
     record,
+    uncolored,
 )
 from kvstream.cli.options.option import first_typed, option, typed
 from kvstream.cli.options.reading import ASKED, OF_MEMORY, ReadingOptions
@@ -336,7 +337,8 @@ def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
     """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
         lines = _head(open_sources([name], text=text)).splitlines()
-        return next((time for line in lines if (time := parser.parse(line)[0]) is not None), None)
+        times = (parser.parse(uncolored(line))[0] for line in lines)
+        return next((time for time in times if time is not None), None)
     return None
 
 
