@@ -21,7 +21,12 @@ SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 _MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
-_ZONE = r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
+# The name of a zone is no part of the message, and the clock stays that of the log.
+_ZONE_NAMES = "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|JST|[ECMP][SD]T"
+_ZONE = (
+    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
+    rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
+)
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
 _EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(_MONTHS)

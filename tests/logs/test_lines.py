@@ -395,6 +395,11 @@ def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
         ("2024-05-01 12:00:00 +9999 items left", " +9999 items left"),
         ("2024-05-01 12:00:00Z hello", " hello"),
         ("2024-05-01 14:00:00 +0200 hello", " hello"),
+        ("2024-05-01 12:00:00 UTC [7] LOG:  hello", " [7] LOG:  hello"),
+        ("2024-05-01 12:00:00 +0000 UTC hello", " hello"),
+        ("2024-05-01 12:00:00 CEST hello", " hello"),
+        ("2024-05-01 12:00:00 UTC: hello", " UTC: hello"),
+        ("2024-05-01 12:00:00 LOG hello", " LOG hello"),
     ],
 )
 def test_what_follows_a_time_is_a_zone_only_if_it_can_be_one(line: str, rest: str) -> None:
