@@ -17,7 +17,7 @@ from kvstream.logs.bursts import (
     telling_burst,
 )
 from kvstream.logs.clock import Clock
-from kvstream.logs.lines import SEVERE, message_of
+from kvstream.logs.lines import SEVERE, is_trace, message_of
 from kvstream.logs.silences import gap_of, silence_of
 from kvstream.logs.summary import RUSH, LogSummary, Shape
 from kvstream.logs.templates import shown
@@ -126,8 +126,11 @@ class Unusual:
         if rare:
             self._tell_cause(shape, remarks)
         section = self._section(shape, remarks)
-        if shape.trace:
+        if any(map(is_trace, shape.trace)):
             several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
+            remarks.notes.append(several.format(shape.continued))
+        elif shape.trace:
+            several = "{:,} continuation lines" if shape.continued > 1 else "{:,} continuation line"
             remarks.notes.append(several.format(shape.continued))
         since = self.news and shape.reported > 0
         first_time = shape.since_time if since else shape.first_time

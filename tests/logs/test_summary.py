@@ -246,6 +246,17 @@ def test_a_stack_trace_stays_with_its_line() -> None:
     assert balanced(log)
 
 
+def test_lines_that_continue_another_are_a_stack_trace_only_if_they_look_like_one() -> None:
+    first = at(0, "ERROR db: failed: UPDATE orders")
+    for more, told in (
+        (["\tWHERE id = 7"], "1 continuation line"),
+        (["\tSET x = 1", "\tWHERE id = 7"], "2 continuation lines"),
+        (["java.io.IOException: gone", "\tat a.B.c(B.java:7)"], "stack trace of 2 lines"),
+    ):
+        (finding,) = report(read([first, *more])).findings
+        assert finding.notes == [told]
+
+
 def test_colors_are_no_part_of_a_log() -> None:
     red = "\x1b[2m{}\x1b[0m \x1b[31mERROR\x1b[0m db: pool is full"
     lines = [red.format(at(0, "").strip()), "\x1b[31mCaused by:\x1b[39m a.B: gone"]
