@@ -184,6 +184,7 @@ _JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAG
 _JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
 _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
               "SYSLOG_IDENTIFIER")  # fmt: skip
+_JSON_CAUSE = ("err", "error", "error.message")
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys whose numbers are the levels of syslog."""
@@ -374,6 +375,9 @@ class LineParser:
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
             text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
+        else:
+            cause = _cause(next((low[k] for k in _JSON_CAUSE if low.get(k)), None))
+            text = f"{text}: {cause}" if cause and cause not in text else text
         trace = next(
             (low[k] for k in ("exception", "stack", "stack_trace", "exc_info") if low.get(k)), ""
         )
@@ -405,6 +409,13 @@ def _written(value: Any) -> str:
     if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
         return bytes(value).decode("utf-8", "replace")
     return str(value)
+
+
+def _cause(value: Any) -> str:
+    """What went wrong, where a field of a record says so: a text, or an object with a message."""
+    if isinstance(value, dict):
+        value = value.get("message") or value.get("msg")
+    return value if isinstance(value, str) else ""
 
 
 def _year_of(digits: str | None) -> int | None:

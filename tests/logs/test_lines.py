@@ -173,6 +173,11 @@ def test_pairs_in_pairs_are_refused_at_once(line: str) -> None:
     assert time.process_time() - begin < 1
 
 
+def test_logfmt_shows_what_went_wrong() -> None:
+    line = 'time=2024-05-01T12:00:00Z level=error msg="target down" err="no route to host"'
+    assert LineParser().parse(line) == (NOON, "ERROR target down: no route to host")
+
+
 def test_logfmt_has_empty_and_quoted_values() -> None:
     line = 'time=2024-05-01T12:00:00Z level=warn empty= said="a \\"b\\" = c" msg="hello there"'
     seconds, rest = LineParser().parse(line)
@@ -229,6 +234,12 @@ def test_a_message_of_bytes_and_what_is_null_in_a_record() -> None:
         ({"msg": [True]}, " [True]"),
         ({"msg": 0, "level": "info"}, "INFO 0"),
         ({"level": "warn", "a": 1}, "WARN a=1"),
+        ({"level": "error", "msg": "x", "err": "no route"}, "ERROR x: no route"),
+        ({"level": "error", "msg": "x", "err": {"type": "A", "message": "gone"}}, "ERROR x: gone"),
+        ({"msg": "x", "err": None, "error": "no route"}, " x: no route"),
+        ({"msg": "x: no route", "error": "no route"}, " x: no route"),
+        ({"msg": "x", "error": False, "err": {}}, " x"),
+        ({"level": "warn", "err": "no route"}, "WARN err=no route"),
     ],
 )
 def test_values_of_a_record_are_written_as_text(record: dict[str, object], rest: str) -> None:
