@@ -21,6 +21,7 @@ class Clock:
             self.years = log.dated and time.gmtime(_sane(first))[0] != time.gmtime(_sane(last))[0]
 
     def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
+        full = full and self.log.has_days
         year = self.log.dated and (full or self.years)
         form = ("%Y-" if year else "") + "%m-%d " if self.days or full else ""
         return self._as(f"{form}%H:%M:%S", moment, line)

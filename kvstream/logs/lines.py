@@ -100,7 +100,7 @@ _STAMPS = [
 ]
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
-_ACCESS, _EPOCH, _KERNEL, _LOOSE = (_PATTERNS[place] for place in (1, 9, 10, -1))
+_ACCESS, _EPOCH, _KERNEL, _HOUR, _LOOSE = (_PATTERNS[place] for place in (1, 9, 10, 11, -1))
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
 SETTLED = 4
@@ -226,11 +226,11 @@ class LineParser:
         self._month = 0
         self.dated = True
         """Whether the times have a year."""
+        self.has_days = False
+        """Whether a time has a day, and not only an hour or the seconds since a start."""
 
     def parse(self, line: str) -> tuple[float | None, str]:
-        """Return the time of a line without colors (None if it has none), and the line without it.
-
-        """
+        """Return the time of a line without colors, or None, and the line without the time."""
         if line[:1] == "{":
             found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
@@ -308,6 +308,7 @@ class LineParser:
 
     def _convert(self, match: re.Match[str]) -> float:
         parts = match.groupdict()
+        self.has_days = self.has_days or (match.re is not _KERNEL and match.re is not _HOUR)
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
         year = _year_of(parts.get("y"))
@@ -339,9 +340,11 @@ class LineParser:
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, int | float):
+            self.has_days = True
             return _seconds_of(value)
         text = str(value)
         if text.replace(".", "", 1).isdecimal():
+            self.has_days = True
             return _seconds_of(float(text))
         return LineParser.parse(self, text)[0] if text[:1] != "{" else None
 

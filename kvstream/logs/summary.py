@@ -509,6 +509,11 @@ class LogSummary:
         return self._parser.dated
 
     @property
+    def has_days(self) -> bool:
+        """Whether a time names a day."""
+        return self._parser.has_days
+
+    @property
     def levels(self) -> Counter[str]:
         """Number of lines by level."""
         lines = Counter(self.left_levels)

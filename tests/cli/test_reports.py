@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.api.logs import LogSummary, record
+from kvstream.api.logs import LogSummary, page, record
 from kvstream.cli.shared import log_pages
 
 pytest.importorskip("jinja2", reason="needs the extra report")
@@ -54,6 +54,22 @@ def test_a_log_is_drawn_over_time() -> None:
     assert bars[0][0] == 0.0
     assert bars[-1][1] == 1.0
     assert min(height for _, _, height in bars[1:-1]) > 0.8  # even, like the lines
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ("Nov 20 02:00:00 host", "Nov 20 02:00:09 host", "11-20 02:00:0"),
+        ("02:00:00", "02:00:09", "02:00:0"),
+        ("[  120.500000]", "[  129.500000]", "00:02:0"),
+        ("2026-11-20 02:00:00", "2026-11-20 02:00:09", "2026-11-20 02:00:0"),
+    ],
+)
+def test_times_of_a_log_have_only_the_parts_that_it_names(first, last, told) -> None:
+    log = summary(f"{first} app: begins\n{last} app: ends\n" * 3)
+    (table,) = log_pages._tables(log, record(log, 16))
+    assert {row[2] for row in table.rows} == {f"{told}0", f"{told}9"}
+    assert page(log).split("\n")[0].split(", ")[1].startswith(f"{told}0 to {told}9;")
 
 
 def test_bars_are_the_counts_of_the_lines() -> None:

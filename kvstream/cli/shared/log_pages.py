@@ -7,10 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from kvstream.api.logs import LogSummary, record
+from kvstream.api.logs import Clock, LogSummary, record
 from kvstream.cli.shared.reports import command_line
 from kvstream.reporters.format import number
 from kvstream.reporters.html.page import Bar, Page, Table, Timeline, TimelineRow
@@ -36,20 +35,10 @@ def log_page(log: LogSummary, rows: int) -> str:
                 *((level.capitalize(), count, "lines") for level, count in levels),
             ],
             timelines=_timelines(log, told),
-            tables=_tables(told),
+            tables=_tables(log, told),
             settings=[("rows", str(rows))],
         )
     )
-
-
-def _clock(seconds: float | None) -> str:
-    """Format a time of the log, which has no time zone or UTC."""
-    if seconds is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # a year outside the calendar
-        return ""
 
 
 BARS = 120
@@ -88,10 +77,10 @@ class _Axis:
         edge = [self.share((first + i * each) * self.width) for i in range(max(sums) + 2)]
         return [(edge[i], edge[i + 1], count / most) for i, count in sorted(sums.items())]
 
-    @property
-    def ends(self) -> tuple[str, str]:
+    def ends(self, when: Clock) -> tuple[str, str]:
+        """Where it begins and ends, in words."""
         if self.by_time:
-            return _clock(self.low), _clock(self.high)
+            return when(self.low, 1, full=True), when(self.high, when.log.lines, full=True)
         return "line 1", f"line {self.high:,.0f}"
 
 
@@ -120,16 +109,24 @@ def _timelines(log: LogSummary, told: dict[str, Any]) -> list[Timeline]:
             continue
         words = f"{finding['count']:,} {finding['level'] or ''}".strip()
         found.setdefault(finding["section"], []).append((finding["template"], words, bars))
-    return [Timeline(title.capitalize(), axis.ends, rows) for title, rows in found.items()]
+    ends = axis.ends(Clock(log))
+    return [Timeline(title.capitalize(), ends, rows) for title, rows in found.items()]
 
 
-def _tables(told: dict[str, Any]) -> list[Table]:
+def _tables(log: LogSummary, told: dict[str, Any]) -> list[Table]:
+    when = Clock(log)
+
+    def written(place: dict[str, Any]) -> str:
+        """The time of a line, if it has one."""
+        moment = place["time"]
+        return "" if moment is None else when(moment, place["line"], full=True)
+
     rows = [
         [
             f"{finding['count']:,}",
             finding["level"] or "",
-            _clock(finding["first"]["time"]),
-            _clock(finding["last"]["time"]),
+            written(finding["first"]),
+            written(finding["last"]),
             f"{finding['first']['source'] or ''}:{finding['first']['line']}".lstrip(":"),
             finding["example"] or finding["template"],
             "; ".join(finding["notes"]),
