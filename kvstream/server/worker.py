@@ -22,6 +22,8 @@ from kvstream.server.fair import FairQueue
 from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
+LONGEST_NAME = 80
+"""Characters of the name of a model in a line of the log."""
 
 
 class Worker:
@@ -66,7 +68,7 @@ class Worker:
         with self._changed:
             job.canceled, job.count = True, count
             if self._waiting.remove(job):
-                self.counts[count] += 1
+                self._count(job, count)
             self._changed.notify()
 
     def drain(self) -> None:
@@ -212,11 +214,20 @@ class Worker:
                 self.bound.keep(job.entry, job.unchanged)
             job.ready = job.unchanged = None
             if count is not None:
-                self.counts[count] += 1
+                self._count(job, count)
+
+    def _count(self, job: Job, count: Outcome, code: str = "") -> None:
+        """Count a request that ends; a line of the log, without its text, if it has no answer."""
+        self.counts[count] += 1
+        if count != "done":
+            what = "failed" if count == "failed" else "the client left"
+            name = repr(job.request.model[:LONGEST_NAME])[1:-1]  # the client chose it
+            seconds = time.monotonic() - job.arrived
+            log.info("%s: %s after %.2f s%s", name, what, seconds, f" ({code})" if code else "")
 
     def _fail(self, job: Job, error: ApiError) -> None:
         with self._changed:
-            self.counts["failed"] += 1
+            self._count(job, "failed", error.code)
         # The frames of the traceback hold the memory, which a slow client may keep alive.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerToken, Notice
 from kvstream.server.bound import Bound
+from kvstream.server.errors import ApiError
 from kvstream.server.job import Answering, Job, Reply
 from kvstream.server.schema import ChatRequest
 from kvstream.server.worker import Worker
@@ -169,6 +171,25 @@ def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
     place.worker.cancel(at_work.job, "failed")
     assert place.answers()
     assert place.counts == (1, 2, 1)
+
+
+def test_the_log_has_a_line_for_each_request_without_an_answer(place, caplog) -> None:
+    def refused() -> Events:
+        yield from ()
+        raise ApiError(404, "There is no such model.", code="model_not_found")
+
+    with caplog.at_level(logging.INFO, "kvstream.server"):
+        failed = place.ask(refused)
+        assert failed.came.wait(10)
+        gone = place.ask(endless)
+        assert gone.came.wait(10)
+        gone.job.request.model = "m\nListening" * 20
+        place.worker.cancel(gone.job)
+        assert place.answers()
+    first, second = caplog.messages
+    assert re.fullmatch(r"m: failed after \d+\.\d\d s \(model_not_found\)", first)
+    assert re.fullmatch(r"m\\nListening.*: the client left after \d+\.\d\d s", second)
+    assert len(second) < 200
 
 
 # Retrying an answer.
