@@ -92,6 +92,17 @@ _STAMPS = [
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
     (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
+    # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM: only then the month comes first
+    (
+        rf"(?P<p>(?:[A-Z][a-z]+\t)?\[?)"
+        rf"(?P<stamp>(?P<mo>\d\d?)/(?P<d>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
+        r"(?P<f>)(?P<zone>)\]?",
+    ),
+    # 31.05.2024 14:05:06
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d)\.(?P<mo>\d\d)\.(?P<y>\d{{4}}),? {_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
     # host app 1117838570 message; only if no other pattern matches, as it may be any number
     (
         r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
@@ -165,7 +176,8 @@ _LOGGER = re.compile(
     r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
 )
 _LEVEL_FIRST = re.compile(
-    r"[\s|\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?[\s:|\-]*",
+    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?"
+    r"[\s:|,\-]*",
     re.IGNORECASE,
 )
 _CONTINUED = re.compile(
@@ -316,6 +328,8 @@ class LineParser:
         month = _MONTHS.get(named) or int(named)
         day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
+        if half := parts.get("half"):
+            hour = hour % 12 + 12 * (half == "PM")
         days = calendar.monthrange(year or _LEAP_YEAR, month)[1]
         if not (1 <= day <= days and hour < 24 and minute < 60 and second < 62):
             raise ValueError(parts["stamp"])
@@ -517,7 +531,8 @@ def looks_like_log(lines: Iterable[str]) -> bool:
     """Return whether the first lines of a text (some hundred) are those of a log.
 
     At least half of the lines that do not continue another must begin with a time or a level, and
-    these must not be the rows of a table.
+    these must not be the rows of a table. A row with a level is a line of a log (CBS.log of
+    Windows).
     """
     parser = LineParser()
     stamped = own = rows = 0
@@ -532,7 +547,7 @@ def looks_like_log(lines: Iterable[str]) -> bool:
         if time is not None or _begins_with_level(line):
             stamped += 1
             separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
-            if separator is not None:
+            if separator is not None and level_of(rest) in ("", "suspect"):
                 rows += 1
                 widths.add(rest.count(separator))
     if stamped < 2 or stamped * 2 < own:

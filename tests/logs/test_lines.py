@@ -38,6 +38,10 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ('10.0.0.1 - - [01/May/2024:14:00:00 +0200] "GET / HTTP/1.1" 200 5', NOON),
         ("24/05/01 12:00:00 INFO a.B: hello", NOON),
         ("240501 120000 148 INFO a.B: hello", NOON),
+        ("5/1/2024 12:00:00 PM hello", NOON),
+        ("05/01/2024 12:00:00 AM hello", NOON - 43_200),
+        ("Information\t5/1/2024 1:00:00 PM\tdisk\t7", NOON + 3600),
+        ("01.05.2024 12:00:00,500 hello", NOON + 0.5),
         ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
         (f"{NOON}.5 hello", NOON + 0.5),
         (f"{NOON}500 hello", NOON + 0.5),
@@ -285,6 +289,7 @@ def test_levels(rest: str, level: str) -> None:
 def test_the_name_of_the_component_is_no_part_of_the_message() -> None:
     assert component_of(" sshd[77]: Failed password") == "sshd"
     assert message_of(" INFO [main] org.a.B: Started in 3 s") == "Started in 3 s"
+    assert message_of(", Info                  CBS    Session 3") == "CBS    Session 3"
 
 
 def test_a_status_of_failure_is_a_level() -> None:
@@ -312,6 +317,17 @@ def test_a_log_of_json_lines_and_one_with_traces_are_logs() -> None:
     assert looks_like_log(lines)
     trace = ["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: x"]
     assert looks_like_log(["2024-05-01 12:00:00 ERROR x", *trace] * 5)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-05-01 12:00:0{}, Info                  CBS    Session {}",
+        "Information\t5/1/2024 2:05:0{} PM\tService Control Manager\t7036\tNone\tSession {}",
+    ],
+)
+def test_lines_of_windows_are_a_log(line: str) -> None:
+    assert looks_like_log([line.format(i, i) for i in range(5)])
 
 
 def test_a_log_with_colors_is_a_log() -> None:
