@@ -168,12 +168,15 @@ _HEAD = 100
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+    r"(?:\[ *\d+\.\d{6}\] )?"  # of a kernel: the seconds since its start
 )
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
-# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message
+# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message; and of Kubernetes
+# L     1 file.go:88] message
 _LOGGER = re.compile(
     r"[\s|-]*(?:\d+\s+)?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\s+"
     r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
+    r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
 )
 _LEVEL_FIRST = re.compile(
     r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?"

@@ -289,6 +289,12 @@ def test_levels(rest: str, level: str) -> None:
 def test_the_name_of_the_component_is_no_part_of_the_message() -> None:
     assert component_of(" sshd[77]: Failed password") == "sshd"
     assert message_of(" INFO [main] org.a.B: Started in 3 s") == "Started in 3 s"
+    kernel = " kernel: [ 6200.120000] eth0: link up"
+    assert (component_of(kernel), message_of(kernel)) == ("kernel", "eth0: link up")
+    line = "E0501 12:00:00.123456       1 election.go:330] lease lost"
+    rest = LineParser().parse(line)[1]
+    assert (component_of(rest), message_of(rest)) == ("election.go", "lease lost")
+    assert level_of(rest) == "error"
     assert message_of(", Info                  CBS    Session 3") == "CBS    Session 3"
 
 
