@@ -73,6 +73,19 @@ def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session
         assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
 
 
+def test_a_file_with_the_name_of_a_log_that_looks_like_none_is_told(
+    cli, fake_session, tmp_path
+) -> None:
+    (tmp_path / "odd.log").write_text("The first line.\nThe second line.\n")
+    odd = str(tmp_path / "odd.log")
+    assert f"{odd} does not look like a log" in cli("summarize", odd).stderr
+    for options in (["-q"], ["--as", "prose"], ["--budget", "512"], ["-m", "pocket"]):
+        assert "look like a log" not in cli("summarize", odd, *options).stderr
+    (tmp_path / "text.txt").write_text("The first line.\nThe second line.\n")
+    assert "look like a log" not in cli("summarize", str(tmp_path / "text.txt")).stderr
+    assert "--as log takes the text for one" in cli("summarize", odd, "--width", "90").stderr
+
+
 @pytest.mark.parametrize(
     ("written", "first"),
     [

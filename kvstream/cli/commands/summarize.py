@@ -15,6 +15,7 @@ from kvstream.cli.options.streams import following_options
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.running import read, summarizing
+from kvstream.cli.shared.saying import say
 
 HELPS = {
     "method": ONE_METHOD,
@@ -92,7 +93,12 @@ def command(
             follow=follow,
         )
     if width is not None:
-        raise click.UsageError("--width has an effect only on the page of a log.", ctx)
+        raise click.UsageError(
+            "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
+        )
+    told = logs.unrecognized(ctx, paths) if kind == "auto" and not by_model else None
+    if told and not options.quiet:
+        say(told)
     if each is not None:
         from kvstream.cli.shared.each import read_each
 

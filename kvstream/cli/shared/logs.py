@@ -98,9 +98,7 @@ def is_log(
     """Return whether to summarize the sources as logs."""
     if kind != "auto":
         return kind == "log"
-    if any(typed(ctx, name) for name in _OF_MODEL):
-        return False
-    if typed(ctx, "model") and ctx.params.get("model") == POCKET:
+    if _left_to_the_model(ctx):
         return False
     if follow and all(map(_is_empty, paths)):
         return True  # the content is unknown, and most growing files are logs
@@ -110,6 +108,25 @@ def is_log(
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False  # a named pipe can be read only once
     return looks_like_log(_head(open_sources([first], text=text)).splitlines())
+
+
+def _left_to_the_model(ctx: click.Context) -> bool:
+    """Whether an option says that a model reads the text."""
+    if any(typed(ctx, name) for name in _OF_MODEL):
+        return True
+    return typed(ctx, "model") and ctx.params.get("model") == POCKET
+
+
+def unrecognized(ctx: click.Context, paths: Sequence[str]) -> str | None:
+    """What is said where ``auto`` takes a file with the name of a log for none."""
+    for path in paths:
+        named = ".log" in os.path.basename(path) and os.path.isfile(path) and not _is_empty(path)
+        if named and not _left_to_the_model(ctx):
+            return (
+                f"{path} does not look like a log, so the model reads it; --as log shows its "
+                "templates instead."
+            )
+    return None
 
 
 def _is_empty(path: str) -> bool:
