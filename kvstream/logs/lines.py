@@ -204,6 +204,8 @@ _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys whose numbers are the levels of syslog."""
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
+_PRIORITY = re.compile(r"<(\d{1,3})>(?:\d )?$")
+"""Of syslog: eight times the facility, and the level."""
 _SMALL = ("info", "warning", "error", *_SYSLOG[3:], "error", "error")
 """Levels of the numbers 0 to 9 under other keys."""
 _TENS = ("debug", "debug", "debug", "info", "warning", "error", "fatal")
@@ -317,6 +319,10 @@ class LineParser:
         rest = line[match.end() :]
         if pattern is _ACCESS:
             return seconds, _with_status(before, rest)
+        if (priority := _PRIORITY.match(before)) is not None:
+            level = _SYSLOG[int(priority.group(1)) % 8]
+            # Most programs write all of their lines as info or notice.
+            before = level.upper() if level in SEVERE else ""
         if before and before not in ("[", "- "):
             return seconds, f"{before} {rest}"
         return seconds, rest

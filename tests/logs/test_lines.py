@@ -250,6 +250,23 @@ def test_values_of_a_record_are_written_as_text(record: dict[str, object], rest:
     assert LineParser().parse(json.dumps(record))[1] == rest
 
 
+@pytest.mark.parametrize(
+    ("line", "level", "component"),
+    [
+        ("<11>May  1 12:00:00 host app[7]: no route", "error", "app"),
+        ("<28>May  1 12:00:00 host app[7]: no route", "warning", "app"),
+        ("<131>1 2024-05-01T12:00:00Z host app 7 - - no route", "error", None),
+        ("<14>May  1 12:00:00 host app[7]: no route", "", "app"),
+        ("<14>May  1 12:00:00 host app[7]: connection refused", "suspect", "app"),
+        ("<134>1 2024-05-01T12:00:00Z host app 7 - - no route", "", None),
+    ],
+)
+def test_priorities_of_syslog_are_levels(line: str, level: str, component: str | None) -> None:
+    rest = LineParser().parse(line)[1]
+    assert (level_of(rest), component_of(rest)) == (level, component)
+    assert "<" not in rest
+
+
 def test_levels_of_gelf_are_those_of_syslog() -> None:
     line = json.dumps({"timestamp": NOON, "level": 0, "short_message": "x"})
     assert level_of(LineParser().parse(line)[1]) == "fatal"
