@@ -151,7 +151,8 @@ _FAILURE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
     r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
     r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
-    r"|lost connection|broken pipe|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"
+    r"|lost connection|connection reset|broken pipe|no servers? available|no space left"
+    r"|too many open files|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"
     r"|(?<!not )abnormal(?:ly)?)\b",
     re.IGNORECASE,
 )
