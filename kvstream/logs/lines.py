@@ -219,6 +219,8 @@ _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
 _LONGEST_KEY = 48
 """Number of characters within which the first key of logfmt must end."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
+"""Behind the first text in quotes, which is the request. Other numbers follow."""
 _COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
 
 
@@ -490,7 +492,7 @@ def _number_level(level: int, *, syslog: bool) -> str:
 
 def _with_status(before: str, rest: str) -> str:
     """Return a line of an access log, with a level if its status is a failure."""
-    status = re.search(r'" ([45])\d\d ', rest)
+    status = _STATUS.match(rest)
     level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
     return f"{level}{before}{rest}"
 

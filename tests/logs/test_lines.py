@@ -322,6 +322,9 @@ def test_a_status_of_failure_is_a_level() -> None:
     line = '10.0.0.1 - - [01/May/2024:12:00:00 +0000] "GET / HTTP/1.1" {} 5'
     levels = [level_of(LineParser().parse(line.format(s))[1]) for s in (200, 404, 503)]
     assert levels == ["", "warning", "error"]
+    ingress = line.replace(" 5", ' 5 "-" "curl/8" 441 0.003 [pay] [] 10.0.1.2:80 500 0.003 200 f')
+    levels = [level_of(LineParser().parse(ingress.format(s))[1]) for s in (200, 404, 503)]
+    assert levels == ["", "warning", "error"]
 
 
 @pytest.mark.parametrize(
