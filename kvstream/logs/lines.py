@@ -36,7 +36,7 @@ _STAMPS = [
     (
         rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
         rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS})",
-        rf"{_FRACTION}{_ZONE}",
+        rf"{_FRACTION}{_ZONE}\]?",
     ),
     # [10/Oct/2000:13:55:36 -0700]
     (
@@ -322,6 +322,10 @@ class LineParser:
         rest = line[match.end() :]
         if pattern is _ACCESS:
             return seconds, _with_status(before, rest)
+        if match.group().endswith("]"):
+            before = before.removesuffix("[").rstrip()
+        if rest[:2] == ' "' and " HTTP/" in rest:  # an access log of Envoy
+            rest = _with_status("", rest)
         if (priority := _PRIORITY.match(before)) is not None:
             level = _SYSLOG[int(priority.group(1)) % 8]
             # Most programs write all of their lines as info or notice.

@@ -325,6 +325,9 @@ def test_a_status_of_failure_is_a_level() -> None:
     ingress = line.replace(" 5", ' 5 "-" "curl/8" 441 0.003 [pay] [] 10.0.1.2:80 500 0.003 200 f')
     levels = [level_of(LineParser().parse(ingress.format(s))[1]) for s in (200, 404, 503)]
     assert levels == ["", "warning", "error"]
+    envoy = '[2024-05-01T12:00:00.000Z] "GET / HTTP/1.1" {} UH - "-" 0 441 "curl/8" 503 '
+    levels = [level_of(LineParser().parse(envoy.format(s))[1]) for s in (200, 404, 503)]
+    assert levels == ["", "warning", "error"]
 
 
 @pytest.mark.parametrize(
@@ -456,6 +459,10 @@ def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
         ("2024-05-01 12:00:00 CEST hello", " hello"),
         ("2024-05-01 12:00:00 UTC: hello", " UTC: hello"),
         ("2024-05-01 12:00:00 LOG hello", " LOG hello"),
+        ("[2024-05-01 12:00:00] INFO hello", " INFO hello"),
+        ("[2024-05-01T14:00:00.000+02:00] hello", " hello"),
+        ("app [2024-05-01 12:00:00] hello", "app  hello"),
+        ("app [2024-05-01 12:00:00 7] hello", "app [  7] hello"),
     ],
 )
 def test_what_follows_a_time_is_a_zone_only_if_it_can_be_one(line: str, rest: str) -> None:
