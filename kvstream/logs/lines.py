@@ -201,6 +201,10 @@ _JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level",
 _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
               "SYSLOG_IDENTIFIER")  # fmt: skip
 _JSON_CAUSE = ("err", "error", "error.message")
+_JSON_STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
+                "http.response.status_code")  # fmt: skip
+_FAILED = re.compile(r"[45]\d\d")
+"""Of HTTP."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys whose numbers are the levels of syslog."""
@@ -404,11 +408,16 @@ class LineParser:
         if isinstance(level, int) and not isinstance(level, bool):
             # GELF, the only format with a short_message, also has the numbers of syslog.
             level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
+        status = next((str(low[k]) for k in _JSON_STATUS if k in low), "")
+        failed = _FAILED.fullmatch(status) is not None
+        if failed and (level == "" or (status[0] == "5" and _written(level).lower() == "info")):
+            level = "warning" if status[0] == "4" else "error"
         name = _first_of(low, _JSON_NAME)
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
             text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
         else:
+            text = f"{text} status={status}" if failed else text
             cause = _cause(next((low[k] for k in _JSON_CAUSE if low.get(k)), None))
             text = f"{text}: {cause}" if cause and cause not in text else text
         trace = next(

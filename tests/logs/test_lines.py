@@ -251,6 +251,27 @@ def test_values_of_a_record_are_written_as_text(record: dict[str, object], rest:
 
 
 @pytest.mark.parametrize(
+    ("record", "level"),
+    [
+        ({"status": 502}, "error"),
+        ({"status": "404"}, "warning"),
+        ({"level": "info", "msg": "served", "status": 503}, "error"),
+        ({"level": "info", "msg": "served", "status_code": 404}, "info"),
+        ({"level": "warn", "msg": "served", "statusCode": 500}, "warning"),
+        ({"level": "info", "msg": "served", "status": 200}, "info"),
+        ({"msg": "served", "status": "done"}, ""),
+        ({"msg": "served", "status": None}, ""),
+        ({"msg": "served", "status": 5021}, ""),
+    ],
+)
+def test_a_status_of_failure_in_a_record_is_a_level(record, level: str) -> None:
+    for line in (json.dumps(record), " ".join(f"{k}={v}" for k, v in record.items())):
+        rest = LineParser().parse(line if line[0] == "{" else f"time={NOON} {line}")[1]
+        assert level_of(rest) == level
+        assert ("status=50" in rest) == bool({500, 502, 503} & {*record.values()})
+
+
+@pytest.mark.parametrize(
     ("line", "level", "component"),
     [
         ("<11>May  1 12:00:00 host app[7]: no route", "error", "app"),
