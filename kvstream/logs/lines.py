@@ -52,9 +52,9 @@ _STAMPS = [
         r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
         r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
     ),
-    # Fri, 01 May 2024 10:00:00
+    # Fri, 01 May 2024 10:00:00; 1:M 01 May 2024 10:00:00.123 of Redis
     (
-        rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<p>\[?)(?:\d+:[A-Z] )?(?:[A-Z][a-z][a-z],? )?"
         rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
@@ -389,7 +389,11 @@ class LineParser:
             return None
         if not isinstance(record, dict):
             return None
-        return self._record({str(key): value for key, value in record.items()})
+        low = {str(key): value for key, value in record.items()}
+        if isinstance(low.get("t"), dict):  # MongoDB
+            letter = _OF_LETTER.get(str(low.get("s"))[:1], "")
+            low |= {"t": low["t"].get("$date"), "level": letter, "component": low.get("c")}
+        return self._record(low)
 
     def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
         """Return the time of a record with keys, and a line of its level, name and message."""

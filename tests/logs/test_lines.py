@@ -42,6 +42,7 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("05/01/2024 12:00:00 AM hello", NOON - 43_200),
         ("Information\t5/1/2024 1:00:00 PM\tdisk\t7", NOON + 3600),
         ("01.05.2024 12:00:00,500 hello", NOON + 0.5),
+        ("1:M 01 May 2024 12:00:00.500 * hello", NOON + 0.5),
         ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
         (f"{NOON}.5 hello", NOON + 0.5),
         (f"{NOON}500 hello", NOON + 0.5),
@@ -216,6 +217,17 @@ def test_what_journalctl_writes_as_json() -> None:
     }  # fmt: skip
     seconds, rest = LineParser().parse(json.dumps(record))
     assert (seconds, rest) == (NOON, "ERROR cron: it broke")
+
+
+def test_what_mongodb_writes() -> None:
+    record = {
+        "t": {"$date": "2024-05-01T14:00:00.000+02:00"}, "s": "E", "c": "STORAGE", "id": 22435,
+        "ctx": "conn1", "msg": "it broke", "attr": {"error": 28},
+    }  # fmt: skip
+    seconds, rest = LineParser().parse(json.dumps(record))
+    assert (seconds, rest) == (NOON, "ERROR STORAGE: it broke")
+    odd = json.dumps(record | {"t": {}, "s": None})
+    assert LineParser().parse(odd) == (None, " STORAGE: it broke")
 
 
 def test_a_message_of_bytes_and_what_is_null_in_a_record() -> None:
