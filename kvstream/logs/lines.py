@@ -124,15 +124,15 @@ _LENGTHS = 4
 """Maximum number of different lengths of these beginnings."""
 
 _LEVEL_WORDS = {
-    "debug": "trace verbose debug fine finer finest",
-    "info": "info information config",
+    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb",
+    "info": "info information config inf",
     "notice": "notice",
-    "warning": "warn warning",
-    "error": "error err severe failure",
-    "fatal": "fatal critical crit emergency alert emerg panic",
+    "warning": "warn warning wrn",
+    "error": "error err severe failure fail",
+    "fatal": "fatal critical crit emergency alert emerg panic ftl",
 }
 _OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
-_ONLY_MARKED = ("alert", "emerg", "panic")
+_ONLY_MARKED = ("alert", "emerg", "panic", "fail", "inf")
 """Words that count only if they are set apart, because messages also have them in capitals:
 ``logrotate: ALERT exited abnormally``."""
 _CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
@@ -180,7 +180,8 @@ _LOGGER = re.compile(
     r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
 )
 _LEVEL_FIRST = re.compile(
-    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?"
+    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
+    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b\]?"
     r"[\s:|,\-]*",
     re.IGNORECASE,
 )
@@ -587,7 +588,9 @@ def looks_like_log(lines: Iterable[str]) -> bool:
 def _begins_with_level(line: str) -> bool:
     return (
         re.match(
-            r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]", line
+            r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]"
+            r"|(?:trce|dbug|info|warn|fail|crit): [\w.]+\[\d+\]$",  # of .NET
+            line,
         )
         is not None
     )

@@ -318,6 +318,10 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" INFO finished with 0 errors", "info"),
         (" finished with 0 errors", ""),
         (" session opened", ""),
+        ("fail: Shop.Orders[0]", "error"),
+        (" ERR] order 7 was not stored", "error"),
+        (" WRN] order 7 was slow", "warning"),
+        (" x = INF y = FAIL", "suspect"),
         (" haproxy: backend orders has no server available!", "suspect"),
         (" cp: /var/spool/7.job: No space left on device", "suspect"),
         (" nginx: accept4() (24: Too many open files)", "suspect"),
@@ -393,6 +397,11 @@ def test_a_log_of_json_lines_and_one_with_traces_are_logs() -> None:
 )
 def test_lines_of_windows_are_a_log(line: str) -> None:
     assert looks_like_log([line.format(i, i) for i in range(5)])
+
+
+def test_the_console_of_dotnet_is_a_log() -> None:
+    assert looks_like_log(["info: Microsoft.Hosting.Lifetime[14]", "      Listening on: x"] * 5)
+    assert not looks_like_log(["info: see the manual", "fail: try again"] * 5)
 
 
 def test_a_log_with_colors_is_a_log() -> None:
