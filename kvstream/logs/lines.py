@@ -557,12 +557,12 @@ def is_trace(line: str) -> bool:
     return _TRACE.match(line) is not None
 
 
-def looks_like_log(lines: Iterable[str]) -> bool:
+def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     """Return whether the first lines of a text (some hundred) are those of a log.
 
-    At least half of the lines that do not continue another must begin with a time or a level, and
-    these must not be the rows of a table. A row with a level is a line of a log (CBS.log of
-    Windows).
+    At least half of the lines that do not continue another, and at least `least`, must begin with a
+    time or a level, and these must not be the rows of a table. A row with a level is a line of a
+    log (CBS.log of Windows).
     """
     parser = LineParser()
     stamped = own = rows = 0
@@ -580,7 +580,7 @@ def looks_like_log(lines: Iterable[str]) -> bool:
             if separator is not None and level_of(rest) in ("", "suspect"):
                 rows += 1
                 widths.add(rest.count(separator))
-    if stamped < 2 or stamped * 2 < own:
+    if stamped < least or stamped * 2 < own:
         return False
     return not (rows * 10 >= stamped * 9 and len(widths) == 1)
 

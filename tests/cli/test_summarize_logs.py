@@ -270,6 +270,18 @@ def test_an_empty_log_is_followed(tmp_path) -> None:
     assert ran.returncode in (0, 143)
 
 
+def test_a_log_of_one_line_is_followed(tmp_path) -> None:
+    log = tmp_path / "new.log"
+    log.write_text("2024-05-01 12:01:00 FATAL shop: burned down\n")
+    with following(str(log), "--every", "1s") as ran:
+        try:
+            assert ran.stdout is not None
+            assert ran.stdout.readline().startswith("1 line, ")
+        finally:
+            ran.terminate()
+            ran.communicate(timeout=30)
+
+
 def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
     command = [sys.executable, "-m", "kvstream", "summarize", "--every", "1s"]
     lines = "".join(f"2024-05-01 12:01:0{i} ERROR shop: on fire\n" for i in range(2))

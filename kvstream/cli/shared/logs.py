@@ -107,7 +107,8 @@ def is_log(
         return looks_like_log(_head_of_stdin(text=text).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False  # a named pipe can be read only once
-    return looks_like_log(_head(open_sources([first], text=text)).splitlines())
+    least = 1 if follow else 2  # a log that was just rotated may have one line so far
+    return looks_like_log(_head(open_sources([first], text=text)).splitlines(), least)
 
 
 def _left_to_the_model(ctx: click.Context) -> bool:
