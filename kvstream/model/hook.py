@@ -6,6 +6,7 @@ the name, so transformers builds no mask. A batch has one sequence.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from kvstream.model.attention import Shape, attend, evidence, reference
 from kvstream.model.cache import BoundedCache
 
 NAME = "kvstream"
-_running: list[tuple[BoundedCache | None, dict[int, Met]]] = []
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,16 @@ class Met:
     """[1, K, T, D], as the attention received them."""
 
 
+class _Running(threading.local):
+    """The caches of the passes in this thread, the newest last; other threads have their own."""
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[BoundedCache | None, dict[int, Met]]] = []
+
+
+_running = _Running()
+
+
 @contextmanager
 def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
     """Use `cache` in the forward passes inside.
@@ -39,11 +49,11 @@ def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
     the call of each layer's attention.
     """
     met: dict[int, Met] = {}
-    _running.append((cache, met))
+    _running.passes.append((cache, met))
     try:
         yield met
     finally:
-        _running.pop()
+        _running.passes.pop()
 
 
 def shape_of(
@@ -77,9 +87,9 @@ def bounded_attention(
 
     Returns the output [1, T, H, E].
     """
-    if not _running:
+    if not _running.passes:
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
-    cache, met = _running[-1]
+    cache, met = _running.passes[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     sight = None if cache is None else cache.store(layer).spec.sight
     shape = shape_of(query, sight, scaling, sliding_window, softcap, s_aux)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvstream.model import attention
+from kvstream.model import attention, hook
 from kvstream.model.attention import AttentionRequest, Shape, attend, evidence, reference
 
 TIGHT = {"atol": 2e-5, "rtol": 1e-4}
@@ -271,3 +273,26 @@ def test_products_in_float16_are_scaled_before_they_overflow() -> None:
             assert columns is not None
             assert float(rows.float().sum(-1).mean()) == pytest.approx(8, rel=0.05)
             assert bool(columns.isfinite().all())
+
+
+def test_passes_of_two_threads_do_not_take_the_cache_of_each_other() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def other_pass() -> None:
+        with hook.running(None) as met:
+            began.set()
+            ended.wait(10)
+            found.append(dict(met))
+
+    found: list[dict[int, Any]] = []
+    q = torch.zeros(1, 2, 3, 4)
+    thread = threading.Thread(target=other_pass)
+    with hook.running(None) as met:
+        thread.start()
+        assert began.wait(10)
+        layer: Any = SimpleNamespace(layer_idx=0)
+        hook.bounded_attention(layer, q, q, q)
+    ended.set()
+    thread.join()
+    assert list(met) == [0]
+    assert found == [{}]
