@@ -74,6 +74,8 @@ def path_of(name: str, given: object) -> str:
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
         raise UsageError(f"{name}= takes a str or a Path, not {_kind(given)}.")
+    if not path:
+        raise UsageError(f"{name}= is empty; give a path, or leave it out.")
     if "\0" in path:
         raise UsageError(f"{name}= is not a path: {path!r:.80} has a NUL character.")
     return path

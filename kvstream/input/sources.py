@@ -147,6 +147,8 @@ def open_sources(
         if place == "-":
             sources.append(_Source("-"))
             continue
+        if not place:  # as a path it would mean the current folder
+            raise UsageError("The name of a source is empty; name a file or a folder.")
         path = Path(place)
         try:
             mode = path.stat().st_mode

@@ -96,6 +96,18 @@ def test_a_path_is_text(model, memory, path) -> None:
     refused(lambda: memory.save("a\0b"), "path= is not a path: 'a\\x00b' has a NUL character.")
 
 
+def test_an_empty_name_does_not_mean_the_current_folder(
+    model, memory, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    for source in ("", ["a.txt", ""], kvstream.Source("", "a.txt")):
+        refused(lambda s=source: model.read(s), "The name of a source is empty; name a file")
+    refused(lambda: kvstream.ask_each("", "Who?", model=model), "source= is empty; give a path")
+    refused(lambda: kvstream.load(""), "name= is empty; give a path, or leave it out.")
+    refused(lambda: memory.save(""), "path= is empty; give a path")
+
+
 def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     report, page = kvstream.Report(), tmp_path / "page.html"
