@@ -15,7 +15,7 @@ def question_of(given: object) -> str:
     if isinstance(given, str):
         return given
     several = "; read(questions=...) takes several" if isinstance(given, list | tuple) else ""
-    raise UsageError(f"question= takes one question as a str, not {_kind(given)}{several}.")
+    raise UsageError(f"question= takes one question as a str, not {kind(given)}{several}.")
 
 
 def questions_of(given: object) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def questions_of(given: object) -> tuple[str, ...]:
     found = several_of("questions", "str", given)
     for question in found:
         if not isinstance(question, str):
-            raise UsageError(f"questions= takes a list of str; one of it is {_kind(question)}.")
+            raise UsageError(f"questions= takes a list of str; one of it is {kind(question)}.")
         if not question.strip():
             raise UsageError("A question is empty.")
     return tuple(found)
@@ -40,14 +40,14 @@ def asked_of(question: object, questions: object) -> tuple[str, ...]:
 def several_of(name: str, what: str, given: object) -> list[Any]:
     """Return the items of a list that was passed as the parameter `name`. Raises UsageError."""
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
-        raise UsageError(f"{name}= takes a list of {what}, not {_kind(given)}.")
+        raise UsageError(f"{name}= takes a list of {what}, not {kind(given)}.")
     return list(given)
 
 
 def turns_of(given: object) -> Sequence[tuple[str, str]]:
     """Return earlier questions with their answers. Raises UsageError."""
     if not isinstance(given, list | tuple):
-        raise UsageError(f"earlier= takes a list of (question, answer), not {_kind(given)}.")
+        raise UsageError(f"earlier= takes a list of (question, answer), not {kind(given)}.")
     for turn in given:
         pair = isinstance(turn, list | tuple) and len(turn) == 2
         if not pair or not all(isinstance(each, str) for each in turn):
@@ -73,7 +73,7 @@ def path_of(name: str, given: object) -> str:
     """Return the path that was passed as the parameter `name`. Raises UsageError."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise UsageError(f"{name}= takes a str or a Path, not {_kind(given)}.")
+        raise UsageError(f"{name}= takes a str or a Path, not {kind(given)}.")
     if not path:
         raise UsageError(f"{name}= is empty; give a path, or leave it out.")
     if "\0" in path:
@@ -84,7 +84,7 @@ def path_of(name: str, given: object) -> str:
 def text_of(name: str, given: object) -> str:
     """Return the text that was passed as the parameter `name`. Raises UsageError."""
     if not isinstance(given, str):
-        raise UsageError(f"{name}= takes a str, not {_kind(given)}.")
+        raise UsageError(f"{name}= takes a str, not {kind(given)}.")
     return given
 
 
@@ -95,6 +95,6 @@ def whole_of(name: str, given: object) -> int:
     return int(given)
 
 
-def _kind(given: object) -> str:
+def kind(given: object) -> str:
     """Return the type name of an argument, for a message."""
     return "None" if given is None else type(given).__name__

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from kvstream.api.given import kind
 from kvstream.errors import SourceError, UsageError
 from kvstream.settings import Budget
 
@@ -21,6 +22,8 @@ TEXT = "text"
 """Name of a text without a name, in citations."""
 MOST_UNPACKED = 16 * 1000**3
 """Default maximum bytes that a compressed source may unpack to."""
+_END: Any = object()
+"""Returned by an iterator after its last piece. None is a piece that cannot be read."""
 
 
 @runtime_checkable
@@ -172,7 +175,7 @@ def _bytes(piece: str | bytes) -> bytes:
         return piece.encode("utf-8", "replace")
     if isinstance(piece, bytes | bytearray | memoryview):
         return bytes(piece)
-    raise UsageError(f"A piece of a source is str or bytes, not {type(piece).__name__}.")
+    raise UsageError(f"A piece of a source is str or bytes, not {kind(piece)}.")
 
 
 class _PieceReader:
@@ -188,8 +191,8 @@ class _PieceReader:
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes of the next piece; empty after the last piece."""
         while not self._left:
-            piece = next(self.pieces, None)
-            if piece is None:
+            piece: Any = next(self.pieces, _END)
+            if piece is _END:
                 if not self._given:
                     self.ended = (
                         "the iterator has no text, or was read to its end already; give a new one."

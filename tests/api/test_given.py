@@ -108,6 +108,11 @@ def test_an_empty_name_does_not_mean_the_current_folder(
     refused(lambda: memory.save(""), "path= is empty; give a path")
 
 
+def test_an_iterator_does_not_end_at_none(model) -> None:
+    says = "A piece of a source is str or bytes, not None."
+    refused(lambda: model.read(text=iter([TEXT, None, TEXT])), says)
+
+
 def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     report, page = kvstream.Report(), tmp_path / "page.html"
