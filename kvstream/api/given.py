@@ -21,7 +21,10 @@ def question_of(given: object) -> str:
 def questions_of(given: object) -> tuple[str, ...]:
     """Return a list of questions as a tuple. Raises UsageError, also for an empty question."""
     if isinstance(given, str):
-        raise UsageError("questions= is a list of questions; give a single one as question=.")
+        raise UsageError(
+            "questions= takes a list of str; put a single question into a list, or give it to "
+            "ask() or stream() as question=."
+        )
     found = several_of("questions", "str", given)
     for question in found:
         if not isinstance(question, str):

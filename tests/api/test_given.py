@@ -54,6 +54,7 @@ def test_a_question_is_text(model, memory, tmp_path: Path, question, says: str) 
     [
         (None, "questions= takes a list of str, not None."),
         (b"Who?", "questions= takes a list of str, not bytes."),
+        ("Who?", "questions= takes a list of str; put a single question into a list, or give it"),
         (["Who?", 5], "questions= takes a list of str; one of it is int."),
     ],
 )
