@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,11 @@ GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
 INT8 = "int8"
 """The value of `ModelSettings.quantize` for a CPU."""
+QUANTIZED = (INT8, "8bit", "4bit")
+BACKENDS = ("auto", "split", "flash", "sdpa", "reference")
+"""Backends of attention: `split` at the end of memory (CPU), the `flash` kernel of flash-attn
+(CUDA), the kernel that PyTorch chooses (`sdpa`, CUDA), and `reference`, which materializes every
+score (any device)."""
 PAPER = "paper"
 """Value that stands for what the paper of a method or schedule sets."""
 
@@ -114,6 +120,32 @@ class Budget:
         )
 
 
+def threads_of(threads: int) -> int:
+    """A number of threads that this machine can run: far more make torch crash or stand still.
+
+    Raises UsageError.
+    """
+    cpus = os.cpu_count() or 1
+    most = max(16, 4 * cpus)
+    if not isinstance(threads, Integral):
+        raise UsageError(f"threads is a whole number, not {threads!r}.")
+    if not 1 <= threads <= most:
+        raise UsageError(
+            f"{threads} threads are out of range for a machine with {cpus} CPUs; choose 1 to "
+            f"{most}."
+        )
+    return int(threads)
+
+
+def seed_of(seed: int) -> int:
+    """A whole number that torch takes as a seed. Raises UsageError."""
+    if not isinstance(seed, Integral):
+        raise UsageError(f"seed is a whole number, not {seed!r}.")
+    if not -(2**63) <= seed < 2**63:
+        raise UsageError(f"{seed} is beyond 64 bits; choose a smaller number.")
+    return int(seed)
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The model and how it is loaded."""
@@ -150,6 +182,16 @@ class ModelSettings:
     like: str | None = None
     """Name of the memory file that `dtype` comes from; None: the user set `dtype`, or it is the
     default."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            threads_of(self.threads)
+        if not isinstance(self.device, str):
+            raise UsageError(f"device is a name, such as cpu or cuda, not {self.device!r}.")
+        if self.attn not in BACKENDS:
+            raise UsageError(f"attn is one of {', '.join(BACKENDS)}, not {self.attn!r}.")
+        if self.quantize is not None and self.quantize not in QUANTIZED:
+            raise UsageError(f"quantize is one of {', '.join(QUANTIZED)}, not {self.quantize!r}.")
 
 
 @dataclass(frozen=True)
@@ -208,7 +250,8 @@ class RunSettings:
             value = getattr(self, name)
             if not isinstance(value, Real):
                 raise UsageError(f"{name.replace('_', '-')} is a number, not {value!r}.")
-        for name in ("max_tokens", "top_k", "seed"):
+        seed_of(self.seed)
+        for name in ("max_tokens", "top_k"):
             value = getattr(self, name)
             if not isinstance(value, Integral):
                 raise UsageError(f"{name.replace('_', '-')} is a whole number, not {value!r}.")

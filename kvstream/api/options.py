@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from kvstream.api.given import path_of, questions_of, settings_of, text_of, whole_of
+from kvstream.api.given import kind, path_of, questions_of, settings_of, text_of, whole_of
+from kvstream.api.sources import bytes_of
 from kvstream.engine.budget import SMALLEST_FREE
 from kvstream.errors import BudgetError, UsageError
 from kvstream.methods.automatic import AUTO as AUTO
@@ -172,13 +173,11 @@ _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
+    refuse_unknown(options, (*ModelOptions.__annotations__, "like"))
     values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
-    if isinstance(values.get("max_weights"), str):
-        values["max_weights"] = Budget.parse(values["max_weights"]).bytes
-    try:
-        return ModelSettings(name=name, **values)
-    except TypeError as error:
-        raise UsageError(f"kvstream.load: {error}.") from None
+    if values.get("max_weights") is not None:
+        values["max_weights"] = bytes_of(values["max_weights"])
+    return ModelSettings(name=name, **values)
 
 
 def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
@@ -190,6 +189,15 @@ def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
         return None
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
     return model_settings(name, {k: options[k] for k in same if k in options})
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises UsageError for an option that is not among those known."""
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        from kvstream.errors import meant
+
+        raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
 
 
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
@@ -232,11 +240,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
 
     `learned`: the model comes with the trained weights of the method `foresight`.
     """
-    unknown = sorted(options.keys() - _KNOWN)
-    if unknown:
-        from kvstream.errors import meant
-
-        raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], _KNOWN)}")
+    refuse_unknown(options, _KNOWN)
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
@@ -254,6 +258,9 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         if reread in ("words", "both"):
             need_bm25()
     checkpoint, system = options.get("checkpoint"), options.get("system")
+    interrupted = options.get("interrupted") or _never
+    if not callable(interrupted):
+        raise UsageError(f"interrupted= takes a function, not {kind(interrupted)}.")
     every = options.get("every")
     if reread is not None and every is not None:
         raise UsageError("--reread needs a complete text; leave --follow and --every out.")
@@ -270,7 +277,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
-        interrupted=options.get("interrupted") or never,
+        interrupted=interrupted,
     )
 
 
@@ -303,6 +310,8 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
 
         named(method, (AUTO,))
         if options.get("preset"):
+            if options["preset"] != PAPER:
+                raise UsageError(f"preset is {PAPER}, not {options['preset']!r}.")
             paper = preset(method)
             settings = {**paper.settings, **settings}
             values |= {_RUN[k]: v for k, v in paper.run.items() if k not in options}

@@ -159,7 +159,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     Raises ModelError with the remedy, UnsupportedModelError, MemoryError.
     """
     if settings.threads:
-        torch.set_num_threads(settings.threads)
+        torch.set_num_threads(int(settings.threads))
     where = folder(settings)
     device = device_of(settings.device)
     common: dict[str, Any] = {

@@ -181,6 +181,9 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"temp": "x"}, "temperature is a number, not 'x'."),
         ({"max_tokens": None}, "max-tokens is a whole number, not None."),
         ({"seed": "x"}, "seed is a whole number, not 'x'."),
+        ({"seed": 2**63}, "9223372036854775808 is beyond 64 bits; choose a smaller number."),
+        ({"interrupted": 5}, "interrupted= takes a function, not int."),
+        ({"preset": 5}, "preset is paper, not 5."),
         ({"keep": [1]}, "'[1]' is not a whole number above 0"),
         ({"passages": "x"}, "passages= takes a whole number, not 'x'."),
         ({"shards": "x"}, "shards= takes a whole number, not 'x'."),
@@ -193,6 +196,23 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
 )
 def test_numbers_are_numbers(model, options, says: str) -> None:
     refused(lambda: model.ask(text=TEXT, question="Who?", **options), says)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"threads": "x"}, "threads is a whole number, not 'x'."),
+        ({"threads": 0}, "0 threads are out of range for a machine with"),
+        ({"threads": 10**6}, "1000000 threads are out of range for a machine with"),
+        ({"device": None}, "device is a name, such as cpu or cuda, not None."),
+        ({"attn": "x"}, "attn is one of auto, split, flash, sdpa, reference, not 'x'."),
+        ({"quantize": "int4"}, "quantize is one of int8, 8bit, 4bit, not 'int4'."),
+        ({"max_weights": "4k"}, "'4k' is not a size in bytes; write it as 512MB or 16GiB."),
+        ({"thread": 2}, "There is no option 'thread'. Did you mean threads?"),
+    ],
+)
+def test_how_a_model_is_loaded_is_checked_before_it(options, says: str) -> None:
+    refused(lambda: kvstream.load(**options), says)
 
 
 def test_tokens_are_counted_of_text(model) -> None:

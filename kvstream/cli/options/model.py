@@ -12,6 +12,7 @@ from kvstream.api.options import AUTO, SKIMS
 from kvstream.cli.config import EMBEDDED
 from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsType
+from kvstream.settings import BACKENDS, QUANTIZED
 
 
 def model_help(default: str) -> str:
@@ -65,11 +66,11 @@ loading_options = stack(
     ),
     option(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",
-        type=click.Choice(["auto", "split", "flash", "sdpa", "reference"]),
+        type=click.Choice(BACKENDS),
         help="Attention backend.",
     ),
     option(
-        "--quantize", type=click.Choice(["int8", "8bit", "4bit"]), advanced=True,
+        "--quantize", type=click.Choice(QUANTIZED), advanced=True,
         section="Model",
         help="Quantize the weights while loading: int8 on a CPU; 8bit and 4bit need bitsandbytes.",
     ),

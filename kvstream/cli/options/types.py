@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from click.shell_completion import CompletionItem
 from kvstream.api.options import AUTO, WORD_SEARCH
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
-from kvstream.settings import PAPER, Budget, parse_count
+from kvstream.settings import PAPER, Budget, parse_count, seed_of, threads_of
 
 NONE = "none"
 """Value of --skim: one model reads everything."""
@@ -137,31 +136,26 @@ class SeedType(click.ParamType):
             number = int(value)
         except ValueError:
             self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
-        if not -(2**63) <= number < 2**63:
-            self.fail(f"{number} is beyond 64 bits; choose a smaller number.", param, ctx)
-        return number
+        try:
+            return seed_of(number)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ThreadsType(click.ParamType):
-    """A number of threads that this machine can run. Far more make torch crash or hang."""
+    """A number of threads that this machine can run."""
 
     name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        cpus = os.cpu_count() or 1
-        most = max(16, 4 * cpus)
         try:
             number = int(value)
         except ValueError:
             self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
-        if not 1 <= number <= most:
-            self.fail(
-                f"{number} threads are out of range for a machine with {cpus} CPUs; "
-                f"choose 1 to {most}.",
-                param,
-                ctx,
-            )
-        return number
+        try:
+            return threads_of(number)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ModelType(click.ParamType):
