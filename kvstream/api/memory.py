@@ -17,6 +17,7 @@ from kvstream.api.options import (
     MemoryOptions,
     ShownOptions,
     answer_settings,
+    refuse_unknown,
     refuse_unsampled,
     request_of,
 )
@@ -79,6 +80,7 @@ class Memory:
         """
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
+        refuse_unknown(options, QuestionOptions.__annotations__)
         from kvstream.answer.answering import answer
 
         engine, number = self._engine, self._asked
@@ -161,6 +163,7 @@ class Memory:
 
         Closing the generator before its end stops the reading, and the memory cannot be used then.
         """
+        refuse_unknown(options, MemoryOptions.__annotations__)
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(

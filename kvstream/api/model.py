@@ -33,6 +33,7 @@ from kvstream.api.options import (
     refuse_beside_skimming,
     refuse_bm25,
     refuse_later_questions,
+    refuse_unknown,
     request_of,
     run_settings,
     skim_settings,
@@ -306,6 +307,7 @@ class Model:
 
         Raises SourceError if it is no memory file, ModelError if another model made it.
         """
+        refuse_unknown(options, AnswerOptions.__annotations__)
         given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))

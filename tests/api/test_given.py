@@ -215,6 +215,14 @@ def test_how_a_model_is_loaded_is_checked_before_it(options, says: str) -> None:
     refused(lambda: kvstream.load(**options), says)
 
 
+def test_a_memory_refuses_options_that_it_does_not_know(model, memory, tmp_path: Path) -> None:
+    says = "There is no option 'max_token'. Did you mean max_tokens?"
+    refused(lambda: memory.ask("Who?", max_token=5), says)
+    refused(lambda: memory.read(text=TEXT, max_token=5), says)
+    memory.save(tmp_path / "a.kvs")
+    refused(lambda: model.recall(tmp_path / "a.kvs", max_token=5), says)
+
+
 def test_tokens_are_counted_of_text(model) -> None:
     refused(lambda: model.count(5), "text= takes a str, not int.")
 
