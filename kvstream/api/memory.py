@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api.answer import Answer, answers
@@ -23,7 +24,7 @@ from kvstream.api.options import (
 )
 from kvstream.api.progress import Progress, shown
 from kvstream.api.sources import SourceLike, open_sources
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
 from kvstream.run.request import PASSAGES
 
@@ -60,6 +61,9 @@ class Memory:
         self._session, self._engine, self._checkpoint = session, engine, checkpoint
         self._skim = skim
         self._asked = 0
+        self._lost = ""
+        """Why it cannot be used any more."""
+        self._turn = Lock()
         self.file = file
         """The file that it was recalled from; None if there is none, or if more text was read."""
         self.warnings: tuple[str, ...] = tuple(engine.warnings)
@@ -81,6 +85,10 @@ class Memory:
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
         refuse_unknown(options, QuestionOptions.__annotations__)
+        with self._held():
+            yield from self._answered(question, options)
+
+    def _answered(self, question: str, options: QuestionOptions) -> Generator[Event, None, None]:
         from kvstream.answer.answering import answer
 
         engine, number = self._engine, self._asked
@@ -122,6 +130,21 @@ class Memory:
                     yield self._of_file(event, answers_alone=self._skim is None and not extract)
         finally:
             engine.run = run
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Used for one answer, reading or file at a time. Raises UsageError where it cannot be."""
+        if self._lost:
+            raise UsageError(self._lost)
+        if not self._turn.acquire(blocking=False):
+            raise UsageError(
+                "This memory is in use: another answer or reading is not finished. Read its events "
+                "to the end, or close it."
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _of_file(self, event: Event, *, answers_alone: bool) -> Event:
         """Return the event; in a result, add the file of the memory."""
@@ -172,12 +195,22 @@ class Memory:
         asked: dict[str, Any] = {"command": "remember", **options}
         request = request_of((), **asked)
         sources = open_sources(source, text=text, interrupted=request.interrupted)
-        if self._skim is not None:
-            skimming, skimmed = self._skim
-            found = yield from skimming.read_on(sources, request, skimmed)
-            self._engine = found.memory
-        else:
-            self._engine = yield from self._session.read(sources, request, self._engine)
+        with self._held():
+            try:
+                if self._skim is not None:
+                    skimming, skimmed = self._skim
+                    found = yield from skimming.read_on(sources, request, skimmed)
+                    self._engine = found.memory
+                else:
+                    self._engine = yield from self._session.read(sources, request, self._engine)
+            except KvstreamError:  # it holds what was read before
+                raise
+            except BaseException:
+                self._lost = (
+                    "This memory cannot be used: a reading into it was stopped. Recall its file, "
+                    "or read the sources again."
+                )
+                raise
         self._checkpoint = None if request.interrupted() else request.checkpoint
         self.warnings, self.file = tuple(self._engine.warnings), None
         return self
@@ -191,7 +224,8 @@ class Memory:
         """
         from kvstream.memory.saving import save
 
-        digest = save(self._engine, Path(path_of("path", path)))
+        with self._held():
+            digest = save(self._engine, Path(path_of("path", path)))
         if self._checkpoint is not None:
             self._checkpoint.unlink(missing_ok=True)
             self._checkpoint = None
@@ -200,6 +234,7 @@ class Memory:
     def release(self) -> None:
         """Free its keys and values. The memory can no longer be asked."""
         self._engine.release()
+        self._lost = "This memory was released; recall its file, or read the sources again."
 
     @property
     def model(self) -> str:

@@ -11,7 +11,7 @@ from snippets import BOOK
 import kvstream
 from kvstream.api.files import checkpoint_tokens
 from kvstream.api.model import Model
-from kvstream.errors import SourceError
+from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, Started, StepDone, returned
 
 SMALL = {"budget": 300, "max_tokens": 8}
@@ -211,3 +211,46 @@ def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     assert read == whole.read_tokens - saved
     assert memory.ask(QUESTION).to_json()["tokens"] == whole.ask(QUESTION).to_json()["tokens"]
     assert memory.ask(QUESTION).text == whole.ask(QUESTION).text
+
+
+def test_a_memory_gives_one_answer_at_a_time(model, tmp_path) -> None:
+    memory = model.read(text=BOOK * 20, questions=[QUESTION], **SMALL)
+    text = memory.ask(QUESTION).text
+    events = memory.stream(QUESTION)
+    next(events)
+    for use in (
+        lambda: memory.ask("Where?"),
+        lambda: memory.read(text=BOOK),
+        lambda: memory.save(tmp_path / "a.kvs"),
+    ):
+        with pytest.raises(UsageError, match="This memory is in use"):
+            use()
+    events.close()
+    assert memory.ask(QUESTION).text == text
+
+
+@pytest.mark.parametrize("how", ["closed", "failed", "released"])
+def test_a_memory_that_is_lost_says_so(model, tmp_path, how: str) -> None:
+    def failing():
+        yield BOOK * 200
+        raise ValueError("no more")
+
+    memory = model.read(text=BOOK * 20, questions=[QUESTION], **SMALL)
+    if how == "closed":
+        reading = memory.reading(text=BOOK * 20)
+        while not isinstance(next(reading), StepDone):
+            pass
+        reading.close()
+    elif how == "failed":
+        with pytest.raises(ValueError, match="no more"):
+            memory.read(text=failing())
+    else:
+        memory.release()
+    says = "was released" if how == "released" else "a reading into it was stopped"
+    for use in (
+        lambda: memory.ask(QUESTION),
+        lambda: memory.read(text=BOOK),
+        lambda: memory.save(tmp_path / "a.kvs"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            use()
