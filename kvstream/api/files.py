@@ -14,6 +14,9 @@ from kvstream.api.sources import SourceLike, open_sources
 if TYPE_CHECKING:
     from kvstream.memory.saving import Kind
 
+_ORDINALS = "trace.ordinals"
+"""The tensor with the distinct tokens of the sources that some head still holds."""
+
 
 @dataclass(frozen=True)
 class MemoryFile:
@@ -68,7 +71,7 @@ class MemoryFile:
     @property
     def retained(self) -> int:
         """Number of distinct source tokens that at least one head holds."""
-        return int(self.kind.content.tensors["trace.ordinals"].numel())
+        return int(self.kind.content.tensors[_ORDINALS].numel())
 
     @property
     def evicted(self) -> int:
@@ -121,7 +124,10 @@ class MemoryFile:
     def told(self) -> MemoryFile:
         """A copy without the entries, which can be inspected but not recalled."""
         content = self.kind.content
-        empty = {name: tensor.new_empty(0) for name, tensor in content.tensors.items()}
+        empty = {
+            name: tensor if name == _ORDINALS else tensor.new_empty(0)
+            for name, tensor in content.tensors.items()
+        }
         return MemoryFile(replace(self.kind, content=replace(content, tensors=empty)))
 
     def ends_with(self, source: SourceLike) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from snippets import BOOK
 
 import kvstream
-from kvstream.api.files import checkpoint_tokens
+from kvstream.api.files import checkpoint_tokens, inspect
 from kvstream.api.model import Model
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, Started, StepDone, returned
@@ -254,3 +254,12 @@ def test_a_memory_that_is_lost_says_so(model, tmp_path, how: str) -> None:
     ):
         with pytest.raises(UsageError, match=says):
             use()
+
+
+def test_the_file_of_a_memory_tells_the_same_as_inspect(model, tmp_path) -> None:
+    path = tmp_path / "a.kvs"
+    model.read(text=BOOK * 20, questions=[QUESTION], **SMALL).save(path)
+    told, found = model.recall(path).file, inspect(path)
+    assert told.record() == found.record()
+    assert (told.retained, told.evicted) == (found.retained, found.evicted)
+    assert found.evicted > 0
