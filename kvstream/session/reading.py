@@ -179,6 +179,8 @@ class Reading:
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if memory.trace.read == earlier:
+            if self.request.interrupted():
+                raise NoTextError("Reading was stopped before the first token.")
             raise NoTextError("The input has no text; there is nothing to read.")
         if self._blank:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))

@@ -213,6 +213,11 @@ def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     assert memory.ask(QUESTION).text == whole.ask(QUESTION).text
 
 
+def test_a_reading_that_is_stopped_at_once_is_no_empty_text(model) -> None:
+    with pytest.raises(SourceError, match="Reading was stopped before the first token"):
+        model.read(text=BOOK, interrupted=lambda: True, **SMALL)
+
+
 def test_a_memory_gives_one_answer_at_a_time(model, tmp_path) -> None:
     memory = model.read(text=BOOK * 20, questions=[QUESTION], **SMALL)
     text = memory.ask(QUESTION).text
