@@ -121,6 +121,8 @@ def files(folder: Path) -> list[Path]:
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict):
         raise ValueError(f"{INDEX} has no weight_map")
+    if not isinstance(content.get("metadata"), dict):  # transformers writes into it
+        raise ValueError(f"{INDEX} has no metadata")
     return [folder / name for name in sorted(set(names.values()))]
 
 

@@ -390,6 +390,15 @@ def test_a_broken_configuration_is_not_blamed_on_the_tokenizer(
         Session.open(ModelSettings(str(tmp_path)))
 
 
+def test_an_index_of_weights_without_metadata_is_told(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    index = copy / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": content["weight_map"]}))
+    assert "index.json has no metadata; copy or download it again" in told(copy)
+
+
 def test_unknown_devices_and_types_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="kvstream doctor"):
         load(ModelSettings(str(folder), device="cuda:7"))
