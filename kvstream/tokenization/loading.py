@@ -139,9 +139,26 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
             raise ModelError(
                 f"The tokenizer of {name} is not on this machine; run once without --offline."
             ) from error
+        if (Path(name) / "config.json").is_file():
+            _check_config(name, trust_remote_code)
         where = "there" if here else "there or on the hub"
         first_line = str(error).strip().split("\n")[0]
         raise ModelError(
             f"No tokenizer for {name!r} could be loaded {where}: {first_line} "
             "Check the name, the network, or use the embedded model with --model pocket."
+        ) from error
+
+
+def _check_config(name: str, trust_remote_code: bool) -> None:
+    """Raises ModelError if config.json is what is wrong: transformers reads it first."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        if is_out_of_memory(error) or "trust_remote_code" in str(error):
+            return
+        told = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"The config.json of {name!r} cannot be used: {told}; copy or download it again."
         ) from error

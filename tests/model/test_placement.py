@@ -390,6 +390,13 @@ def test_a_broken_configuration_is_not_blamed_on_the_tokenizer(
         Session.open(ModelSettings(str(tmp_path)))
 
 
+def test_a_setting_that_transformers_refuses_is_not_blamed_on_the_tokenizer(tmp_path: Path) -> None:
+    wrong = {"model_type": "llama", "rope_parameters": "x"}
+    (tmp_path / "config.json").write_text(json.dumps(wrong))
+    with pytest.raises(ModelError, match=r"The config\.json of .* cannot be used: .*rope_param"):
+        Session.open(ModelSettings(str(tmp_path)))
+
+
 def test_an_index_of_weights_without_metadata_is_told(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
