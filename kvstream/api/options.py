@@ -258,7 +258,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         if reread in ("words", "both"):
             need_bm25()
     checkpoint, system = options.get("checkpoint"), options.get("system")
-    interrupted = options.get("interrupted") or _never
+    interrupted = options.get("interrupted") or never
     if not callable(interrupted):
         raise UsageError(f"interrupted= takes a function, not {kind(interrupted)}.")
     every = options.get("every")

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
-from kvstream.settings import BACKENDS as BACKENDS
 
 BLOCK = 256
 """Maximum number of queries whose scores are materialized at once."""
