@@ -61,11 +61,9 @@ def trials(
         for task in tasks:
             if number >= task.count(count):
                 continue
-            sample: Callable[[], Sample] = partial(task.given.__getitem__, number)
-            if task.make is not None:
-                rng = random.Random(f"{seed} {suite} {task.name} {tokens} {number}")
-                # Made when the first case needs it.
-                sample = cache(partial(task.make, session.tokenizer, filler, tokens, rng))
+            # Made when the first case needs it.
+            rng = random.Random(f"{seed} {suite} {task.name} {tokens} {number}")
+            sample = cache(partial(_sample, session, filler, task, number, tokens, rng))
             for case in cases:
                 run = replace(case.run, max_tokens=task.max_tokens)
                 each = replace(case, run=run)
@@ -77,6 +75,15 @@ def trials(
                     **({"other": True} if mode == OTHER else {}),
                 }  # fmt: skip
                 yield Trial(identity, partial(_run, session, each, task, sample, mode))
+
+
+def _sample(
+    session: Session, filler: Filler, task: Task, number: int, tokens: int, rng: random.Random
+) -> Sample:
+    """Return a sample of a data set, or make one."""
+    if task.make is None:
+        return task.given[number]
+    return task.make(session.tokenizer, filler, tokens, rng)
 
 
 def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], mode: str) -> Record:
