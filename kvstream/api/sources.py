@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -53,11 +53,8 @@ class Text:
     name: str
 
 
-SourceLike: TypeAlias = (
-    "Content | Source | Text | list[Content | Source | Text] | "
-    "tuple[Content | Source | Text, ...] | SourceSet"
-)
-"""One source, or a list or tuple of several sources, which are read in order."""
+SourceLike: TypeAlias = "Content | Source | Text | Sequence[Content | Source | Text] | SourceSet"
+"""One source, or a list, tuple or other sequence of several sources, which are read in order."""
 
 
 def open_sources(
@@ -104,10 +101,12 @@ def open_sources(
 
 
 def several(source: SourceLike | None) -> list[Any]:
-    """Return the sources of a list or tuple, or a single source, as a list."""
+    """Return the sources of a sequence, or a single source, as a list."""
     if source is None:
         return []
-    return list(source) if isinstance(source, list | tuple) else [source]
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
+        return list(source)
+    return [source]
 
 
 def is_path(source: object) -> bool:
