@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from kvstream.logs.lines import SEVERE
+from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import RUSH, LogSummary, Series, Shape
 
 HARMLESS = 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvstream.logs.bursts import LONGEST_GAP
 from kvstream.logs.clock import Clock
-from kvstream.logs.lines import SEVERE
+from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
 

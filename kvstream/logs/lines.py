@@ -1,7 +1,6 @@
 """Parse lines of a log (time, level, component), and recognize logs.
 
-Each format of a time has a pattern; the pattern that matched last is tried first. The names of
-levels are those of syslog (RFC 5424), log4j, Python, Go and Android.
+Each format of a time has a pattern; the pattern that matched last is tried first.
 """
 
 from __future__ import annotations
@@ -12,106 +11,18 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvstream.logs.levels import (
+    OF_LETTER,
+    SEVERE,
+    SYSLOG,
+    begins_with_level,
+    level_of,
+    number_level,
+)
+from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
+
 LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
-LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
-"""Levels, least severe first. A ``suspect`` line names no level, but has words of failure."""
-SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
-
-_MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
-_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
-_HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
-# The name of a zone is no part of the message, and the clock stays that of the log.
-_ZONE_NAMES = "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|JST|[ECMP][SD]T"
-_ZONE = (
-    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
-    rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
-)
-_FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
-_EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
-_MON = "|".join(_MONTHS)
-_STAMPS = [
-    # The part after the second has its own pattern: lines of one second differ only in it.
-    # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
-    (
-        rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
-        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS})",
-        rf"{_FRACTION}{_ZONE}\]?",
-    ),
-    # [10/Oct/2000:13:55:36 -0700]
-    (
-        rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\["
-        rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})",
-        r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
-    ),
-    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]
-    (
-        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
-        rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
-        rf"(?: (?P<y>\d{{4}})\b)?)",
-        r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
-        r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
-    ),
-    # Fri, 01 May 2024 10:00:00; 1:M 01 May 2024 10:00:00.123 of Redis
-    (
-        rf"(?P<p>\[?)(?:\d+:[A-Z] )?(?:[A-Z][a-z][a-z],? )?"
-        rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})",
-        rf"{_FRACTION}{_ZONE}\]?",
-    ),
-    # 03-17 16:13:38.811; [10.30 16:49:06]
-    (
-        rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)\]?",
-    ),
-    # 17/06/09 20:10:40
-    (
-        rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)\]?",
-    ),
-    # 20171223-22:15:29:606
-    (
-        rf"(?P<p>)(?P<stamp>(?P<y>\d{{4}})(?P<mo>\d\d)(?P<d>\d\d)[-T ]{_HMS})",
-        rf"{_FRACTION}{_ZONE}",
-    ),
-    # 081109 203615
-    (
-        r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
-        r"(?P<f>)(?P<zone>)(?= )",
-    ),
-    # I0715 12:34:56.789
-    (
-        rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)",
-    ),
-    # 1117838570; 1117838570.123; 1117838570123
-    (
-        r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})",
-        _EPOCH_END,
-    ),
-    # [   12.345678] of a kernel
-    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
-    # 22:15:29.606
-    (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
-    # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM: only then the month comes first
-    (
-        rf"(?P<p>(?:[A-Z][a-z]+\t)?\[?)"
-        rf"(?P<stamp>(?P<mo>\d\d?)/(?P<d>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
-        r"(?P<f>)(?P<zone>)\]?",
-    ),
-    # 31.05.2024 14:05:06
-    (
-        rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d)\.(?P<mo>\d\d)\.(?P<y>\d{{4}}),? {_HMS})",
-        rf"{_FRACTION}{_ZONE}\]?",
-    ),
-    # host app 1117838570 message; only if no other pattern matches, as it may be any number
-    (
-        r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
-        _EPOCH_END,
-    ),
-]
-_PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
-_ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
-_ACCESS, _EPOCH, _KERNEL, _HOUR, _LOOSE = (_PATTERNS[place] for place in (1, 9, 10, 11, -1))
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
 SETTLED = 4
@@ -123,49 +34,6 @@ _SECONDS = 4096
 _LENGTHS = 4
 """Maximum number of different lengths of these beginnings."""
 
-_LEVEL_WORDS = {
-    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb",
-    "info": "info information config inf",
-    "notice": "notice",
-    "warning": "warn warning wrn",
-    "error": "error err severe failure fail",
-    "fatal": "fatal critical crit emergency alert emerg panic ftl",
-}
-_OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
-_ONLY_MARKED = ("alert", "emerg", "panic", "fail", "inf")
-"""Words that count only if they are set apart, because messages also have them in capitals:
-``logrotate: ALERT exited abnormally``."""
-_CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
-_ANY_CASE = "|".join(_OF_WORD)
-# A level is in capitals, or the first word, or set apart: "in error state" names none.
-_LEVEL = re.compile(
-    rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'])"
-    rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
-)
-_NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
-_LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
-_OF_LETTER = dict(
-    zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
-)
-_FAILURE = re.compile(
-    r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
-    r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
-    r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
-    r"|lost connection|connection reset|broken pipe|no servers? available|no space left"
-    r"|too many open files|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"
-    r"|(?<!not )abnormal(?:ly)?)\b",
-    re.IGNORECASE,
-)
-_NO_FAILURE = re.compile(
-    r"(?<!\S)(?:0|no|without) (?:errors?|fail(?:ures?|ed)|exceptions?|warnings?)\b"
-    r"|\b(?:errors?|fail(?:ures?|ed)|exceptions?|warnings?)[=:] ?0\b"
-    r"|(?<![\w.])/?(?:[\w.@+-]+/){2,}[\w.@+-]*",  # a path
-    re.IGNORECASE,
-)
-_DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$", re.IGNORECASE)
-"""End of a line that reports success, with any other words before."""
-_HEAD = 100
-"""Number of characters after the time in which to look for the level."""
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
@@ -209,15 +77,8 @@ _FAILED = re.compile(r"[45]\d\d")
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys whose numbers are the levels of syslog."""
-_SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 _PRIORITY = re.compile(r"<(\d{1,3})>(?:\d )?$")
 """Of syslog: eight times the facility, and the level."""
-_SMALL = ("info", "warning", "error", *_SYSLOG[3:], "error", "error")
-"""Levels of the numbers 0 to 9 under other keys."""
-_TENS = ("debug", "debug", "debug", "info", "warning", "error", "fatal")
-"""Levels of bunyan and pino, by tens."""
-_HUNDREDS = ("debug", "debug", "info", "warning", "error", "fatal", "fatal")
-"""Levels of Monolog, by hundreds."""
 # An atomic group and space between pairs prevent catastrophic backtracking.
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
@@ -268,7 +129,7 @@ class LineParser:
             known = self._begun.get(line[:length])
             if known is not None:
                 seconds, before, pattern = known
-                end = _ENDS[pattern].match(line, length)
+                end = ENDS[pattern].match(line, length)
                 if end is not None:
                     return self._ended(line, seconds, before, end, end.groups(), pattern)
         return self._parse(line)
@@ -276,22 +137,22 @@ class LineParser:
     def _parse(self, line: str) -> tuple[float | None, str]:
         """Parse a line whose beginning is not cached."""
         own = self._pattern
-        settled = own is not _LOOSE or self._loose >= SETTLED
+        settled = own is not LOOSE or self._loose >= SETTLED
         match = own.match(line) if own is not None and settled else None
         if match is None:
-            if line[:1] in " \t" and own not in (None, _KERNEL):
+            if line[:1] in " \t" and own not in (None, KERNEL):
                 return None, line
-            for pattern in _PATTERNS if own in (None, _LOOSE, _EPOCH) else _PATTERNS[:-1]:
+            for pattern in PATTERNS if own in (None, LOOSE, EPOCH) else PATTERNS[:-1]:
                 match = pattern.match(line)
                 if match is not None:
                     break
             else:
                 return None, line
-            if match.re is _LOOSE:
+            if match.re is LOOSE:
                 self._loose += 1
-            elif own is _LOOSE and not settled:
+            elif own is LOOSE and not settled:
                 self._begun.clear()  # their numbers were not times
-            if not (own is _LOOSE and settled):
+            if not (own is LOOSE and settled):
                 self._pattern = match.re
         year = self._year
         try:
@@ -325,14 +186,14 @@ class LineParser:
             offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
-        if pattern is _ACCESS:
+        if pattern is ACCESS:
             return seconds, _with_status(before, rest)
         if match.group().endswith("]"):
             before = before.removesuffix("[").rstrip()
         if rest[:2] == ' "' and " HTTP/" in rest:  # an access log of Envoy
             rest = _with_status("", rest)
         if (priority := _PRIORITY.match(before)) is not None:
-            level = _SYSLOG[int(priority.group(1)) % 8]
+            level = SYSLOG[int(priority.group(1)) % 8]
             # Most programs write all of their lines as info or notice.
             before = level.upper() if level in SEVERE else ""
         if before and before not in ("[", "- "):
@@ -341,12 +202,12 @@ class LineParser:
 
     def _convert(self, match: re.Match[str]) -> float:
         parts = match.groupdict()
-        self.has_days = self.has_days or (match.re is not _KERNEL and match.re is not _HOUR)
+        self.has_days = self.has_days or (match.re is not KERNEL and match.re is not HOUR)
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
         year = _year_of(parts.get("y"))
         named = parts.get("mo") or "1"
-        month = _MONTHS.get(named) or int(named)
+        month = MONTHS.get(named) or int(named)
         day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
         if half := parts.get("half"):
@@ -392,7 +253,7 @@ class LineParser:
             return None
         low = {str(key): value for key, value in record.items()}
         if isinstance(low.get("t"), dict):  # MongoDB
-            letter = _OF_LETTER.get(str(low.get("s"))[:1], "")
+            letter = OF_LETTER.get(str(low.get("s"))[:1], "")
             low |= {"t": low["t"].get("$date"), "level": letter, "component": low.get("c")}
         return self._record(low)
 
@@ -412,7 +273,7 @@ class LineParser:
             level = int(level)
         if isinstance(level, int) and not isinstance(level, bool):
             # GELF, the only format with a short_message, also has the numbers of syslog.
-            level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
+            level = number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
         status = next((str(low[k]) for k in _JSON_STATUS if k in low), "")
         failed = _FAILED.fullmatch(status) is not None
         if failed and (level == "" or (status[0] == "5" and _written(level).lower() == "info")):
@@ -489,50 +350,11 @@ def _seconds_of(number: float) -> float | None:
     return float(number)
 
 
-def _number_level(level: int, *, syslog: bool) -> str:
-    """Return the name of a level that is a number.
-
-    syslog has 0 (most severe) to 7, bunyan and pino 10 to 60, Monolog 100 to 600. The numbers of Go
-    increase with severity and begin below 0: debug, info, warn and error are -4, 0, 4 and 8 in
-    slog, and -1, 0, 1 and 2 in zap. So a number below 0 is debug. 0 to 2 are read as zap, unless
-    the key is one of syslog, because hardly any program writes its emergencies, alerts and critical
-    errors. 3 and 5 to 7 are read as syslog, 8 as slog; for 4 both agree. The tens of Python are one
-    step lower than those of pino, but Python writes names.
-    """
-    if level < 0:
-        return "debug"
-    if syslog and level < len(_SYSLOG):
-        return _SYSLOG[level]
-    if level < len(_SMALL):
-        return _SMALL[level]
-    return _TENS[min(level // 10, 6)] if level < 100 else _HUNDREDS[min(level // 100, 6)]
-
-
 def _with_status(before: str, rest: str) -> str:
     """Return a line of an access log, with a level if its status is a failure."""
     status = _STATUS.match(rest)
     level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
     return f"{level}{before}{rest}"
-
-
-def level_of(rest: str) -> str:
-    """Return the level of a line without its time: one of LEVELS."""
-    head = rest[:_HEAD]
-    letter = _LETTER.match(head)
-    if letter is not None and letter.group(1):  # after the numbers of process and thread
-        return _OF_LETTER[letter.group(2)]
-    named = _NAMED.search(rest[:400])
-    if named is not None and (level := _OF_WORD.get(named.group(1).lower())):
-        return level
-    found = _LEVEL.search(head)
-    if found is not None:
-        return _OF_WORD[(found.group(found.lastindex or 1)).lower()]
-    if letter is not None:
-        return _OF_LETTER[letter.group(2)]
-    text = rest[:1000]
-    if _DONE.search(text):
-        return ""
-    return "suspect" if _FAILURE.search(_NO_FAILURE.sub("", text)) else ""
 
 
 def component_of(rest: str) -> str | None:
@@ -574,7 +396,7 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
         if time is None and (line[:1].isspace() or (stamped and continues(line))):
             continue
         own += 1
-        if time is not None or _begins_with_level(line):
+        if time is not None or begins_with_level(line):
             stamped += 1
             separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
             if separator is not None and level_of(rest) in ("", "suspect"):
@@ -583,17 +405,6 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     if stamped < least or stamped * 2 < own:
         return False
     return not (rows * 10 >= stamped * 9 and len(widths) == 1)
-
-
-def _begins_with_level(line: str) -> bool:
-    return (
-        re.match(
-            r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]"
-            r"|(?:trce|dbug|info|warn|fail|crit): [\w.]+\[\d+\]$",  # of .NET
-            line,
-        )
-        is not None
-    )
 
 
 class LineSplitter:

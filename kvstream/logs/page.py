@@ -14,7 +14,8 @@ from typing import Any
 
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS, Report, report
-from kvstream.logs.lines import LONGEST_LINE, SEVERE
+from kvstream.logs.levels import SEVERE
+from kvstream.logs.lines import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
 

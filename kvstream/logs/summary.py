@@ -17,15 +17,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kvstream.logs.levels import LEVELS, SEVERE, level_of
 from kvstream.logs.lines import (
-    LEVELS,
-    SEVERE,
     LineParser,
     LineSplitter,
     component_of,
     continues,
     is_trace,
-    level_of,
     message_of,
     uncolored,
 )

@@ -20,12 +20,12 @@ import numpy as np
 
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, SourceOver
+from kvstream.logs.levels import level_of
 from kvstream.logs.lines import (
     LONGEST_LINE,
     LineParser,
     component_of,
     continues,
-    level_of,
     looks_like_log,
     message_of,
     uncolored,

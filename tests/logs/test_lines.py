@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstream.logs.levels import level_of
 from kvstream.logs.lines import (
     LONGEST_LINE,
     LineParser,
     LineSplitter,
     component_of,
-    level_of,
     looks_like_log,
     message_of,
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 import kvstream
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import report
-from kvstream.logs.lines import SEVERE
+from kvstream.logs.levels import SEVERE
 from kvstream.logs.page import head, page
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import QUESTION, ROWS_READ, checked

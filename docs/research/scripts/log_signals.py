@@ -29,7 +29,7 @@ from incidents import DAY, filled, moment, stamped, word
 import kvstream
 from kvstream.logs import unusual
 from kvstream.logs.findings import ROWS, report
-from kvstream.logs.lines import SEVERE
+from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import LogSummary, Shape
 from kvstream.logs.unusual import RARE, SECTIONS, Finding
 

@@ -1,0 +1,100 @@
+"""Patterns of the times at the beginning of log lines, one for each format."""
+
+from __future__ import annotations
+
+import re
+
+_MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
+_HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
+# The name of a zone is no part of the message, and the clock stays that of the log.
+_ZONE_NAMES = "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|JST|[ECMP][SD]T"
+_ZONE = (
+    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
+    rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
+)
+_FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
+_EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
+_MON = "|".join(MONTHS)
+_STAMPS = [
+    # The part after the second has its own pattern: lines of one second differ only in it.
+    # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
+    (
+        rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
+        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
+    # [10/Oct/2000:13:55:36 -0700]
+    (
+        rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\["
+        rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})",
+        r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
+    ),
+    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]
+    (
+        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
+        rf"(?: (?P<y>\d{{4}})\b)?)",
+        r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
+        r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
+    ),
+    # Fri, 01 May 2024 10:00:00; 1:M 01 May 2024 10:00:00.123 of Redis
+    (
+        rf"(?P<p>\[?)(?:\d+:[A-Z] )?(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
+    # 03-17 16:13:38.811; [10.30 16:49:06]
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)\]?",
+    ),
+    # 17/06/09 20:10:40
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)\]?",
+    ),
+    # 20171223-22:15:29:606
+    (
+        rf"(?P<p>)(?P<stamp>(?P<y>\d{{4}})(?P<mo>\d\d)(?P<d>\d\d)[-T ]{_HMS})",
+        rf"{_FRACTION}{_ZONE}",
+    ),
+    # 081109 203615
+    (
+        r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
+        r"(?P<f>)(?P<zone>)(?= )",
+    ),
+    # I0715 12:34:56.789
+    (
+        rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)",
+    ),
+    # 1117838570; 1117838570.123; 1117838570123
+    (
+        r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})",
+        _EPOCH_END,
+    ),
+    # [   12.345678] of a kernel
+    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
+    # 22:15:29.606
+    (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
+    # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM: only then the month comes first
+    (
+        rf"(?P<p>(?:[A-Z][a-z]+\t)?\[?)"
+        rf"(?P<stamp>(?P<mo>\d\d?)/(?P<d>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
+        r"(?P<f>)(?P<zone>)\]?",
+    ),
+    # 31.05.2024 14:05:06
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d)\.(?P<mo>\d\d)\.(?P<y>\d{{4}}),? {_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
+    # host app 1117838570 message; only if no other pattern matches, as it may be any number
+    (
+        r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
+        _EPOCH_END,
+    ),
+]
+PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
+ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(PATTERNS, _STAMPS, strict=True)}
+ACCESS, EPOCH, KERNEL, HOUR, LOOSE = (PATTERNS[place] for place in (1, 9, 10, 11, -1))
