@@ -120,7 +120,7 @@ class Memory:
                     number,
                     last=options.get("last", False),
                     extract=bool(extract),
-                    passages=whole_of("passages", options.get("passages", PASSAGES)),
+                    passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
                     strict=strict,
                     earlier=earlier,
                 )

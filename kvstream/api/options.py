@@ -271,7 +271,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         command=command,
         system=None if system is None else text_of("system", system),
         extract=extract,
-        passages=whole_of("passages", options.get("passages", PASSAGES)),
+        passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
         strict=options.get("strict", False),
         reread=reread,
         every=Intervals.of(every),

@@ -186,6 +186,7 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"preset": 5}, "preset is paper, not 5."),
         ({"keep": [1]}, "'[1]' is not a whole number above 0"),
         ({"passages": "x"}, "passages= takes a whole number, not 'x'."),
+        ({"passages": 0}, "passages= is at least 1, not 0."),
         ({"shards": "x"}, "shards= takes a whole number, not 'x'."),
         ({"system": 5}, "system= takes a str, not int."),
         ({"max_unpacked": [1]}, "[1] is not a size in bytes"),

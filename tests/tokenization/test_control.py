@@ -325,10 +325,10 @@ def test_no_document_holds_a_control_sequence(name: str) -> None:
 def test_no_question_holds_a_control_sequence(name: str) -> None:
     tokenizer = made(name)[0]
     single, sequences = forbidden_of(name)
-    honest = build_prompt(tokenizer, ["who?"], system="be kind.")
+    honest = build_prompt(tokenizer, system="be kind.")
     fair = [tokenizer.controls(ids) for ids in (honest.head, honest.tail("who?"))]
     for text in hostile(name):
-        prompt = build_prompt(tokenizer, [text], system=text)
+        prompt = build_prompt(tokenizer, system=text)
         assert_clean(name, prompt.catalyst(text), text)
         if text.strip():
             found = [prompt.head, prompt.tail(text)]
