@@ -31,13 +31,28 @@ def mean_interval(
     groups: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> tuple[float, float, float]:
-    """Return (mean, low, high) at 95%, where the values of a group are not independent.
+    """Return (mean, low, high) at 95% of scores from 0 to 1; those of a group are not independent.
+
+    As `difference_interval`, but if all values are 0 or all are 1, no error can be estimated from
+    them; the interval is then Wilson's for as many trials as there are groups.
+    """
+    if values and values[0] in (0, 1) and min(values) == max(values):
+        groups = range(len(values)) if groups is None else groups
+        count = len(set(groups))
+        return values[0], *wilson(values[0] * count, count)
+    return difference_interval(values, groups, weights)
+
+
+def difference_interval(
+    values: Sequence[float],
+    groups: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+) -> tuple[float, float, float]:
+    """Return (mean, low, high) at 95% of any values; those of a group are not independent.
 
     Questions about one document are not independent: the standard error is that of a ratio of sums
-    over groups (linearized, as for cluster samples). If all values are 0 or all are 1, no error can
-    be estimated from them; the interval is Wilson's for as many trials as there are groups. With
-    other values and fewer than two groups there is no interval: all three numbers are the mean.
-    With `weights` the mean is weighted.
+    over groups (linearized, as for cluster samples). With fewer than two groups there is no
+    interval: all three numbers are the mean. With `weights` the mean is weighted.
     """
     if not values:
         return 0.0, 0.0, 0.0
@@ -49,8 +64,6 @@ def mean_interval(
         group = index if groups is None else groups[index]
         deviations[group] = deviations.get(group, 0.0) + weight * (value - mean)
     count = len(deviations)
-    if mean in (0, 1) and min(values) == max(values):
-        return mean, *wilson(mean * count, count)
     if count < 2:
         return mean, mean, mean
     variance = sum(d * d for d in deviations.values()) * count / (count - 1)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from kvstream.evaluation.harness import IdFeed, open_reader
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.evaluation.text_trials import Text, text_trials
@@ -72,7 +72,7 @@ def _row(group: list[Record]) -> Record:
     tokens = sum(r["tokens"] for r in group)
     loss = math.fsum(r["loss"] for r in group)
     blocks = [pair for r in group for pair in zip(r["blocks"], _sizes(r), strict=True)]
-    _, low, high = mean_interval([b for b, _ in blocks], weights=[size for _, size in blocks])
+    _, low, high = difference_interval([b for b, _ in blocks], weights=[size for _, size in blocks])
     by_start: dict[int, list[float]] = {}
     for part in (part for r in group for part in r["by_position"]):
         sums = by_start.setdefault(part["from"], [0, 0.0, 0])
@@ -116,7 +116,7 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     if group is first or not pairs:
         return {}
     texts, differences, sizes = zip(*pairs, strict=True)
-    found = mean_interval(differences, texts, sizes)
+    found = difference_interval(differences, texts, sizes)
     names: tuple[str, ...] = ("change", "change_low", "change_high")
     if len(set(texts)) < 2:
         names = names[:1]  # one text does not tell how texts vary

@@ -10,7 +10,7 @@ import pytest
 
 from kvstream.evaluation import metrics
 from kvstream.evaluation.datasets import Question, item
-from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.intervals import difference_interval, mean_interval, wilson
 from kvstream.evaluation.qa import choose, score
 from kvstream.evaluation.summary import lead
 
@@ -103,6 +103,8 @@ def test_values_of_one_document_are_one_observation() -> None:
     assert mean_interval([]) == (0.0, 0.0, 0.0)
     assert mean_interval([1.0] * 6) == (1.0, *wilson(6, 6)), "six of six are no certainty"
     assert mean_interval([0.0] * 6, list("aabbcc")) == (0.0, *wilson(0, 3))
+    assert difference_interval([0.0] * 6) == (0.0, 0.0, 0.0), "equal results do not differ"
+    assert difference_interval([1.0] * 6) == (1.0, 1.0, 1.0)
 
 
 def test_squad_like_records_in_all_their_spellings() -> None:

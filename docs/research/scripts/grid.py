@@ -31,7 +31,7 @@ from kvstream.answer.sampling import make_sampler
 from kvstream.api.options import run_settings
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.records import Record, Trial
@@ -175,7 +175,7 @@ def report(found: Sequence[Record], cases: Sequence[str]) -> None:
                 )
             ]
             if spec != base and len({t for t, _ in pairs}) > 1:
-                change = mean_interval([d for _, d in pairs], [str(t) for t, _ in pairs])
+                change = difference_interval([d for _, d in pairs], [str(t) for t, _ in pairs])
                 line += "; {:+.2f} ({:+.2f} to {:+.2f})".format(*change)
             print(line, flush=True)
 

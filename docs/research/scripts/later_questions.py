@@ -30,7 +30,7 @@ from kvstream.answer.support import Calibration, abstains
 from kvstream.evaluation.datasets import load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.synthetic.document import make_facts
@@ -222,11 +222,15 @@ def report(found: Sequence[Record], cases: Sequence[str]) -> None:
             groups = [str(t) for t, _, _ in pairs]
             right = sum(a["right"] for _, a, _ in pairs) / len(pairs)
             score = sum(a["f1"] for _, a, _ in pairs) / len(pairs)
-            loss, low, high = mean_interval([a["loss"] - b["loss"] for _, a, b in pairs], groups)
+            loss, low, high = difference_interval(
+                [a["loss"] - b["loss"] for _, a, b in pairs], groups
+            )
             line += f" | {kind or 'all'} {right:.0%} F1 {100 * score:.1f}"
             line += f" {loss:+.2f} ({low:+.2f} to {high:+.2f})"
             if not kind:
-                gain, low, high = mean_interval([a["f1"] - b["f1"] for _, a, b in pairs], groups)
+                gain, low, high = difference_interval(
+                    [a["f1"] - b["f1"] for _, a, b in pairs], groups
+                )
                 line += f"; F1 {100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
         print(line, flush=True)
 

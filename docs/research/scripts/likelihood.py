@@ -34,7 +34,7 @@ import torch
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, open_reader
-from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.evaluation.synthetic.splits import is_heldout
@@ -223,7 +223,7 @@ def main() -> None:
             line = f"depth {depth:4}  {text:45} {statistics.fmean(values):6.3f}"
             if text != base:
                 change = [a - b for a, b in zip(values, found[depth, base], strict=True)]
-                line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*mean_interval(change))
+                line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*difference_interval(change))
             if asked.choices > 1:
                 right = chosen[depth, text]
                 low, high = wilson(sum(right), len(right))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.model import int8
 from kvstream.model.loading import folder, in_precision
@@ -69,7 +69,7 @@ def main() -> None:
         rises = [float((ours - theirs).mean()) for ours, theirs in pairs]
         if len(texts) == 1:
             rises = (losses[0] - first[0][0]).tolist()
-        middle, low, high = (math.expm1(x) for x in mean_interval(rises))
+        middle, low, high = (math.expm1(x) for x in difference_interval(rises))
         perplexity = math.exp(statistics.fmean(float(x.mean()) for x in losses))
         print(
             f"{kind:12} perplexity {perplexity:.2f} ({middle:+.2%}, {low:+.2%} to {high:+.2%}), "

@@ -31,7 +31,7 @@ from kvstream.api.options import request_of
 from kvstream.evaluation import harness
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.speed.outside import KVPRESS, Process, Program
 from kvstream.evaluation.suites.ruler import TASKS
@@ -230,7 +230,7 @@ def report(found: Sequence[Record]) -> None:
         both = sorted(set(by) & set(scores.get("auto", {})))
         if case != "auto" and both:
             less = [scores["auto"][key] - by[key] for key in both]
-            mean, low, high = mean_interval(less, [f"{task} {n}" for task, n in both])
+            mean, low, high = difference_interval(less, [f"{task} {n}" for task, n in both])
             line += f" | auto minus this {100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
         print(line, flush=True)
 

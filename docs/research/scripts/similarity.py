@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from likelihood import case_of, document, losses, opened, options
 from torch import Tensor
 
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval
 from kvstream.methods.tools.submodular import Mixture
 
 SIMILARITIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,7 +66,7 @@ def main() -> None:
         line = f"{name:15} {statistics.fmean(values):6.3f} nats a token"
         if values is not base and asked.trials > 1:
             changes = [a - b for a, b in zip(values, base, strict=True)]
-            line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*mean_interval(changes))
+            line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*difference_interval(changes))
         if asked.choices > 1:
             line += f"   chosen {chosen[name]} of {asked.trials * len(depths)}"
         print(line)

@@ -47,7 +47,7 @@ from kvstream.answer.support import matter
 from kvstream.evaluation import metrics
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask, document
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import difference_interval, mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
 from kvstream.events import returned
 from kvstream.input.sources import open_sources
@@ -273,7 +273,9 @@ def table(records: list[dict[str, Any]], title: str) -> None:
         f1 = _in_percent(mean, low, high)
         both = [r for r in records if {row, "bm25"} <= set(r["rows"]) and row != "bm25"]
         less = [r["rows"][row]["f1"] - r["rows"]["bm25"]["f1"] for r in both]
-        than = _in_percent(*mean_interval(less, [r["document"] for r in both])) if both else ""
+        than = (
+            _in_percent(*difference_interval(less, [r["document"] for r in both])) if both else ""
+        )
         print(f"{row:8} {f1:>22} {found:>7} {seconds:>7.1f}  {than}")
 
 

@@ -36,7 +36,7 @@ from kvstream.evaluation.datasets import Item, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.gates.lessons import Keeping, attended
 from kvstream.evaluation.harness import IdFeed, open_reader
-from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.base import CompressiveMemory, ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite
@@ -266,8 +266,8 @@ def main() -> None:
                 own = [r for _, k, r in found[gate, OWN] if k == kind]
                 pairs = list(zip(own, (r for _, r in results), strict=True))
                 groups = [t for t, _ in results]
-                loss = mean_interval([a.loss - b.loss for a, b in pairs], groups)
-                share = mean_interval([a.likeliest - b.likeliest for a, b in pairs], groups)
+                loss = difference_interval([a.loss - b.loss for a, b in pairs], groups)
+                share = difference_interval([a.likeliest - b.likeliest for a, b in pairs], groups)
                 print(
                     "{:25} own minus other's {:+.2f} ({:+.2f} to {:+.2f})".format("", *loss), end=""
                 )
@@ -284,7 +284,7 @@ def told(
 ) -> None:
     """Print a row."""
     change = [r.loss - w.loss for (_, r), w in zip(results, base, strict=True)]
-    loss, low, high = mean_interval(change, [trial for trial, _ in results])
+    loss, low, high = difference_interval(change, [trial for trial, _ in results])
     mean = sum(r.loss for _, r in results) / len(results)
     form = gate.rpartition("=")[0]
     print(

@@ -323,7 +323,7 @@ def _show(
     variants: Sequence[str],
 ) -> None:
     from kvstream.evaluation.gates.worth import BASE, compare, overall
-    from kvstream.evaluation.intervals import mean_interval
+    from kvstream.evaluation.intervals import difference_interval
 
     found = compare(session.model, session.tokenizer, gates, texts, budget, variants)
     for name, measured in found.items():
@@ -331,6 +331,7 @@ def _show(
         line = f"{name}: perplexity {both.perplexity:.3f} on {both.tokens:,} tokens"
         if name != BASE and len(measured) > 1:
             pairs = zip(measured, found[BASE], strict=True)
-            change, low, high = map(math.expm1, mean_interval([a.loss - b.loss for a, b in pairs]))
+            less = difference_interval([a.loss - b.loss for a, b in pairs])
+            change, low, high = map(math.expm1, less)
             line += f", {change:+.2%} ({low:+.2%} to {high:+.2%})"
         click.echo(line)
