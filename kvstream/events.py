@@ -392,7 +392,7 @@ def returned(
 def changed(
     events: Generator[Event, None, Value], change: Callable[[Event], Event | None]
 ) -> Generator[Event, None, Value]:
-    """The same events as `change` returns them, without those for which it returns None."""
+    """Yield the events as `change` returns them, without those for which it returns None."""
     while True:
         try:
             event = next(events)

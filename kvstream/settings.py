@@ -121,7 +121,7 @@ class Budget:
 
 
 def threads_of(threads: int) -> int:
-    """A number of threads that this machine can run: far more make torch crash or stand still.
+    """Return a number of threads that this machine can run. Far more make torch crash or hang.
 
     Raises UsageError.
     """
@@ -138,7 +138,7 @@ def threads_of(threads: int) -> int:
 
 
 def seed_of(seed: int) -> int:
-    """A whole number that torch takes as a seed. Raises UsageError."""
+    """Return a whole number that torch accepts as a seed. Raises UsageError."""
     if not isinstance(seed, Integral):
         raise UsageError(f"seed is a whole number, not {seed!r}.")
     if not -(2**63) <= seed < 2**63:

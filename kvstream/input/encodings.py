@@ -89,7 +89,7 @@ def _guess(sample: bytes) -> str | None:
 
 
 def _mostly_utf8(sample: bytes) -> bool:
-    """Whether at least half of the non-ASCII bytes are valid UTF-8, so that the rest is damage."""
+    """Return whether half of the non-ASCII bytes or more are UTF-8, so that the rest is damage."""
     text = sample.decode("utf-8", "ignore")
     right = sum(len(char.encode()) for char in text if ord(char) > 127)
     wrong = len(sample) - len(text.encode())

@@ -148,7 +148,7 @@ def _ignores_above(folder: Path) -> list[_Ignore]:
 
 
 def _ignored(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
-    """Whether ``path`` is excluded by the nearest ``.gitignore`` with a matching pattern."""
+    """Return whether ``path`` is excluded by the nearest ``.gitignore`` with a matching pattern."""
     for ignore in ignores:
         try:
             verdict = ignore.verdict(path, is_folder=is_folder)

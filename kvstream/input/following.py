@@ -90,7 +90,7 @@ class FollowedFile(io.RawIOBase):
         return True
 
     def _late(self, file: io.FileIO) -> bool:
-        """Whether the next file has been in use for LATE_SECONDS.
+        """Return whether the next file has been in use for LATE_SECONDS.
 
         False when that is first seen, so that the old file is read at least once more.
         """
@@ -102,7 +102,7 @@ class FollowedFile(io.RawIOBase):
         return False
 
     def _replaced(self, status: os.stat_result) -> bool:
-        """Whether the name now belongs to another file."""
+        """Return whether the name now belongs to another file."""
         with suppress(OSError):  # removed, and not replaced yet
             now = self.path.stat()
             return (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)

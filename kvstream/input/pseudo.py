@@ -30,7 +30,7 @@ def kind(status: os.stat_result) -> str | None:
 
 
 def _terminal(device: int) -> bool:
-    """Whether a device is a terminal: /dev/tty, consoles, serial lines, pseudo terminals."""
+    """Return whether a device is a terminal: /dev/tty, consoles, serial lines, pseudo terminals."""
     return os.major(device) in (4, 5, *range(136, 144), 204)
 
 

@@ -254,7 +254,7 @@ class _Document:
         self._text = name == "t" or tag == f"{MATH}t"
 
     def _was_chosen(self, tag: str) -> bool:
-        """Whether this is an alternative to content that was already read."""
+        """Return whether this is an alternative to content that was already read."""
         if tag == f"{_EITHER}AlternateContent":
             self._chosen.append(False)
         elif tag == f"{_EITHER}Choice" and self._chosen:

@@ -91,7 +91,7 @@ _COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
 
 
 def uncolored(line: str) -> str:
-    """A line without the colors that programs write for a terminal."""
+    """Return a line without the colors that programs write for a terminal."""
     return _COLOR.sub("", line) if "\x1b" in line else line
 
 
@@ -320,7 +320,7 @@ def _written(value: Any) -> str:
 
 
 def _cause(value: Any) -> str:
-    """What went wrong, where a field of a record says so: a text, or an object with a message."""
+    """Return the cause of an error that a field of a record names: text, or an object's message."""
     if isinstance(value, dict):
         value = value.get("message") or value.get("msg")
     return value if isinstance(value, str) else ""

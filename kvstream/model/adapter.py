@@ -93,7 +93,7 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model."""
+    """Return whether a folder holds an adapter and no model."""
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 

@@ -41,7 +41,7 @@ class Shape:
     """[H] learned logits that only contribute to the log-sum-exp (gpt-oss)."""
 
     def plain(self, total: int) -> bool:
-        """Whether scores are those of a plain softmax over `total` keys, apart from `sinks`."""
+        """Return whether scores are a plain softmax over `total` keys, apart from `sinks`."""
         return self.softcap is None and (self.window is None or self.window >= total)
 
 

@@ -72,7 +72,7 @@ def converted(path: Path, quiet: bool = False) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder of the cache holds a model. False if a part of it was removed."""
+    """Return whether a folder of the cache holds a model. False if a part of it was removed."""
     return all((folder / name).is_file() for name in ("config.json", SINGLE))
 
 

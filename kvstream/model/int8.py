@@ -162,7 +162,7 @@ def problem() -> str | None:
 
 @torch.inference_mode()
 def packing_is_faster() -> bool:
-    """Whether a single token's product is faster on this machine with bfloat16 activations."""
+    """Return whether one token's product is faster here with bfloat16 activations."""
     _, width, outputs = TRIED
     linear = nn.Linear(width, outputs, bias=False)
     x = torch.ones(1, width)

@@ -86,7 +86,7 @@ def folder(settings: ModelSettings) -> str:
 
 
 def must_be_cached(settings: ModelSettings, where: str) -> bool:
-    """Whether a model of the hub can only come from the cache, because the hub is unreachable.
+    """Return whether a hub model can only come from the cache, because the hub is unreachable.
 
     Raises ModelError if the cache does not have it.
     """

@@ -116,7 +116,7 @@ def _named(name: str, option: str) -> torch.dtype | None:
 
 
 def _fits(weights: Weights | None, device: torch.device) -> bool:
-    """Whether the weights in float32 fit in the free memory. True for unknown weights."""
+    """Return whether the weights in float32 fit in the free memory. True for unknown weights."""
     return weights is None or weights.loaded(4) * HEADROOM <= placement.free_memory(device)
 
 
@@ -142,7 +142,7 @@ def automatic_dtype(device: str) -> torch.dtype:
 
 
 def is_slow(name: str, device: str) -> bool:
-    """Whether this kind of device has no instructions for a number type."""
+    """Return whether this kind of device has no instructions for a number type."""
     return device == "cpu" and name in _slow_on_cpu()
 
 
@@ -160,7 +160,7 @@ def _slow_on_cpu() -> set[str]:
 
 
 def fast_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16 products."""
+    """Return whether this CPU has instructions for bfloat16 products."""
     check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if not (check and check()):
         return False

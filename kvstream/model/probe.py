@@ -349,7 +349,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 @torch.inference_mode()
 def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
-    """Whether the output layer alone gives the model's own logits for the probe's tokens."""
+    """Return whether the output layer alone gives the model's own logits for the probe's tokens."""
     model = bounded.model
     if model.get_output_embeddings() is None or model.base_model is model:
         return False

@@ -59,7 +59,7 @@ class Meter(TorchDispatchMode):
         return made
 
     def _is_new(self, at: int, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Whether the storage `at` belongs to none of the operation's arguments."""
+        """Return whether the storage `at` belongs to none of the operation's arguments."""
         return all(t.untyped_storage()._cdata != at for t in _given(args, kwargs))
 
     def _count(self, tensor: Tensor, at: int, size: int) -> None:

@@ -128,7 +128,7 @@ class Answering:
         self._longest_system = self._entries() // 8
 
     def _entries(self) -> int:
-        """The budget in entries."""
+        """Return the budget in entries."""
         one = {**self.options, "budget": 1}
         two = {**self.options, "budget": 2}
         each = self.model.kv_bytes(**two) - self.model.kv_bytes(**one)

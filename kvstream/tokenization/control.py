@@ -170,7 +170,7 @@ class Guard:
         return pieces
 
     def _tells(self, ids: Iterable[int], unknown: int | None) -> bool:
-        """Whether ``ids`` contain more than spaces and unknown words."""
+        """Return whether ``ids`` contain more than spaces and unknown words."""
         return any(self._pieces[i].strip(_SPACES) for i in ids if i != unknown)
 
     def _spelled(self, found: Iterable[Sequence[int]]) -> str:
@@ -179,7 +179,7 @@ class Guard:
         return min(spellings, key=len)
 
     def clean(self, text: str, ids: np.ndarray) -> bool:
-        """Whether ``ids``, the ids of ``text``, contain no control sequence."""
+        """Return whether ``ids``, the ids of ``text``, contain no control sequence."""
         if self._control.take(ids, mode="clip").any():  # `take` is the fastest lookup
             return False
         if not self._spellings:
@@ -192,7 +192,7 @@ class Guard:
         return not any(spelling in spelled for spelling in self._spellings)
 
     def _spells(self, text: str) -> bool:
-        """Whether the ids of ``text`` spell exactly that text."""
+        """Return whether the ids of ``text`` spell exactly that text."""
         kind = self._text.normalizer
         if kind is None or (self._text.spaces and _SPACE in text):
             return False
@@ -270,7 +270,7 @@ class Guard:
         return self._singles[char]
 
     def holds(self, ids: Sequence[int]) -> bool:
-        """Whether ``ids`` contain a control token, or a marker's ids as a template writes them."""
+        """Return whether ``ids`` have a control token, or a marker's ids as in templates."""
         if self._control[np.array(ids, dtype=np.int64)].any():
             return True
         lengths = {len(sequence) for sequence in self._sequences}

@@ -15,7 +15,7 @@ RARE = [chr(c) for c in (*range(0x500), *range(0x2000, 0x3100), *range(0x1F5F0, 
 
 
 def agrees(quick: Callable[[str], np.ndarray | None], encode: Callable[[str], list[int]]) -> bool:
-    """Whether ``quick`` gives the ids of ``encode``, or None, for every sample."""
+    """Return whether ``quick`` gives the ids of ``encode``, or None, for every sample."""
     given = ((quick(text), text) for text in _samples())
     return all(ids is None or ids.tolist() == encode(text) for ids, text in given)
 

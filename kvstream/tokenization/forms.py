@@ -71,11 +71,11 @@ class WordForms:
         _set(self._bits, _forms(text))
 
     def has_word(self, word: str) -> bool:
-        """Whether the text has `word` (only letters), in any case, with or without accents."""
+        """Return whether the text has `word` (letters), in any case, with or without accents."""
         return self._has(word) or self._has(folded(word))
 
     def has_number(self, number: str) -> bool:
-        """Whether the text has the digits of `number` in a row, or each run of them."""
+        """Return whether the text has the digits of `number` in a row, or each run of them."""
         whole, *runs = number_forms(number)
         return self._has(whole) or (bool(runs) and all(self._has(run) for run in runs))
 

@@ -175,7 +175,7 @@ class HubTokenizer(Tokenizer):
         return self._quick.encode(text)
 
     def _unchanged(self, text: str) -> bool:
-        """Whether the normalizer does not change ``text``."""
+        """Return whether the normalizer does not change ``text``."""
         normalizer = self._backend.normalizer
         with without_panics():
             return normalizer is None or normalizer.normalize_str(text) == text

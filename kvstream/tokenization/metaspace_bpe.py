@@ -153,7 +153,7 @@ def convert(
 
 
 def _writes_spaces(backend: tokenizers.Tokenizer) -> bool:
-    """Whether the only change to text before merging is that ``▁`` replaces spaces."""
+    """Return whether the only change to text before merging is that ``▁`` replaces spaces."""
     replaces = _parts(backend.normalizer, "normalizers")
     cuts = _parts(backend.pre_tokenizer, "pretokenizers")
     space = {"String": " "}

@@ -79,7 +79,7 @@ def _next_char(text: str, place: int) -> str:
 
 
 def _ends(text: str, place: int, marks: str, follows: str) -> bool:
-    """Whether the punctuation at ``place`` ends a sentence, judged by the text around it."""
+    """Return whether the punctuation at ``place`` ends a sentence, judged by the text around it."""
     if follows.islower():
         return False
     if marks[0] != "." or marks.startswith(".."):
@@ -129,7 +129,7 @@ _DATED = re.compile(r"(?:\D*\d){4}")
 
 
 def looks_like_lines(sample: str) -> bool:
-    """Whether text consists of separate lines (logs, tables, code), not prose."""
+    """Return whether text consists of separate lines (logs, tables, code), not prose."""
     rows = sample.split("\n")[:400]
     rows = rows[:-1] or rows  # the last one may be cut
     filled = [row for row in rows if row.strip()]

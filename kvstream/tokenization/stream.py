@@ -238,7 +238,7 @@ class TokenStream:
         token: int,
         char: int,
     ) -> bool:
-        """Whether both sides of a cut give the same tokens separately as together."""
+        """Return whether both sides of a cut give the same tokens separately as together."""
         context = int(np.searchsorted(starts, starts[token] - CONTEXT))
         earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
         first = int(earlier[-1]) if len(earlier) else 0
@@ -277,6 +277,6 @@ def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -
 
 
 def _between_words(text: str, char: int) -> bool:
-    """Whether there is a space at `char` with a letter or digit on both sides."""
+    """Return whether there is a space at `char` with a letter or digit on both sides."""
     around = text[char - 1 : char + 2]
     return len(around) == 3 and around[1] == " " and around[0].isalnum() and around[2].isalnum()

@@ -152,7 +152,7 @@ class WindowDecoder(Decoder):
 
 
 def any_crosses_words(tokens: Iterable[str]) -> bool:
-    """Whether one of ``tokens`` has a space (or ``▁``) between two letters or digits."""
+    """Return whether one of ``tokens`` has a space (or ``▁``) between two letters or digits."""
     return any(_CROSSING.search(token) for token in tokens)
 
 

@@ -78,7 +78,7 @@ class _Axis:
         return [(edge[i], edge[i + 1], count / most) for i, count in sorted(sums.items())]
 
     def ends(self, when: Clock) -> tuple[str, str]:
-        """Where it begins and ends, in words."""
+        """Return the times at which the log begins and ends, in words."""
         if self.by_time:
             return when(self.low, 1, full=True), when(self.high, when.log.lines, full=True)
         return "line 1", f"line {self.high:,.0f}"
@@ -117,7 +117,7 @@ def _tables(log: LogSummary, told: dict[str, Any]) -> list[Table]:
     when = Clock(log)
 
     def written(place: dict[str, Any]) -> str:
-        """The time of a line, if it has one."""
+        """Return the time of a line, or an empty text if it has none."""
         moment = place["time"]
         return "" if moment is None else when(moment, place["line"], full=True)
 

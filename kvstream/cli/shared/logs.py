@@ -112,14 +112,14 @@ def is_log(
 
 
 def _left_to_the_model(ctx: click.Context) -> bool:
-    """Whether an option says that a model reads the text."""
+    """Return whether an option says that a model reads the text."""
     if any(typed(ctx, name) for name in _OF_MODEL):
         return True
     return typed(ctx, "model") and ctx.params.get("model") == POCKET
 
 
 def unrecognized(ctx: click.Context, paths: Sequence[str]) -> str | None:
-    """What is said where ``auto`` takes a file with the name of a log for none."""
+    """Return the message for a file that is named like a log but does not look like one."""
     for path in paths:
         named = ".log" in os.path.basename(path) and os.path.isfile(path) and not _is_empty(path)
         if named and not _left_to_the_model(ctx):
