@@ -103,6 +103,11 @@ def number_level(level: int, *, syslog: bool) -> str:
     return _TENS[min(level // 10, 6)] if level < 100 else _HUNDREDS[min(level // 100, 6)]
 
 
+def level_of_status(status: str) -> str:
+    """Return the level of a failed HTTP request: ``warning`` for 4xx, ``error`` for 5xx."""
+    return "warning" if status[0] == "4" else "error"
+
+
 def begins_with_level(line: str) -> bool:
     """Return whether a line without a time begins with a level, as a log without times has it."""
     return (

@@ -17,6 +17,7 @@ from kvstream.logs.levels import (
     SYSLOG,
     begins_with_level,
     level_of,
+    level_of_status,
     number_level,
 )
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
@@ -277,7 +278,7 @@ class LineParser:
         status = next((str(low[k]) for k in _JSON_STATUS if k in low), "")
         failed = _FAILED.fullmatch(status) is not None
         if failed and (level == "" or (status[0] == "5" and _written(level).lower() == "info")):
-            level = "warning" if status[0] == "4" else "error"
+            level = level_of_status(status)
         name = _first_of(low, _JSON_NAME)
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
@@ -353,7 +354,7 @@ def _seconds_of(number: float) -> float | None:
 def _with_status(before: str, rest: str) -> str:
     """Return a line of an access log, with a level if its status is a failure."""
     status = _STATUS.match(rest)
-    level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
+    level = "" if status is None else f"{level_of_status(status.group(1)).upper()} "
     return f"{level}{before}{rest}"
 
 
