@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvstream.logs.levels import (
+    LEVELS,
     OF_LETTER,
     SEVERE,
     SYSLOG,
@@ -51,7 +52,7 @@ _LOGGER = re.compile(
 _LEVEL_FIRST = re.compile(
     r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
     r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b\]?"
-    r"[\s:|,\-]*",
+    r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
     re.IGNORECASE,
 )
 _CONTINUED = re.compile(
@@ -86,14 +87,49 @@ _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
 _LONGEST_KEY = 48
 """Number of characters within which the first key of logfmt must end."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_FAILED_REQUESTS = (
+    # "GET / HTTP/1.1" 500 of a server; "HTTP/1.1 500 Internal Server Error" of a client
+    ("HTTP/", re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")),
+    ("Completed ", re.compile(r"Completed ([45])\d\d ")),  # Rails
+    ("TCP_", re.compile(r"TCP_\w+/([45])\d\d ")),  # Squid
+    ("haproxy[", re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")),
+)
+"""Where a line without a fixed place of the status has it: the text before, and the whole."""
+_WITHIN = 1000
+"""Number of characters in which this text must begin."""
 _STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
 """Behind the first text in quotes, which is the request. Other numbers follow."""
 _COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
+_NAME = re.compile(r"([A-Za-z][\w.-]*) *\|(?: |$)|\[pod/([\w./-]+)\] ?")
+_LONGEST_NAME = 80
 
 
 def uncolored(line: str) -> str:
     """Return a line without the colors that programs write for a terminal."""
     return _COLOR.sub("", line) if "\x1b" in line else line
+
+
+def bare(line: str) -> tuple[str, str]:
+    """Return the name before a line, and the line without it and without colors.
+
+    ``docker compose logs`` (``web-1  | ``) and ``kubectl logs --prefix`` (``[pod/web/app] ``) put
+    the name of the container before each line. For other lines the name is empty.
+    """
+    line = uncolored(line)
+    if line.find("|", 1, _LONGEST_NAME) < 0 and line[:5] != "[pod/":
+        return "", line
+    found = _NAME.match(line)
+    return ("", line) if found is None else (found.group(found.lastindex or 1), line[found.end() :])
+
+
+def with_name(name: str, rest: str) -> str:
+    """Return a line without its time, with a name from `bare` as its component."""
+    if not name:
+        return rest
+    level = _LEVEL_FIRST.match(rest)
+    if level is None:
+        return f"{name}: {rest.lstrip()}"
+    return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"
 
 
 class LineParser:
@@ -117,7 +153,17 @@ class LineParser:
         """Whether a time has a day, and not only an hour or the seconds since a start."""
 
     def parse(self, line: str) -> tuple[float | None, str]:
-        """Return the time of a line without colors, or None, and the line without the time."""
+        """Return the time of a `bare` line, or None, and the line without the time.
+
+        The line of a failed HTTP request gets a level.
+        """
+        time, rest = self._split(line)
+        # Every line is tested, so this is spelled out.
+        if "HTTP/" in rest or "Completed " in rest or "TCP_" in rest or "haproxy[" in rest:
+            return time, _with_failure(rest)
+        return time, rest
+
+    def _split(self, line: str) -> tuple[float | None, str]:
         if line[:1] == "{":
             found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
@@ -191,8 +237,6 @@ class LineParser:
             return seconds, _with_status(before, rest)
         if match.group().endswith("]"):
             before = before.removesuffix("[").rstrip()
-        if rest[:2] == ' "' and " HTTP/" in rest:  # an access log of Envoy
-            rest = _with_status("", rest)
         if (priority := _PRIORITY.match(before)) is not None:
             level = SYSLOG[int(priority.group(1)) % 8]
             # Most programs write all of their lines as info or notice.
@@ -358,15 +402,42 @@ def _with_status(before: str, rest: str) -> str:
     return f"{level}{before}{rest}"
 
 
+def _with_failure(rest: str) -> str:
+    """Return a line with the level of the failed HTTP request that it reports, if any.
+
+    A level of the line itself stays, unless it is below an error and the status is 5xx.
+    """
+    for begin, pattern in _FAILED_REQUESTS:
+        at = rest.find(begin, 0, _WITHIN)
+        if at >= 0 and (found := pattern.match(rest, at)) is not None:
+            break
+    else:
+        return rest
+    failure, own = level_of_status(found.group(1)), level_of(rest)
+    named = own not in ("", "suspect")
+    if LEVELS.index(own) >= LEVELS.index(failure) or (named and failure != "error"):
+        return rest
+    first = _LEVEL_FIRST.match(rest)
+    return f"{failure.upper()} {(rest if first is None else rest[first.end() :]).lstrip()}"
+
+
 def component_of(rest: str) -> str | None:
     """Return the program, service or class that wrote a line without its time; None: unknown."""
-    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    found = _named(rest)
     return found.group(found.lastindex or 1) if found is not None else None
+
+
+def _named(rest: str) -> re.Match[str] | None:
+    """Return a match that ends behind the component of a line, None if it names none."""
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    if found is None or _LEVEL_FIRST.fullmatch(found.group(found.lastindex or 1)):
+        return None
+    return found
 
 
 def message_of(rest: str) -> str:
     """Return a line, given without its time, also without its level and component."""
-    found = _LOGGER.match(rest) or _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
+    found = _named(rest) or _LEVEL_FIRST.match(rest)
     return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
 
 
@@ -390,7 +461,7 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     parser = LineParser()
     stamped = own = rows = 0
     widths: set[int] = set()
-    for line in map(uncolored, lines):
+    for _, line in map(bare, lines):
         if not line.strip():
             continue
         time, rest = parser.parse(line)

@@ -21,11 +21,13 @@ from kvstream.logs.levels import LEVELS, SEVERE, level_of
 from kvstream.logs.lines import (
     LineParser,
     LineSplitter,
+    bare,
     component_of,
     continues,
     is_trace,
     message_of,
     uncolored,
+    with_name,
 )
 from kvstream.logs.swings import Swings
 from kvstream.logs.templates import (
@@ -496,6 +498,8 @@ class LogSummary:
         self._parser = LineParser()
         self._time: float | None = None
         self._shape: Shape | None = None
+        self._name = ""
+        """The name before the last line that begins an entry; see `bare`."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
@@ -571,14 +575,14 @@ class LogSummary:
     def _line(self, line: str) -> None:
         self.lines += 1
         number = self.lines
-        line = uncolored(line)
+        name, line = bare(line)
         time, rest = self._parser.parse(line)
-        rest = uncolored(rest)  # JSON may hold colored text
+        rest = with_name(name, uncolored(rest))  # JSON may hold colored text
         if time is None:
             if not line or line.isspace():
                 self.blank += 1
                 return
-            if self._shape is not None and continues(line):
+            if self._shape is not None and name == self._name and continues(line):
                 self._continue(self._shape, line)
                 return
             time = self._time
@@ -601,7 +605,7 @@ class LogSummary:
         shape.last_line, shape.last_time = number, time
         if not shape.since_line:
             shape.since_line, shape.since_time = number, time
-        self._shape = shape
+        self._shape, self._name = shape, name
         total = self.total
         total.count += 1
         total.last_line, total.last_time = number, time

@@ -24,11 +24,12 @@ from kvstream.logs.levels import level_of
 from kvstream.logs.lines import (
     LONGEST_LINE,
     LineParser,
+    bare,
     component_of,
     continues,
     looks_like_log,
     message_of,
-    uncolored,
+    with_name,
 )
 from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
@@ -85,14 +86,14 @@ class Thinner:
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
         self._seen += 1
-        line = uncolored(line)
+        name, line = bare(line)
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
             self._note(found, source, number, line)
         time, rest = self._parser.parse(line)
         if time is None and (not line or line.isspace() or continues(line)):
             return self._passed
-        count = self._tree.add(rest).count
+        count = self._tree.add(with_name(name, rest)).count
         self._passed = (
             count <= FIRST
             or count % min(1 << (count.bit_length() - 1), SELDOM) == 0

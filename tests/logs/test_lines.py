@@ -17,9 +17,11 @@ from kvstream.logs.lines import (
     LONGEST_LINE,
     LineParser,
     LineSplitter,
+    bare,
     component_of,
     looks_like_log,
     message_of,
+    with_name,
 )
 
 NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
@@ -365,6 +367,62 @@ def test_a_status_of_failure_is_a_level() -> None:
     envoy = '[2024-05-01T12:00:00.000Z] "GET / HTTP/1.1" {} UH - "-" 0 441 "curl/8" 503 '
     levels = [level_of(LineParser().parse(envoy.format(s))[1]) for s in (200, 404, 503)]
     assert levels == ["", "warning", "error"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'INFO:     127.0.0.1:54321 - "GET /items HTTP/1.1" {} Reason',
+        '2024-05-01 12:00:00 INFO httpx: Request: GET http://a/ "HTTP/1.1 {} Reason"',
+        "I, [2024-05-01T12:00:00.123456 #12]  INFO -- : Completed {} Reason in 3ms",
+    ],
+)
+def test_a_status_of_failure_outranks_the_level_info(line: str) -> None:
+    read = [LineParser().parse(line.format(status))[1] for status in (200, 404, 503)]
+    assert [level_of(rest) for rest in read] == ["info", "info", "error"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[01/May/2024 12:00:00] "GET / HTTP/1.1" {} 145',  # Django
+        '127.0.0.1 - - [01/May/2024 12:00:00] "GET / HTTP/1.1" {} -',  # Flask
+        "1714564800.123    20 10.0.0.1 TCP_MISS/{} 12 GET http://a/ - DIRECT/1.2.3.4 -",
+        'May  1 12:00:00 lb haproxy[1]: 10.0.0.1:5 fe be/s1 0/0/1/2/3 {} 12 - - "GET / HTTP/1.1"',
+    ],
+)
+def test_a_status_of_failure_is_a_level_in_other_logs(line: str) -> None:
+    read = [LineParser().parse(line.format(status)) for status in (200, 404, 503)]
+    assert all(time is not None for time, _ in read)
+    assert [level_of(rest) for _, rest in read] == ["", "warning", "error"]
+
+
+def test_a_level_is_no_component() -> None:
+    rest = 'INFO:     127.0.0.1:54321 - "GET / HTTP/1.1" 200 OK'
+    assert component_of(rest) is None
+    assert message_of(rest) == '127.0.0.1:54321 - "GET / HTTP/1.1" 200 OK'
+    assert message_of("ERROR ::1 refused") == "::1 refused"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ("web-1  | ", "web-1"),
+        ("\x1b[36mweb-1  | \x1b[0m", "web-1"),
+        ("[pod/web-7d9f/nginx] ", "web-7d9f/nginx"),
+    ],
+)
+def test_the_name_of_a_container_is_the_component(prefix: str, name: str) -> None:
+    noon = "2024-05-01T12:00:00Z"
+    record = json.dumps({"time": noon, "level": "error", "msg": "db down"})
+    for line in (f"{noon} ERROR db down", record):
+        found, rest = bare(prefix + line)
+        time, rest = LineParser().parse(rest)
+        rest = with_name(found, rest)
+        assert (time, level_of(rest)) == (NOON, "error")
+        assert (component_of(rest), message_of(rest)) == (name, "db down")
+    assert looks_like_log([f"{prefix}{noon} up"] * 3)
+    assert bare("2024-05-01 12:00:00 | INFO | a") == ("", "2024-05-01 12:00:00 | INFO | a")
 
 
 @pytest.mark.parametrize(

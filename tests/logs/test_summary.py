@@ -246,6 +246,17 @@ def test_a_stack_trace_stays_with_its_line() -> None:
     assert balanced(log)
 
 
+def test_a_stack_trace_stays_with_the_line_of_its_container() -> None:
+    trace = ["java.io.IOException: gone", "\tat a.B.c(B.java:7)"]
+    lines = [("web", at(0, "INFO start")), ("web", at(1, "ERROR caught")), ("web", trace[0])]
+    lines += [("web", trace[1]), ("db", at(2, "INFO start")), ("web", trace[1]), ("db", "")]
+    log = read([f"{name}-1  | {line}" for name, line in lines])
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert (finding.trace, finding.text) == (trace, "caught")
+    assert (log.continued, log.blank) == (2, 1)
+    assert balanced(log)
+
+
 def test_lines_that_continue_another_are_a_stack_trace_only_if_they_look_like_one() -> None:
     first = at(0, "ERROR db: failed: UPDATE orders")
     for more, told in (
