@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
+from kvstream.server.guard import KNOWN, QUEUED
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, Own, unknown
@@ -33,10 +34,10 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _told)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health(request: Request) -> dict[str, Any]:
         """Return whether the server runs and, for a client with the key, what it holds."""
-        if not request.scope.get("kvstream.known"):
+        if not request.scope.get(KNOWN):
             return {"status": "ok"}
         return service.health()
 
@@ -79,6 +80,7 @@ class _Talk:
         usage = body.stream_options is not None and body.stream_options.include_usage
         self._completion = Completion(body.model, with_usage=usage)
         service.worker.submit(self._job)
+        request.scope[QUEUED] = True
         self._left = asyncio.create_task(self._leaving())
         self._count: Outcome = "left"
         """How the job counts if the worker has not ended it by then."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
@@ -23,6 +24,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+log = logging.getLogger("kvstream.server")
+KNOWN, QUEUED = "kvstream.known", "kvstream.queued"
+"""Keys of a request's scope: whether the client is authorized, whether the worker has a job."""
+LONGEST_PATH = 80
+"""Characters of a path in a line of the log."""
 BODY_SECONDS = 60.0
 """Maximum time for the arrival of a body; the request fails after that."""
 DISCARD_SECONDS, DISCARDED = 5.0, 2**26
@@ -45,22 +51,30 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body, arrived = bytearray(), False
+        body, arrived, status = bytearray(), False, 0
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
         try:
             headers = _headers(scope)
             self._check_host(headers)
-            scope["kvstream.known"] = self._check_key(scope["path"], headers)
+            scope[KNOWN] = self._check_key(scope["path"], headers)
             if scope["method"] == "POST":
                 _check_type(headers)
                 await self._read(headers, receive, body)
             arrived = True
-            await self.app(scope, _again(bytes(body), receive), send)
+            await self.app(scope, _again(bytes(body), receive), noted)
         except ApiError as error:
             self.bodies -= len(body)
             body.clear()  # sending the refusal may take seconds
-            await _refuse(error, send, receive, rest=not arrived)
+            await _refuse(error, noted, receive, rest=not arrived)
         finally:
             self.bodies -= len(body)
+            if status >= 400 and not scope.get(QUEUED):  # the worker notes the others
+                _note(scope, status)
 
     def _check_host(self, headers: dict[str, list[str]]) -> None:
         """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
@@ -135,6 +149,15 @@ class Guard:
                 429, "Other requests with long texts are already waiting; try again later.",
                 kind="rate_limit_error", code="rate_limit_exceeded", retry_after=5,
             )  # fmt: skip
+
+
+def _note(scope: Scope, status: int) -> None:
+    """Write a line to the log for a request that was refused."""
+    client, path = scope.get("client"), repr(scope["path"][:LONGEST_PATH])[1:-1]
+    log.info(
+        "%s %s from %s: refused with status %d",
+        scope["method"], path, client[0] if client else "an unknown client", status,
+    )  # fmt: skip
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:

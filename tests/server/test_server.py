@@ -523,7 +523,8 @@ def test_a_refused_client_that_says_no_more_is_let_go(server) -> None:
         assert time.monotonic() - began < 4
 
 
-def test_a_key_is_needed_where_there_is_one(start, memories) -> None:
+def test_a_key_is_needed_where_there_is_one(start, memories, caplog) -> None:
+    caplog.set_level("INFO", "kvstream.server")
     running: Running = start(memories=memories, key="a-long-key", host="0.0.0.0")
     port = running.server.socket.getsockname()[1]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as stranger:
@@ -535,6 +536,13 @@ def test_a_key_is_needed_where_there_is_one(start, memories) -> None:
             assert "a-long-key" not in json.dumps(found)
         error(stranger.post("/v1/chat/completions", json={}), 401)
         assert stranger.get("/health").json() == {"status": "ok"}
+        assert stranger.head("/health").status_code == 200
+        stranger.get("/v1/models/a%0Ab")
+    told = [line for line in caplog.messages if "refused" in line]
+    assert told[-2:] == [
+        "POST /v1/chat/completions from 127.0.0.1: refused with status 401",
+        r"GET /v1/models/a\nb from 127.0.0.1: refused with status 401",
+    ]
     assert running.http.get("/v1/models").status_code == 200
     assert "kv_bytes" in running.health()
 
