@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.api.given import path_of
 from kvstream.api.sources import SourceLike, open_sources
+from kvstream.errors import SourceError
 
 if TYPE_CHECKING:
     from kvstream.memory.saving import Kind
@@ -24,6 +25,8 @@ class MemoryFile:
 
     kind: Kind
     """The contents of the file."""
+    whole: bool = True
+    """Whether its entries are here too; otherwise `Model.recall` reads the file again."""
 
     @property
     def path(self) -> Path:
@@ -122,13 +125,13 @@ class MemoryFile:
 
     @property
     def told(self) -> MemoryFile:
-        """A copy without the entries, which can be inspected but not recalled."""
+        """A copy without the entries, which takes no space."""
         content = self.kind.content
         empty = {
             name: tensor if name == _ORDINALS else tensor.new_empty(0)
             for name, tensor in content.tensors.items()
         }
-        return MemoryFile(replace(self.kind, content=replace(content, tensors=empty)))
+        return MemoryFile(replace(self.kind, content=replace(content, tensors=empty)), whole=False)
 
     def ends_with(self, source: SourceLike) -> bool:
         """Read `source`, and return whether the newest sources of the file have its content."""
@@ -190,6 +193,21 @@ def inspect(path: str | os.PathLike[str]) -> MemoryFile:
     from kvstream.memory.saving import look
 
     return MemoryFile(look(Path(path_of("path", path))))
+
+
+def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
+    """Return a file with its entries: as given, or read and checked.
+
+    Raises SourceError, also if the file changed after `path`, a file without entries, was read.
+    """
+    if not isinstance(path, MemoryFile):
+        return inspect(path)
+    if path.whole:
+        return path
+    found = inspect(path.path)
+    if found.digest != path.digest:
+        raise SourceError(f"{path.path} changed since it was recalled; give its path.")
+    return found
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

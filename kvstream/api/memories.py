@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
-from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.files import MemoryFile, inspect, opened
 from kvstream.api.given import path_of, question_of, several_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
@@ -135,7 +135,7 @@ def merge(
     paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
-    files = [path if isinstance(path, MemoryFile) else inspect(path) for path in paths]
+    files = [opened(path) for path in paths]
     refuse_repeated(files)
     kinds = [file.kind for file in files]
     wanted = None

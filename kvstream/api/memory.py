@@ -18,6 +18,7 @@ from kvstream.api.options import (
     MemoryOptions,
     ShownOptions,
     answer_settings,
+    refuse_no_flags,
     refuse_unknown,
     refuse_unsampled,
     request_of,
@@ -85,6 +86,7 @@ class Memory:
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
         refuse_unknown(options, QuestionOptions.__annotations__)
+        refuse_no_flags(options)
         with self._held():
             yield from self._answered(question, options)
 

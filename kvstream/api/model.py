@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from kvstream.api.answer import Answer, answers
-from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.files import MemoryFile, opened
 from kvstream.api.given import (
     asked_of,
     path_of,
@@ -33,6 +33,7 @@ from kvstream.api.options import (
     refuse_beside_skimming,
     refuse_bm25,
     refuse_later_questions,
+    refuse_no_flags,
     refuse_unknown,
     request_of,
     run_settings,
@@ -90,13 +91,15 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     Loading takes seconds, or longer if weights have to be fetched. Raises ModelError if the model
     cannot be loaded, UnsupportedModelError if its KV cache cannot be bounded, and UsageError.
     """
-    from kvstream.store.offered import EMBEDDED, OFFERS, refuse_misspelt
+    from kvstream.store.offered import EMBEDDED, OFFERS, is_local, refuse_misspelt
 
     name, skim_name = path_of("name", name), options.get("skim")
     for each in (name, None if skim_name is None else path_of("skim", skim_name)):
         if each is not None:
             refuse_misspelt(each, (EMBEDDED, *OFFERS))
     settings, skim = model_settings(name, options), skim_settings(options)
+    if settings.revision is not None and is_local(name):
+        raise UsageError(f"revision= is for models of the hub, and {name} is none; leave it out.")
     model = Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
     model.searches = options.get("skim") == WORD_SEARCH
     return model
@@ -308,8 +311,9 @@ class Model:
         Raises SourceError if it is no memory file, ModelError if another model made it.
         """
         refuse_unknown(options, AnswerOptions.__annotations__)
+        refuse_no_flags(options)
         given = isinstance(path, MemoryFile)
-        file = path if isinstance(path, MemoryFile) else inspect(path)
+        file = opened(path)
         answer = RunSettings(**answer_settings(options))
         engine = self._reader.recall(file.kind, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
@@ -423,6 +427,7 @@ class Model:
         return self.session.kv_bytes(run_settings(options, known=True))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
+        refuse_no_flags(options)
         questions = questions_of(questions)
         asked = {name: value for name, value in options.items() if name not in _SOURCE}
         summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from kvstream.api.given import kind, path_of, questions_of, settings_of, text_of, whole_of
 from kvstream.api.sources import bytes_of
@@ -28,6 +28,8 @@ SKIMS = ("memory", "words", "both")
 """Values of `skim_by`."""
 WORD_SEARCH = "words"
 """Value of `skim` for a word search instead of a model. It needs the questions first."""
+_OF_COMMAND_LINE = ("auto", "none")
+"""Values of ``--skim`` that are no models."""
 BM25 = "bm25"
 """Value of `method` for an answer from the excerpts with the question's words, without eviction."""
 
@@ -99,6 +101,11 @@ class ShownOptions(TypedDict, total=False):
     """Withhold a weakly supported answer."""
 
 
+_FLAGS = frozenset({
+    "offline", "trust_remote_code", "quiet", "brief", "extract", "strict", "plain", "follow",
+    "last",
+})  # fmt: skip
+"""Options that are True or False."""
 ANSWER_OPTIONS = tuple(AnswerOptions.__annotations__)
 SHOWN_OPTIONS = tuple(ShownOptions.__annotations__)
 
@@ -174,6 +181,7 @@ _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
     refuse_unknown(options, (*ModelOptions.__annotations__, "like"))
+    refuse_no_flags(options)
     values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
     if values.get("max_weights") is not None:
         values["max_weights"] = bytes_of(values["max_weights"])
@@ -187,6 +195,8 @@ def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
         raise UsageError(f"skim_by is one of {', '.join(SKIMS)}, not {by!r}.")
     if name is None or name == WORD_SEARCH:
         return None
+    if name in _OF_COMMAND_LINE:
+        raise UsageError(f"skim= is the name of a model, {WORD_SEARCH!r} or None, not {name!r}.")
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
     return model_settings(name, {k: options[k] for k in same if k in options})
 
@@ -198,6 +208,13 @@ def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
         from kvstream.errors import meant
 
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
+
+
+def refuse_no_flags(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option that is neither True nor False but has to be."""
+    for name in sorted(_FLAGS & options.keys()):
+        if options[name] not in (True, False, None):
+            raise UsageError(f"{name}= is True or False, not {options[name]!r:.80}.")
 
 
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
@@ -243,6 +260,9 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
     refuse_unknown(options, _KNOWN)
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
+    if command not in get_args(CommandName):
+        names = ", ".join(get_args(CommandName))
+        raise UsageError(f"command= is one of {names}, not {command!r:.80}.")
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
         refuse_unsampled(options, options.get("temp", 0))
     extract = bool(options.get("extract"))
@@ -276,7 +296,11 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         reread=reread,
         every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
-        checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
+        checkpoint_every=whole_of(
+            "checkpoint_every",
+            count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
+            least=1,
+        ),
         interrupted=interrupted,
     )
 

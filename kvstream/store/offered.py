@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.store.stores import STORES, fetched_folder
+from kvstream.store.stores import STORES, fetched_folder, find
 
 EMBEDDED = "pocket"
 LONGEST = 96
@@ -83,6 +83,12 @@ def fetched(name: str) -> Path | None:
             f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.license})."
         )
     return offer.path
+
+
+def is_local(name: str) -> bool:
+    """Return whether a name is that of a model on this machine, and not one of the hub."""
+    own = name == EMBEDDED or name in OFFERS
+    return own or find(name) is not None or os.path.exists(os.path.expanduser(name))
 
 
 def refuse_misspelt(name: str, known: Iterable[str]) -> None:

@@ -193,6 +193,11 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"max_unpacked": "0MB"}, "'0MB' is not a size in bytes"),
         ({"budget": 0}, "A budget of 0 is too small for any model"),
         ({"budget": "1T"}, "there is no unit 'T'"),
+        ({"checkpoint_every": 0}, "checkpoint_every= is at least 1, not 0."),
+        ({"command": 5}, "command= is one of ask, summarize, compare, remember, chat, not 5."),
+        ({"strict": "no"}, "strict= is True or False, not 'no'."),
+        ({"follow": "no"}, "follow= is True or False, not 'no'."),
+        ({"extract": "no"}, "extract= is True or False, not 'no'."),
     ],
 )
 def test_numbers_are_numbers(model, options, says: str) -> None:
@@ -210,6 +215,12 @@ def test_numbers_are_numbers(model, options, says: str) -> None:
         ({"quantize": "int4"}, "quantize is one of int8, 8bit, 4bit, not 'int4'."),
         ({"max_weights": "4k"}, "'4k' is not a size in bytes; write it as 512MB or 16GiB."),
         ({"thread": 2}, "There is no option 'thread'. Did you mean threads?"),
+        ({"offline": "no"}, "offline= is True or False, not 'no'."),
+        ({"skim": "none"}, "skim= is the name of a model, 'words' or None, not 'none'."),
+        (
+            {"revision": "x"},
+            "revision= is for models of the hub, and pocket is none; leave it out.",
+        ),
     ],
 )
 def test_how_a_model_is_loaded_is_checked_before_it(options, says: str) -> None:
@@ -222,6 +233,19 @@ def test_a_memory_refuses_options_that_it_does_not_know(model, memory, tmp_path:
     refused(lambda: memory.read(text=TEXT, max_token=5), says)
     memory.save(tmp_path / "a.kvs")
     refused(lambda: model.recall(tmp_path / "a.kvs", max_token=5), says)
+    for ask in (memory.ask, lambda question, **given: model.recall(tmp_path / "a.kvs", **given)):
+        refused(lambda ask=ask: ask("Who?", brief="no"), "brief= is True or False, not 'no'.")
+
+
+def test_the_file_of_a_memory_can_be_recalled(model, tmp_path: Path) -> None:
+    memory = model.read(text=TEXT, budget=300, max_tokens=4)
+    memory.save(tmp_path / "a.kvs")
+    file = model.recall(tmp_path / "a.kvs").file
+    assert not file.whole
+    assert model.recall(file).ask("Who?").text == memory.ask("Who?").text
+    memory.read(text=TEXT).save(tmp_path / "a.kvs")
+    says = f"{file.path} changed since it was recalled; give its path."
+    refused(lambda: model.recall(file), says, kvstream.SourceError)
 
 
 def test_tokens_are_counted_of_text(model) -> None:

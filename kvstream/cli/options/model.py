@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from kvstream.api.options import AUTO, SKIMS
-from kvstream.cli.config import EMBEDDED
 from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsType
 from kvstream.settings import BACKENDS, QUANTIZED
@@ -114,11 +112,9 @@ def refuse_revision(model: str) -> None:
     ctx = click.get_current_context(silent=True)
     if ctx is None or not typed(ctx, "revision"):
         return
-    from kvstream.store.offered import OFFERS
-    from kvstream.store.stores import find
+    from kvstream.store.offered import is_local
 
-    own = model in (EMBEDDED, *OFFERS)
-    if own or find(model) is not None or os.path.exists(os.path.expanduser(model)):
+    if is_local(model):
         raise click.UsageError(
             f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
         )
