@@ -12,6 +12,7 @@ Each message says what is wrong, with the number, and what to do about it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 
@@ -96,14 +97,16 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def _address_space_is_spent() -> bool:
     """Return whether the process came close to its limit of address space (``ulimit -v``)."""
-    try:
-        import resource
+    if sys.platform == "win32":
+        return False
+    import resource
 
+    try:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:
             return False
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             peak = next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
-    except (ImportError, OSError, StopIteration):  # not every system reports it
+    except (OSError, StopIteration):  # not every system reports it
         return False
     return peak * 1024 > _NEARLY_ALL * limit

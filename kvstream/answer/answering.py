@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -375,5 +374,11 @@ def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
 
 def peak_rss() -> int:
     """Return the peak RAM of this process, in bytes."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

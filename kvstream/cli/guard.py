@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
 PARENT_DIED = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -23,7 +23,7 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
     ``crashed`` gets the libraries' output to stderr, which is not shown otherwise. kvstream's own
     messages must have a separate descriptor (`stderr_apart`).
     """
-    if not _limited():
+    if sys.platform != "linux" or not _limited():
         return work()
     import tempfile  # imports ten modules and is rarely needed
 
@@ -55,7 +55,7 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
         if told := os.read(ended, 1):
             return told[0]
         code = os.waitstatus_to_exitcode(status)
-        if code < 0 and -code not in CRASHES:
+        if code < 0 and signal.Signals(-code).name not in CRASHES:
             return 128 - code
         if code > 128:  # ended by a signal during imports, which the child reported
             return code
@@ -73,7 +73,7 @@ def _code_of(work: Callable[[], int]) -> int:
 
 
 def _limited() -> bool:
-    if sys.platform != "linux":
+    if sys.platform == "win32":
         return False
     import resource
 
@@ -81,6 +81,8 @@ def _limited() -> bool:
 
 
 def _end_with_parent() -> None:
+    if sys.platform == "win32":
+        return
     import ctypes
 
     with suppress(OSError, AttributeError):

@@ -30,10 +30,10 @@ def state_of(path: str | os.PathLike[str]) -> list[int]:
 
 
 def _limited() -> None:
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return
+    import resource
+
     for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, PROCESSOR)):
         with contextlib.suppress(ValueError, OSError):  # the current limit is lower
             resource.setrlimit(what, (limit, limit))

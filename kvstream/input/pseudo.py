@@ -6,6 +6,7 @@ import io
 import os
 import queue
 import stat
+import sys
 import threading
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ PSEUDO = frozenset([
 
 def kind(status: os.stat_result) -> str | None:
     """Return the kind of a pseudo file or folder; None for others, pipes and terminals."""
+    if sys.platform == "win32":
+        return None
     if stat.S_ISCHR(status.st_mode):
         return None if _terminal(status.st_rdev) else "device"
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -31,16 +34,18 @@ def kind(status: os.stat_result) -> str | None:
 
 def _terminal(device: int) -> bool:
     """Return whether a device is a terminal: /dev/tty, consoles, serial lines, pseudo terminals."""
-    return os.major(device) in (4, 5, *range(136, 144), 204)
+    return sys.platform != "win32" and os.major(device) in (4, 5, *range(136, 144), 204)
 
 
 @cache
 def _mounted() -> dict[int, str]:
     """Return the mounted pseudo file systems by device."""
+    if sys.platform != "linux":
+        return {}
     found = {}
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:  # not Linux
+    except OSError:  # /proc is not mounted
         return {}
     for line in lines:
         before, _, after = line.partition(" - ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -142,4 +143,7 @@ def _is_own(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    # Windows has no user ids; its temporary folders belong to one user.
+    return sys.platform == "win32" or found.st_uid == os.geteuid()

@@ -48,6 +48,8 @@ class Interrupts:
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
             # Restore the cursor of the terminal and remove temporary files.
             self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+            if sys.platform == "win32":
+                return self
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
                 self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._terminate)
         return self
@@ -126,9 +128,8 @@ class InterruptibleInput(io.RawIOBase):
         if path is None and sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
         # Open without blocking: the writer of a named pipe may never come.
-        self.descriptor = (
-            sys.stdin.fileno() if path is None else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        )
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+        self.descriptor = sys.stdin.fileno() if path is None else os.open(path, flags)
         self._own = path is not None
         self.interrupted, self.due = interrupted, due
 

@@ -437,6 +437,8 @@ def _ended_empty() -> bool:
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode):
             return found.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
+        if sys.platform == "win32":  # it cannot poll pipes
+            return False
         if stat.S_ISCHR(found.st_mode):
             return found.st_rdev == os.stat(os.devnull).st_rdev
         waiting = select.poll()
