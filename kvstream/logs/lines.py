@@ -1,4 +1,4 @@
-"""Parse lines of a log (time, level, component), and recognize logs.
+"""Parse the times of the lines of a log, and recognize logs.
 
 Each format of a time has a pattern; the pattern that matched last is tried first.
 """
@@ -6,21 +6,14 @@ Each format of a time has a pattern; the pattern that matched last is tried firs
 from __future__ import annotations
 
 import calendar
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from kvstream.logs.levels import (
-    LEVELS,
-    OF_LETTER,
-    SEVERE,
-    SYSLOG,
-    begins_with_level,
-    level_of,
-    level_of_status,
-    number_level,
-)
+from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
+from kvstream.logs.parts import bare, continues
+from kvstream.logs.records import TIMES, line_of, record_of
+from kvstream.logs.requests import with_failure, with_status
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
 
 LONGEST_LINE = 65_536
@@ -36,100 +29,9 @@ _SECONDS = 4096
 _LENGTHS = 4
 """Maximum number of different lengths of these beginnings."""
 
-_COMPONENT = re.compile(
-    r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
-    r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
-    r"(?:\[ *\d+\.\d{6}\] )?"  # of a kernel: the seconds since its start
-)
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
-# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message; and of Kubernetes
-# L     1 file.go:88] message
-_LOGGER = re.compile(
-    r"[\s|-]*(?:\d+\s+)?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\s+"
-    r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
-    r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
-)
-_LEVEL_FIRST = re.compile(
-    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
-    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b\]?"
-    r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
-    re.IGNORECASE,
-)
-_CONTINUED = re.compile(
-    r"\s+\S|\}|\]|\)|Caused by:|\.\.\. \d+ (?:more|common)|at [\w.$]+\(|Traceback \(|"
-    r"During handling of|The above exception|"
-    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error|Exit|Interrupt)(?:: |$)|"
-    r"goroutine \d+|Suppressed: "
-)
-_TRACE = re.compile(
-    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
-    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
-)
-_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
-              "__REALTIME_TIMESTAMP")  # fmt: skip
-_JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
-_JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
-_JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
-              "SYSLOG_IDENTIFIER")  # fmt: skip
-_JSON_CAUSE = ("err", "error", "error.message")
-_JSON_STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
-                "http.response.status_code")  # fmt: skip
-_FAILED = re.compile(r"[45]\d\d")
-"""Of HTTP."""
-_WHOLE = re.compile(r"-?[0-9]{1,9}")
-_OF_SYSLOG = ("PRIORITY", "severity")
-"""Keys whose numbers are the levels of syslog."""
 _PRIORITY = re.compile(r"<(\d{1,3})>(?:\d )?$")
 """Of syslog: eight times the facility, and the level."""
-# An atomic group and space between pairs prevent catastrophic backtracking.
-_LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
-_KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
-_LONGEST_KEY = 48
-"""Number of characters within which the first key of logfmt must end."""
-_PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
-_FAILED_REQUESTS = (
-    # "GET / HTTP/1.1" 500 of a server; "HTTP/1.1 500 Internal Server Error" of a client
-    ("HTTP/", re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")),
-    ("Completed ", re.compile(r"Completed ([45])\d\d ")),  # Rails
-    ("TCP_", re.compile(r"TCP_\w+/([45])\d\d ")),  # Squid
-    ("haproxy[", re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")),
-)
-"""Where a line without a fixed place of the status has it: the text before, and the whole."""
-_WITHIN = 1000
-"""Number of characters in which this text must begin."""
-_STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
-"""Behind the first text in quotes, which is the request. Other numbers follow."""
-_COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
-_NAME = re.compile(r"([A-Za-z][\w.-]*) *\|(?: |$)|\[pod/([\w./-]+)\] ?")
-_LONGEST_NAME = 80
-
-
-def uncolored(line: str) -> str:
-    """Return a line without the colors that programs write for a terminal."""
-    return _COLOR.sub("", line) if "\x1b" in line else line
-
-
-def bare(line: str) -> tuple[str, str]:
-    """Return the name before a line, and the line without it and without colors.
-
-    ``docker compose logs`` (``web-1  | ``) and ``kubectl logs --prefix`` (``[pod/web/app] ``) put
-    the name of the container before each line. For other lines the name is empty.
-    """
-    line = uncolored(line)
-    if line.find("|", 1, _LONGEST_NAME) < 0 and line[:5] != "[pod/":
-        return "", line
-    found = _NAME.match(line)
-    return ("", line) if found is None else (found.group(found.lastindex or 1), line[found.end() :])
-
-
-def with_name(name: str, rest: str) -> str:
-    """Return a line without its time, with a name from `bare` as its component."""
-    if not name:
-        return rest
-    level = _LEVEL_FIRST.match(rest)
-    if level is None:
-        return f"{name}: {rest.lstrip()}"
-    return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"
 
 
 class LineParser:
@@ -158,20 +60,14 @@ class LineParser:
         The line of a failed HTTP request gets a level.
         """
         time, rest = self._split(line)
-        # Every line is tested, so this is spelled out.
-        if "HTTP/" in rest or "Completed " in rest or "TCP_" in rest or "haproxy[" in rest:
-            return time, _with_failure(rest)
-        return time, rest
+        return time, with_failure(rest)
 
     def _split(self, line: str) -> tuple[float | None, str]:
-        if line[:1] == "{":
-            found: tuple[float | None, str] | None = self._json(line)
-            if found is not None:
-                return found
-        elif line.find("=", 0, _LONGEST_KEY) > 0 and _KEY_FIRST.match(line) is not None:
-            found = self._logfmt(line)
-            if found[0] is not None:
-                return found
+        record = record_of(line)
+        if record is not None:
+            time = self._time_in(record)
+            if time is not None or line[:1] == "{":
+                return time, line_of(record)
         for length in self._lengths:
             known = self._begun.get(line[:length])
             if known is not None:
@@ -234,7 +130,7 @@ class LineParser:
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
         if pattern is ACCESS:
-            return seconds, _with_status(before, rest)
+            return seconds, with_status(before, rest)
         if match.group().endswith("]"):
             before = before.removesuffix("[").rstrip()
         if (priority := _PRIORITY.match(before)) is not None:
@@ -287,88 +183,18 @@ class LineParser:
         if text.replace(".", "", 1).isdecimal():
             self.has_days = True
             return _seconds_of(float(text))
-        return LineParser.parse(self, text)[0] if text[:1] != "{" else None
+        return self._split(text)[0] if text[:1] != "{" else None
 
-    def _json(self, line: str) -> tuple[float | None, str] | None:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(record, dict):
-            return None
-        low = {str(key): value for key, value in record.items()}
-        if isinstance(low.get("t"), dict):  # MongoDB
-            letter = OF_LETTER.get(str(low.get("s"))[:1], "")
-            low |= {"t": low["t"].get("$date"), "level": letter, "component": low.get("c")}
-        return self._record(low)
-
-    def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
-        """Return the time of a record with keys, and a line of its level, name and message."""
-        times = (self._time_of(low[k]) for k in _JSON_TIME if k in low)
-        time = next((found for found in times if found is not None), None)
-        hour = low.get("time")
-        if "date" in low and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
+    def _time_in(self, record: dict[str, Any]) -> float | None:
+        """Return the time of a record, None if it has no valid one."""
+        hour = record.get("time")
+        if "date" in record and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
             # FortiGate has date and time under two keys
-            both = self._time_of(f"{low['date']} {low['time']}")
-            time = time if both is None else both
-        text = _first_of(low, _JSON_TEXT)
-        key = next((k for k in _JSON_LEVEL if low.get(k) is not None), "")
-        level = low.get(key, "")
-        if isinstance(level, str) and _WHOLE.fullmatch(level):  # journald's are strings
-            level = int(level)
-        if isinstance(level, int) and not isinstance(level, bool):
-            # GELF, the only format with a short_message, also has the numbers of syslog.
-            level = number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
-        status = next((str(low[k]) for k in _JSON_STATUS if k in low), "")
-        failed = _FAILED.fullmatch(status) is not None
-        if failed and (level == "" or (status[0] == "5" and _written(level).lower() == "info")):
-            level = level_of_status(status)
-        name = _first_of(low, _JSON_NAME)
-        used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
-        if text is None:
-            text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
-        else:
-            text = f"{text} status={status}" if failed else text
-            cause = _cause(next((low[k] for k in _JSON_CAUSE if low.get(k)), None))
-            text = f"{text}: {cause}" if cause and cause not in text else text
-        trace = next(
-            (low[k] for k in ("exception", "stack", "stack_trace", "exc_info") if low.get(k)), ""
-        )
-        return (
-            time,
-            f"{_written(level).upper()} {name + ': ' if name else ''}{text} {trace}".rstrip(),
-        )
-
-    def _logfmt(self, line: str) -> tuple[float | None, str]:
-        if not _LOGFMT.match(line[:4000]):
-            return None, line
-        record = {k: v.strip('"') for k, v in _PAIR.findall(line[:4000])}
-        return self._record(record)
-
-
-def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
-    """Return the text of the first of these keys with a value.
-
-    Empty if all present keys are null, None if no key is present.
-    """
-    values = [record[key] for key in keys if key in record]
-    return _written(next((v for v in values if v is not None), None)) if values else None
-
-
-def _written(value: Any) -> str:
-    """Return a value as text. journald writes a text that may be unprintable as a list of bytes."""
-    if value is None:
-        return ""
-    if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
-        return bytes(value).decode("utf-8", "replace")
-    return str(value)
-
-
-def _cause(value: Any) -> str:
-    """Return the cause of an error that a field of a record names: text, or an object's message."""
-    if isinstance(value, dict):
-        value = value.get("message") or value.get("msg")
-    return value if isinstance(value, str) else ""
+            both = self._time_of(f"{record['date']} {hour}")
+            if both is not None:
+                return both
+        times = (self._time_of(record[k]) for k in TIMES if k in record)
+        return next((found for found in times if found is not None), None)
 
 
 def _year_of(digits: str | None) -> int | None:
@@ -393,62 +219,6 @@ def _seconds_of(number: float) -> float | None:
     while number > 1e11:
         number /= 1000
     return float(number)
-
-
-def _with_status(before: str, rest: str) -> str:
-    """Return a line of an access log, with a level if its status is a failure."""
-    status = _STATUS.match(rest)
-    level = "" if status is None else f"{level_of_status(status.group(1)).upper()} "
-    return f"{level}{before}{rest}"
-
-
-def _with_failure(rest: str) -> str:
-    """Return a line with the level of the failed HTTP request that it reports, if any.
-
-    A level of the line itself stays, unless it is below an error and the status is 5xx.
-    """
-    for begin, pattern in _FAILED_REQUESTS:
-        at = rest.find(begin, 0, _WITHIN)
-        if at >= 0 and (found := pattern.match(rest, at)) is not None:
-            break
-    else:
-        return rest
-    failure, own = level_of_status(found.group(1)), level_of(rest)
-    named = own not in ("", "suspect")
-    if LEVELS.index(own) >= LEVELS.index(failure) or (named and failure != "error"):
-        return rest
-    first = _LEVEL_FIRST.match(rest)
-    return f"{failure.upper()} {(rest if first is None else rest[first.end() :]).lstrip()}"
-
-
-def component_of(rest: str) -> str | None:
-    """Return the program, service or class that wrote a line without its time; None: unknown."""
-    found = _named(rest)
-    return found.group(found.lastindex or 1) if found is not None else None
-
-
-def _named(rest: str) -> re.Match[str] | None:
-    """Return a match that ends behind the component of a line, None if it names none."""
-    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
-    if found is None or _LEVEL_FIRST.fullmatch(found.group(found.lastindex or 1)):
-        return None
-    return found
-
-
-def message_of(rest: str) -> str:
-    """Return a line, given without its time, also without its level and component."""
-    found = _named(rest) or _LEVEL_FIRST.match(rest)
-    return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
-
-
-def continues(line: str) -> bool:
-    """Return whether a line without a time continues the previous one: a stack trace, an indent."""
-    return _CONTINUED.match(line) is not None
-
-
-def is_trace(line: str) -> bool:
-    """Return whether a line that continues another is part of a stack trace."""
-    return _TRACE.match(line) is not None
 
 
 def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:

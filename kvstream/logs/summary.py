@@ -18,9 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvstream.logs.levels import LEVELS, SEVERE, level_of
-from kvstream.logs.lines import (
-    LineParser,
-    LineSplitter,
+from kvstream.logs.lines import LineParser, LineSplitter
+from kvstream.logs.parts import (
     bare,
     component_of,
     continues,

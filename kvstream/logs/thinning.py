@@ -21,16 +21,8 @@ import numpy as np
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, SourceOver
 from kvstream.logs.levels import level_of
-from kvstream.logs.lines import (
-    LONGEST_LINE,
-    LineParser,
-    bare,
-    component_of,
-    continues,
-    looks_like_log,
-    message_of,
-    with_name,
-)
+from kvstream.logs.lines import LONGEST_LINE, LineParser, looks_like_log
+from kvstream.logs.parts import bare, component_of, continues, message_of, with_name
 from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
 

@@ -18,7 +18,7 @@ from kvstream.logs.bursts import (
 )
 from kvstream.logs.clock import Clock
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.lines import is_trace, message_of
+from kvstream.logs.parts import is_trace, message_of
 from kvstream.logs.silences import gap_of, silence_of
 from kvstream.logs.summary import RUSH, LogSummary, Shape
 from kvstream.logs.templates import shown

@@ -13,16 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.logs.levels import level_of
-from kvstream.logs.lines import (
-    LONGEST_LINE,
-    LineParser,
-    LineSplitter,
-    bare,
-    component_of,
-    looks_like_log,
-    message_of,
-    with_name,
-)
+from kvstream.logs.lines import LONGEST_LINE, LineParser, LineSplitter, looks_like_log
+from kvstream.logs.parts import bare, component_of, message_of, with_name
 
 NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
 

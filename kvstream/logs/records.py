@@ -1,0 +1,117 @@
+"""Lines that are records with keys: JSON and logfmt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kvstream.logs.levels import OF_LETTER, level_of_status, number_level
+
+TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
+              "__REALTIME_TIMESTAMP")  # fmt: skip
+_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
+_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
+_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
+              "SYSLOG_IDENTIFIER")  # fmt: skip
+_CAUSE = ("err", "error", "error.message")
+_STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
+                "http.response.status_code")  # fmt: skip
+_TRACE = ("exception", "stack", "stack_trace", "exc_info")
+_FAILED = re.compile(r"[45]\d\d")
+"""Of HTTP."""
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
+_OF_SYSLOG = ("PRIORITY", "severity")
+"""Keys whose numbers are the levels of syslog."""
+# An atomic group and space between pairs prevent catastrophic backtracking.
+_LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
+_KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
+_LONGEST_KEY = 48
+"""Number of characters within which the first key of logfmt must end."""
+_PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
+_LONGEST_RECORD = 4000
+"""Number of characters that are read of logfmt."""
+
+
+def record_of(line: str) -> dict[str, Any] | None:
+    """Return the values of a line of JSON or logfmt by key; None for another line."""
+    if line[:1] == "{":
+        return _json(line)
+    if line.find("=", 0, _LONGEST_KEY) < 0 or _KEY_FIRST.match(line) is None:
+        return None
+    line = line[:_LONGEST_RECORD]
+    if not _LOGFMT.match(line):
+        return None
+    return {key: value.strip('"') for key, value in _PAIR.findall(line)}
+
+
+def _json(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    record = {str(key): value for key, value in found.items()}
+    if isinstance(record.get("t"), dict):  # MongoDB
+        letter = OF_LETTER.get(str(record.get("s"))[:1], "")
+        record |= {"t": record["t"].get("$date"), "level": letter, "component": record.get("c")}
+    return record
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """Return a line with the level, the name and the message of a record, without its time."""
+    text = _first_of(record, _TEXT)
+    status = next((str(record[k]) for k in _STATUS if k in record), "")
+    failed = _FAILED.fullmatch(status) is not None
+    level = _level_of(record)
+    if failed and (level == "" or (status[0] == "5" and level.lower() == "info")):
+        level = level_of_status(status)
+    name = _first_of(record, _NAME)
+    if text is None:
+        used = {*TIMES, *_LEVEL, *_TEXT}
+        text = " ".join(f"{k}={v}" for k, v in record.items() if k not in used)
+    else:
+        text = f"{text} status={status}" if failed else text
+        cause = _cause(next((record[k] for k in _CAUSE if record.get(k)), None))
+        text = f"{text}: {cause}" if cause and cause not in text else text
+    trace = next((record[k] for k in _TRACE if record.get(k)), "")
+    return f"{level.upper()} {name + ': ' if name else ''}{text} {trace}".rstrip()
+
+
+def _level_of(record: dict[str, Any]) -> str:
+    """Return the level that a record names, as it is written; the name of a number."""
+    key = next((k for k in _LEVEL if record.get(k) is not None), "")
+    level = record.get(key, "")
+    if isinstance(level, str) and _WHOLE.fullmatch(level):  # journald's are strings
+        level = int(level)
+    if isinstance(level, int) and not isinstance(level, bool):
+        # GELF, the only format with a short_message, also has the numbers of syslog.
+        return number_level(level, syslog=key in _OF_SYSLOG or "short_message" in record)
+    return _written(level)
+
+
+def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
+    """Return the text of the first of these keys with a value.
+
+    Empty if all present keys are null, None if no key is present.
+    """
+    values = [record[key] for key in keys if key in record]
+    return _written(next((v for v in values if v is not None), None)) if values else None
+
+
+def _written(value: Any) -> str:
+    """Return a value as text. journald writes a text that may be unprintable as a list of bytes."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
+        return bytes(value).decode("utf-8", "replace")
+    return str(value)
+
+
+def _cause(value: Any) -> str:
+    """Return the cause of an error that a field of a record names: text, or an object's message."""
+    if isinstance(value, dict):
+        value = value.get("message") or value.get("msg")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,53 @@
+"""Lines about failed HTTP requests: their status decides their level."""
+
+from __future__ import annotations
+
+import re
+
+from kvstream.logs.levels import LEVELS, level_of, level_of_status
+from kvstream.logs.parts import LEVEL_FIRST
+
+_FAILED_REQUESTS = (
+    # "GET / HTTP/1.1" 500 of a server; "HTTP/1.1 500 Internal Server Error" of a client
+    ("HTTP/", re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")),
+    ("Completed ", re.compile(r"Completed ([45])\d\d ")),  # Rails
+    ("TCP_", re.compile(r"TCP_\w+/([45])\d\d ")),  # Squid
+    ("haproxy[", re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")),
+)
+"""Where a line without a fixed place of the status has it: the text before, and the whole."""
+_WITHIN = 1000
+"""Number of characters in which this text must begin."""
+_STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
+"""Behind the first text in quotes, which is the request. Other numbers follow."""
+
+
+def with_status(before: str, rest: str) -> str:
+    """Return a line of an access log with a level, if its status is one of failure.
+
+    `before` and `rest` are the line before and after its time.
+    """
+    status = _STATUS.match(rest)
+    level = "" if status is None else f"{level_of_status(status.group(1)).upper()} "
+    return f"{level}{before}{rest}"
+
+
+def with_failure(rest: str) -> str:
+    """Return a line with the level of the failed HTTP request that it reports, if any.
+
+    A level of the line itself stays, unless it is below an error and the status is 5xx.
+    """
+    # Every line is tested, so this is spelled out: a loop takes longer.
+    if not ("HTTP/" in rest or "Completed " in rest or "TCP_" in rest or "haproxy[" in rest):
+        return rest
+    for begin, pattern in _FAILED_REQUESTS:
+        at = rest.find(begin, 0, _WITHIN)
+        if at >= 0 and (found := pattern.match(rest, at)) is not None:
+            break
+    else:
+        return rest
+    failure, own = level_of_status(found.group(1)), level_of(rest)
+    named = own not in ("", "suspect")
+    if LEVELS.index(own) >= LEVELS.index(failure) or (named and failure != "error"):
+        return rest
+    first = LEVEL_FIRST.match(rest)
+    return f"{failure.upper()} {(rest if first is None else rest[first.end() :]).lstrip()}"
