@@ -13,7 +13,7 @@ from typing import Any
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
 from kvstream.logs.parts import bare, continues
 from kvstream.logs.records import TIMES, line_of, record_of
-from kvstream.logs.requests import with_failure, with_status
+from kvstream.logs.requests import place_of_status, with_failure, with_status, with_status_at
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
 
 LONGEST_LINE = 65_536
@@ -49,6 +49,8 @@ class LineParser:
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
         self._month = 0
+        self._status: int | None = None
+        """Which field has the status of a request, if a header says so."""
         self.dated = True
         """Whether the times have a year."""
         self.has_days = False
@@ -59,7 +61,11 @@ class LineParser:
 
         The line of a failed HTTP request gets a level.
         """
+        if line[:1] == "#" and (place := place_of_status(line)) is not None:
+            self._status = place
         time, rest = self._split(line)
+        if self._status is not None and time is not None:
+            return time, with_status_at(self._status, line, rest)
         return time, with_failure(rest)
 
     def _split(self, line: str) -> tuple[float | None, str]:

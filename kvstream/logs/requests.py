@@ -31,6 +31,24 @@ def with_status(before: str, rest: str) -> str:
     return f"{level}{before}{rest}"
 
 
+def place_of_status(line: str) -> int | None:
+    """Return the place of the HTTP status among the fields of a log, if this header names it.
+
+    ``#Fields:`` begins the header of W3C's extended log format, which IIS and CloudFront write.
+    """
+    begin, *names = line.split()
+    return names.index("sc-status") if begin == "#Fields:" and "sc-status" in names else None
+
+
+def with_status_at(place: int, line: str, rest: str) -> str:
+    """Return a line without its time with a level, if its field at `place` is one of failure."""
+    values = line.split("\t") if "\t" in line else line.split()
+    status = values[place] if place < len(values) else ""
+    if len(status) == 3 and status[0] in "45":
+        return f"{level_of_status(status).upper()} {rest.lstrip()}"
+    return rest
+
+
 def with_failure(rest: str) -> str:
     """Return a line with the level of the failed HTTP request that it reports, if any.
 

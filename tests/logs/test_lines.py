@@ -389,6 +389,19 @@ def test_a_status_of_failure_is_a_level_in_other_logs(line: str) -> None:
     assert [level_of(rest) for _, rest in read] == ["", "warning", "error"]
 
 
+def test_a_header_names_the_field_of_the_status() -> None:
+    parser = LineParser()
+    for header, line in (
+        ("#Fields: date time cs-uri sc-status sc-bytes", "2024-05-01 12:00:00 /a {} 500"),
+        ("#Fields: date time sc-bytes sc-status", "2024-05-01\t12:00:00\t500\t{}"),
+    ):
+        assert parser.parse(header) == (None, header)
+        read = [parser.parse(line.format(status)) for status in (200, 404, 503)]
+        assert [time for time, _ in read] == [NOON] * 3
+        assert [level_of(rest) for _, rest in read] == ["", "warning", "error"]
+    assert parser.parse("2024-05-01 12:00:00 /a")[1].strip() == "/a"
+
+
 def test_a_level_is_no_component() -> None:
     rest = 'INFO:     127.0.0.1:54321 - "GET / HTTP/1.1" 200 OK'
     assert component_of(rest) is None
