@@ -10,11 +10,10 @@ from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS
 from kvstream.logs.lines import LineParser, looks_like_log
 from kvstream.logs.page import WIDTH, page, page_of_screen, record
-from kvstream.logs.parts import bare
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import MOST_TOKENS, NOTHING_LEFT, QUESTION, ROWS_READ, checked
 
 __all__ = [
     "MOST_TOKENS", "NOTHING_LEFT", "QUESTION", "ROWS", "ROWS_READ", "WIDTH", "Clock", "LineParser",
-    "LogSummary", "bare", "checked", "looks_like_log", "page", "page_of_screen", "record",
+    "LogSummary", "checked", "looks_like_log", "page", "page_of_screen", "record",
 ]  # fmt: skip

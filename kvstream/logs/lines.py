@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
-from kvstream.logs.parts import bare, continues
+from kvstream.logs.parts import bare, continues, names_container, uncolored, with_name
 from kvstream.logs.records import TIMES, line_of, record_of
 from kvstream.logs.requests import place_of_status, with_failure, with_status, with_status_at
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
@@ -55,6 +55,26 @@ class LineParser:
         """Whether the times have a year."""
         self.has_days = False
         """Whether a time has a day, and not only an hour or the seconds since a start."""
+
+    def entry(self, line: str) -> tuple[str, float | None, str, str, bool]:
+        """Parse a line as it is in the log.
+
+        Return the line without colors and without what a container runtime adds; its time; the line
+        without its time, with the name of its container as component; this name; and whether the
+        line continues another one, if that is one of the same container.
+        """
+        text, name, stamp = bare(line)
+        time, rest = self.parse(text)
+        if time is not None:
+            continued = False
+        elif not stamp:
+            continued = continues(text)
+        else:  # its program wrote no time, as some do for all lines
+            continued = text[:1].isspace()
+            time = None if continued or not text else self._split(stamp)[0]
+        if "\x1b" in rest:  # JSON may hold colored text
+            rest = uncolored(rest)
+        return text, time, with_name(name, rest) if name else rest, name, continued
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a `bare` line, or None, and the line without the time.
@@ -231,20 +251,19 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     """Return whether the first lines of a text (some hundred) are those of a log.
 
     At least half of the lines that do not continue another, and at least `least`, must begin with a
-    time or a level, and these must not be the rows of a table. A row with a level is a line of a
-    log (CBS.log of Windows).
+    time, a level or the name of a container, and these must not be the rows of a table. A row with
+    a level is a line of a log (CBS.log of Windows).
     """
     parser = LineParser()
     stamped = own = rows = 0
     widths: set[int] = set()
-    for _, line in map(bare, lines):
+    for line, time, rest, container, continued in map(parser.entry, lines):
         if not line.strip():
             continue
-        time, rest = parser.parse(line)
-        if time is None and (line[:1].isspace() or (stamped and continues(line))):
+        if time is None and (line[:1].isspace() or (stamped and continued)):
             continue
         own += 1
-        if time is not None or begins_with_level(line):
+        if time is not None or begins_with_level(line) or names_container(container):
             stamped += 1
             separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
             if separator is not None and level_of(rest) in ("", "suspect"):

@@ -1,7 +1,8 @@
-"""The parts of a line of a log: the name before it, its component, its message."""
+"""The parts of a line of a log: what a container runtime adds, its component, its message."""
 
 from __future__ import annotations
 
+import json
 import re
 
 _COMPONENT = re.compile(
@@ -34,8 +35,18 @@ _TRACE = re.compile(
     r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
 )
 _COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
-_NAME = re.compile(r"([A-Za-z][\w.-]*) *\|(?: |$)|\[pod/([\w./-]+)\] ?")
-_LONGEST_NAME = 80
+_NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
+# docker logs --timestamps; files of Kubernetes have the stream too
+_RUNTIME = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{8,9}|\d+(?=\S* std)))(?:Z|[+-]\d\d:\d\d) "
+    r"(?:(?:stdout|stderr) [FP](?: |$))?"
+)
+_CONTAINER = re.compile(r"[-_]\d+$|/")
+_DOCKER = '{"log":"'
+_ADDED = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\{\"log\":\"")
+"""Beginning of a line to which a runtime may have added something."""
+_OF_DOCKER = {"log", "stream", "time", "attrs"}
+"""Keys of the records in which Docker stores lines."""
 
 
 def uncolored(line: str) -> str:
@@ -43,23 +54,45 @@ def uncolored(line: str) -> str:
     return _COLOR.sub("", line) if "\x1b" in line else line
 
 
-def bare(line: str) -> tuple[str, str]:
-    """Return the name before a line, and the line without it and without colors.
+def bare(line: str) -> tuple[str, str, str]:
+    """Take off a line the colors and what a container runtime adds to it.
 
-    ``docker compose logs`` (``web-1  | ``) and ``kubectl logs --prefix`` (``[pod/web/app] ``) put
-    the name of the container before each line. For other lines the name is empty.
+    Return the line as its program wrote it, the name of the container before it
+    (``docker compose logs`` writes ``web-1  | ``, ``kubectl logs --prefix`` ``[pod/web/app] ``),
+    and the time that the runtime noted; both are empty if there is none.
     """
-    line = uncolored(line)
-    if line.find("|", 1, _LONGEST_NAME) < 0 and line[:5] != "[pod/":
-        return "", line
-    found = _NAME.match(line)
-    return ("", line) if found is None else (found.group(found.lastindex or 1), line[found.end() :])
+    if "\x1b" in line:
+        line = uncolored(line)
+    if _ADDED.match(line) is None:
+        return line, "", ""
+    name = stamp = ""
+    if (found := _NAME.match(line)) is not None:
+        name, line = found.group(found.lastindex or 1), line[found.end() :]
+    if (found := _RUNTIME.match(line)) is not None:
+        stamp, line = found.group(), line[found.end() :]
+    elif line.startswith(_DOCKER):
+        line, stamp = _of_docker(line)
+    return line, name, stamp
+
+
+def _of_docker(line: str) -> tuple[str, str]:
+    """Return the line and the time in a record of Docker; another record as it is."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return line, ""
+    if not record.keys() <= _OF_DOCKER or not isinstance(record["log"], str):
+        return line, ""
+    return uncolored(record["log"].rstrip("\r\n")), f"{record.get('time', '')} "
+
+
+def names_container(name: str) -> bool:
+    """Return whether a name before a line is one of compose or Kubernetes, and of no table row."""
+    return _CONTAINER.search(name) is not None
 
 
 def with_name(name: str, rest: str) -> str:
-    """Return a line without its time, with a name from `bare` as its component."""
-    if not name:
-        return rest
+    """Return a line without its time, with the name of its container as its component."""
     level = LEVEL_FIRST.match(rest)
     if level is None:
         return f"{name}: {rest.lstrip()}"

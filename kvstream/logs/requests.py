@@ -7,16 +7,11 @@ import re
 from kvstream.logs.levels import LEVELS, level_of, level_of_status
 from kvstream.logs.parts import LEVEL_FIRST
 
-_FAILED_REQUESTS = (
-    # "GET / HTTP/1.1" 500 of a server; "HTTP/1.1 500 Internal Server Error" of a client
-    ("HTTP/", re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")),
-    ("Completed ", re.compile(r"Completed ([45])\d\d ")),  # Rails
-    ("TCP_", re.compile(r"TCP_\w+/([45])\d\d ")),  # Squid
-    ("haproxy[", re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")),
-)
-"""Where a line without a fixed place of the status has it: the text before, and the whole."""
-_WITHIN = 1000
-"""Number of characters in which this text must begin."""
+_HTTP = re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")
+"""``"GET / HTTP/1.1" 500`` of a server; ``"HTTP/1.1 500 Internal Server Error"`` of a client."""
+_HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")
+_RAILS = re.compile(r"Completed ([45])\d\d ")
+_SQUID = re.compile(r"TCP_\w+/([45])\d\d ")
 _STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
 """Behind the first text in quotes, which is the request. Other numbers follow."""
 
@@ -54,14 +49,14 @@ def with_failure(rest: str) -> str:
 
     A level of the line itself stays, unless it is below an error and the status is 5xx.
     """
-    # Every line is tested, so this is spelled out: a loop takes longer.
-    if not ("HTTP/" in rest or "Completed " in rest or "TCP_" in rest or "haproxy[" in rest):
-        return rest
-    for begin, pattern in _FAILED_REQUESTS:
-        at = rest.find(begin, 0, _WITHIN)
-        if at >= 0 and (found := pattern.match(rest, at)) is not None:
-            break
-    else:
+    found = None
+    if (at := rest.find("HTTP/")) >= 0:
+        found = _HTTP.match(rest, at) or ("haproxy[" in rest and _HAPROXY.search(rest))
+    elif "Completed " in rest:
+        found = _RAILS.search(rest)
+    elif "TCP_" in rest:
+        found = _SQUID.search(rest)
+    if not found:
         return rest
     failure, own = level_of_status(found.group(1)), level_of(rest)
     named = own not in ("", "suspect")

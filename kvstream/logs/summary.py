@@ -20,13 +20,9 @@ from dataclasses import dataclass, field
 from kvstream.logs.levels import LEVELS, SEVERE, level_of
 from kvstream.logs.lines import LineParser, LineSplitter
 from kvstream.logs.parts import (
-    bare,
     component_of,
-    continues,
     is_trace,
     message_of,
-    uncolored,
-    with_name,
 )
 from kvstream.logs.swings import Swings
 from kvstream.logs.templates import (
@@ -497,8 +493,8 @@ class LogSummary:
         self._parser = LineParser()
         self._time: float | None = None
         self._shape: Shape | None = None
-        self._name = ""
-        """The name before the last line that begins an entry; see `bare`."""
+        self._container = ""
+        """The container of the last line that does not continue another."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
@@ -574,14 +570,12 @@ class LogSummary:
     def _line(self, line: str) -> None:
         self.lines += 1
         number = self.lines
-        name, line = bare(line)
-        time, rest = self._parser.parse(line)
-        rest = with_name(name, uncolored(rest))  # JSON may hold colored text
+        line, time, rest, container, continued = self._parser.entry(line)
         if time is None:
             if not line or line.isspace():
                 self.blank += 1
                 return
-            if self._shape is not None and name == self._name and continues(line):
+            if self._shape is not None and container == self._container and continued:
                 self._continue(self._shape, line)
                 return
             time = self._time
@@ -604,7 +598,7 @@ class LogSummary:
         shape.last_line, shape.last_time = number, time
         if not shape.since_line:
             shape.since_line, shape.since_time = number, time
-        self._shape, self._name = shape, name
+        self._shape, self._container = shape, container
         total = self.total
         total.count += 1
         total.last_line, total.last_time = number, time

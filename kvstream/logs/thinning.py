@@ -22,7 +22,7 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, SourceOver
 from kvstream.logs.levels import level_of
 from kvstream.logs.lines import LONGEST_LINE, LineParser, looks_like_log
-from kvstream.logs.parts import bare, component_of, continues, message_of, with_name
+from kvstream.logs.parts import component_of, message_of
 from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
 
@@ -78,14 +78,13 @@ class Thinner:
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
         self._seen += 1
-        name, line = bare(line)
+        line, time, rest, _, continued = self._parser.entry(line)
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
             self._note(found, source, number, line)
-        time, rest = self._parser.parse(line)
-        if time is None and (not line or line.isspace() or continues(line)):
+        if time is None and (not line or line.isspace() or continued):
             return self._passed
-        count = self._tree.add(with_name(name, rest)).count
+        count = self._tree.add(rest).count
         self._passed = (
             count <= FIRST
             or count % min(1 << (count.bit_length() - 1), SELDOM) == 0

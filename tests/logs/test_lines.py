@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvstream.logs.levels import level_of
 from kvstream.logs.lines import LONGEST_LINE, LineParser, LineSplitter, looks_like_log
-from kvstream.logs.parts import bare, component_of, message_of, with_name
+from kvstream.logs.parts import bare, component_of, message_of
 
 NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
 
@@ -421,18 +421,45 @@ def test_the_name_of_a_container_is_the_component(prefix: str, name: str) -> Non
     noon = "2024-05-01T12:00:00Z"
     record = json.dumps({"time": noon, "level": "error", "msg": "db down"})
     for line in (f"{noon} ERROR db down", record):
-        found, rest = bare(prefix + line)
-        time, rest = LineParser().parse(rest)
-        rest = with_name(found, rest)
-        assert (time, level_of(rest)) == (NOON, "error")
+        _, time, rest, container, continued = LineParser().entry(prefix + line)
+        assert (time, container, continued, level_of(rest)) == (NOON, name, False, "error")
         assert (component_of(rest), message_of(rest)) == (name, "db down")
     assert looks_like_log([f"{prefix}{noon} up"] * 3)
-    assert bare("2024-05-01 12:00:00 | INFO | a") == ("", "2024-05-01 12:00:00 | INFO | a")
+    assert bare("2024-05-01 12:00:00 | INFO | a") == ("2024-05-01 12:00:00 | INFO | a", "", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-05-01T12:00:00.123456789Z {}",  # docker logs --timestamps
+        "web-1  | 2024-05-01T12:00:00.123456789Z {}",
+        "2024-05-01T14:00:00.1234+02:00 stderr F {}",  # files of Kubernetes
+        '{{"log":"{}\\n","stream":"stdout","time":"2024-05-01T12:00:00.123456789Z"}}',
+    ],
+)
+def test_what_a_container_runtime_adds_is_no_part_of_the_line(line: str) -> None:
+    parser = LineParser()
+    own = "2024-05-01 12:00:09 ERROR db down"
+    assert parser.entry(line.format(own))[:2] == (own, NOON + 9)
+    text, time, rest, container, continued = parser.entry(line.format("db down"))
+    assert (text, rest.removeprefix("web-1: "), continued) == ("db down", "db down", False)
+    assert time == pytest.approx(NOON + 0.1234, abs=1e-4)
+    assert container in ("", "web-1")
+    text, time, _, _, continued = parser.entry(line.format("  at a.b(c)"))
+    assert (text, time, continued) == ("  at a.b(c)", None, True)
+    assert parser.entry(line.format(""))[1] is None
+    assert looks_like_log([line.format("up")] * 3)
+
+
+def test_lines_of_containers_are_a_log_without_times() -> None:
+    assert looks_like_log(["web-1  | up", "web-1  | down"])
+    assert looks_like_log(["[pod/web-7d9f/nginx] up"] * 3)
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        "name | age\n---- | ---\nada | 36\nbob | 41\n",
         "It was 12:30:45 when she left.\n\nOn 2024-05-01 nothing happened.\n\nThe end.\n",
         "time,value,name\n" + "".join(f"2024-05-01 12:00:0{i},{i},a\n" for i in range(5)),
         "def main():\n    return 0\n\n\nclass Error(Exception):\n    pass\n",

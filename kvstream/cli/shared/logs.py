@@ -24,7 +24,6 @@ from kvstream.api.logs import (
     WIDTH,
     LineParser,
     LogSummary,
-    bare,
     checked,
     looks_like_log,
     page,
@@ -355,7 +354,7 @@ def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
     """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
         lines = _head(open_sources([name], text=text)).splitlines()
-        times = (parser.parse(bare(line)[1])[0] for line in lines)
+        times = (parser.entry(line)[1] for line in lines)
         return next((time for time in times if time is not None), None)
     return None
 
