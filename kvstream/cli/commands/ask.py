@@ -37,7 +37,7 @@ def command(
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
 
-    A SOURCE is a file, a directory, or - for standard input. Without a SOURCE, kvstream reads the
+    A SOURCE is a file, a folder, or - for standard input. Without a SOURCE, kvstream reads the
     pipe. It reads HTML, PDF, EPUB, DOCX and plain text, which can be compressed (gzip, bzip2, xz,
     zstd). The last argument is the QUESTION, unless you use -Q.
 

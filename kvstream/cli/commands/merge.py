@@ -11,6 +11,7 @@ import click
 from kvstream.cli.commands.remember import summary
 from kvstream.cli.options.answers import OF_ANSWERS_ALONE
 from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_help
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
@@ -35,6 +36,7 @@ WITHOUT = {
 
 
 HELPS = {
+    "model": model_help("the model that made the files"),
     "budget": "Budget of the joined memory in entries per head (4k, 4096). [default: the largest]",
     "output": "The memory file to write.",
     "json": "Print one JSON object about the file.",

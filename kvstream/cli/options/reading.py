@@ -154,7 +154,9 @@ def reading_options(command: Command) -> Command:
             return command(options=options, **values)
 
     update_wrapper(wrapper, command)
-    model = model_option("reader once it is fetched, else pocket")
+    model = model_option(
+        "reader once it is fetched, else pocket; with --memory the model that made the file"
+    )
     return stack(  # type: ignore
         memory_options, model, skim_options, loading_options, answer_options, output_options
     )(wrapper)

@@ -147,7 +147,7 @@ def text_option(use: str) -> Callable[[Any], Any]:
     """Return the option for the user's texts; `use` says what they are for."""
     return option(
         "--text", multiple=True, metavar="FILE", section="Measurement",
-        help=f"Text {use}: files or directories. [default: made-up prose]",
+        help=f"Text {use}: files or folders. [default: made-up prose]",
     )  # fmt: skip
 
 
