@@ -63,8 +63,9 @@ as_option = option(
     "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto", show_default=True,
     section="Answer",
     help="prose: summarize with the model. log: list the templates of the log's lines with counts, "
-    "times, bursts and silences, without the model. auto: log if lines begin with times or levels "
-    "and no option of the reading, such as --budget, is given; else prose.",
+    "times, bursts and silences, without the model. auto: log if at least half of the first lines "
+    "begin with a time, a level or the name of a container, and no option of the reading, such as "
+    "--budget, is given; else prose.",
 )  # fmt: skip
 
 
