@@ -7,6 +7,7 @@ choose files; `saving.look` checks the files that answer.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,12 +103,14 @@ def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
 def _glance(path: Path, opened: BinaryIO) -> Glance:
     table, state = _header(opened)
     tensors = opened.tell()
+    room = opened.seek(0, os.SEEK_END) - tensors
 
     def part(name: str) -> bytes | None:
         if name not in table:
             return None
         begin, end = table[name]["data_offsets"]
-        if not 0 <= begin <= end <= LARGEST_TEXT:
+        # Keys and values are in front of it, so that it may begin anywhere in the file.
+        if not 0 <= begin <= end <= room or end - begin > LARGEST_TEXT:
             raise ValueError(f"its {name} cannot lie there")
         opened.seek(tensors + begin)
         return opened.read(end - begin)

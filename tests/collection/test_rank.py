@@ -7,6 +7,7 @@ import shutil
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,35 @@ def test_passages_that_are_nested_too_deep_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.kvs"
     path.write_bytes(len(head).to_bytes(8, "little") + head + packed)
     with pytest.raises(SourceError, match="cannot be used: it is damaged"):
+        glance(path)
+
+
+def test_a_memory_of_more_than_128_mib_is_ranked(folder: Path) -> None:
+    path, large = folder / "bakery.kvs", folder / "large.kvs"
+    data, more = path.read_bytes(), 1 << 27
+    size = 8 + int.from_bytes(data[:8], "little")
+    table = json.loads(data[8:size])
+    for name in table.keys() - {"__metadata__"}:
+        table[name]["data_offsets"] = [more + place for place in table[name]["data_offsets"]]
+    table["entries.99.keys"] = {"dtype": "U8", "shape": [more], "data_offsets": [0, more]}
+    head = json.dumps(table).encode()
+    with large.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.seek(more, 1)  # a hole, which takes no room on the disk
+        file.write(data[size:])
+    assert glance(large).text == glance(path).text != ""
+
+
+@pytest.mark.parametrize("places", [[0, 1 << 70], [5, 4], [-1, 2], [1.5, 2], ["0", "1"]])
+def test_passages_outside_of_the_file_are_damage(folder: Path, places: list[Any]) -> None:
+    path = folder / "bakery.kvs"
+    data = path.read_bytes()
+    size = 8 + int.from_bytes(data[:8], "little")
+    table = json.loads(data[8:size])
+    table["trace.passages"]["data_offsets"] = places
+    head = json.dumps(table).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data[size:])
+    with pytest.raises(SourceError, match="cannot be used"):
         glance(path)
 
 
