@@ -26,7 +26,8 @@ class Replayed(SourceOver):
     def __iter__(self) -> Iterator[TextBlock]:
         if self.looking:
             for block in self._blocks:
-                self._seen.append(block)
+                if block.text:  # an empty one is a pause, of which there may be any number
+                    self._seen.append(block)
                 yield block
             return
         while self._seen:

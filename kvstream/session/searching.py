@@ -115,6 +115,8 @@ class Searching:
         while sources.ends_on_interrupt or not request.interrupted():
             batch = stream.read(STEP)
             if not batch:
+                if stream.paused and not request.interrupted():
+                    continue
                 break
             trace.read, trace.end = stream.seen, batch.end
             kept.note(trace.end)

@@ -108,7 +108,10 @@ class Session:
         plan = self.settle(request)
         sources.looking = True
         stream = TokenStream(self.tokenizer, sources)
-        count = len(stream.read(plan.sizes.budget + 1))
+        most = plan.sizes.budget + 1
+        count = len(stream.read(most))
+        while stream.paused and not request.interrupted():
+            count += len(stream.read(most - count))
         sources.looking = False
         if not plan.method.evicts:
             return count <= min(plan.sizes.free, plan.sizes.final)

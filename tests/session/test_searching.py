@@ -96,6 +96,32 @@ def test_a_pipe_and_a_file_give_the_same(session: Session, story: Path) -> None:
     assert pipe.skim["kept"] == file.skim["kept"]
 
 
+class _Pausing:
+    """A stream that has no data most of the time, like a pipe that does not block."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._pieces = [data[i : i + size] for i in range(0, len(data), size)]
+        self._calls = 0
+
+    def read(self, size: int) -> bytes | None:
+        self._calls += 1
+        if self._calls % 4:
+            return None
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+@pytest.mark.parametrize("size", [300, 3000])
+def test_a_stream_that_pauses_is_read_to_its_end(session: Session, story: Path, size: int) -> None:
+    [whole] = ask(session, story, FACT.question)
+    stream = NamedStream(str(story), _Pausing(story.read_bytes(), size), plain=True)
+    events = Searching(session).ask(open_sources([stream]), Request((FACT.question,), RUN))
+    [result] = [event.result for event in events if isinstance(event, Answered)]
+    assert (result.method, result.read) == (whole.method, whole.read) == ("bm25", whole.read)
+    assert result.skim is not None
+    assert whole.skim is not None
+    assert result.skim["pieces"] == whole.skim["pieces"]
+
+
 def test_events_tell_how_far_the_search_is(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("The sun rose over the town, and nobody came.\n" * 2500)
