@@ -43,6 +43,14 @@ class Trace:
     ended_line: bool = True
     """Whether the last source ended with a newline."""
 
+    @property
+    def taken(self) -> int:
+        """Global byte offset after all bytes taken from the sources.
+
+        An interrupted reading takes more text than the model has read.
+        """
+        return max(self.end, sum(record.bytes for record in self.records))
+
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of tokens that are not in `kept` (int64, sorted, unique)."""
         ordinals = kept.numpy()

@@ -236,9 +236,9 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     names, bases, records = second.names, second.bases, second.records
     if not one_text:
         names = (*first.names, *names)
-        bases = (*first.bases, *(base + first.end for base in bases))
+        bases = (*first.bases, *(base + first.taken for base in bases))
         records = (*first.records, *records)
-    sources, bytes_before = (0, 0) if one_text else (len(first.names), first.end)
+    sources, bytes_before = (0, 0) if one_text else (len(first.names), first.taken)
     origins = TokenOrigins()
     parts = [first.origins.known(), second.origins.known()]
     origins.restore(
@@ -278,7 +278,7 @@ def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: in
     passages = Passages()
     # White space belongs to the passage after it, also across parts of one text, but not across
     # texts.
-    least = first.end if bytes_before else found[-1].end if found else 0
+    least = bytes_before or (found[-1].end if found else 0)
     behind = [max(r + bytes_before, least) for r in more_reach]
     moved = [passage.moved(sources, bytes_before) for passage in more]
     passages.restore([*found, *moved], [*reach, *behind])

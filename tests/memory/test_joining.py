@@ -160,6 +160,41 @@ def test_citations_name_the_right_source(session: Session, stories: list[Path]) 
         assert passage.line_start == line
 
 
+def test_an_interrupted_memory_is_joined_at_the_end_of_its_source(
+    session: Session, stories: list[Path], tmp_path: Path
+) -> None:
+    """The source was read further than the model, and the last passage goes beyond its tokens."""
+    steps = 0
+    long = tmp_path / "long.txt"
+    long.write_text(
+        "The walls of the old house were painted blue by the owner and his sons. " * 300
+    )
+
+    def interrupted() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > 8
+
+    run = RunSettings(Budget(tokens=320), "keydiff", max_tokens=8)
+    request = Request((), run, "remember", interrupted=interrupted)
+    first = returned(session.read(open_sources([str(long)]), request))
+    assert first.trace.passages is not None
+    assert first.trace.passages.held()[0][-1].end > first.trace.end
+    joined = join(first, read(session, stories[0], "keydiff"), 320)
+    bases = list(joined.trace.bases)
+    assert bases == [0, first.trace.records[0].bytes]
+    saving.save(joined, tmp_path / "both.kvs")
+    recalled = session.recall(saving.look(tmp_path / "both.kvs"), RunSettings())
+    assert recalled.trace.bases == bases
+    assert recalled.trace.passages is not None
+    text, found = stories[0].read_bytes(), recalled.trace.passages.held()[0]
+    assert {passage.source for passage in found} == {0, 1}
+    for passage in found:
+        if passage.source:
+            raw = text[passage.start - bases[1] : passage.end - bases[1]]
+            assert raw.decode() == passage.text
+
+
 def test_what_does_not_belong_together_is_refused(session: Session, stories: list[Path]) -> None:
     infinipot = read(session, stories[0])
     for other, why in (

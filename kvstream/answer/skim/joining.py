@@ -27,7 +27,7 @@ class KeptPart:
     read: int
     """Tokens read."""
     end: int
-    """Bytes of its text."""
+    """Bytes of its sources, `Trace.taken`."""
 
     @classmethod
     def of(cls, memory: Memory) -> KeptPart:
@@ -35,7 +35,7 @@ class KeptPart:
         assert memory.beside is not None
         kept, trace = recalled(memory), memory.trace
         order = kept.order(memory)
-        return cls(memory.beside, kept, order, len(trace.names), trace.read, trace.end)
+        return cls(memory.beside, kept, order, len(trace.names), trace.read, trace.taken)
 
 
 def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
