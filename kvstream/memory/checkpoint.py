@@ -31,7 +31,7 @@ from kvstream.memory.saving import (
     save,
 )  # fmt: skip
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
-from kvstream.run.request import CHECKPOINT_EVERY
+from kvstream.run.request import CHECKPOINT_EVERY, never
 
 SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
@@ -57,6 +57,10 @@ class Handed:
 
     def exhausted(self) -> bool:
         return self.feed.exhausted()
+
+    @property
+    def paused(self) -> bool:
+        return self.feed.paused
 
     def estimate(self) -> int | None:
         return self.feed.estimate()
@@ -96,11 +100,13 @@ class Checkpoint:
         """Token ids of the prompt before the text; empty if there is no file yet."""
         return [] if self.kind is None else self.kind.content.state["head"]
 
-    def take_up(self, memory: Memory, feed: Handed) -> None:
+    def take_up(
+        self, memory: Memory, feed: Handed, interrupted: Callable[[], bool] = never
+    ) -> None:
         """Restore the saved state into a new memory, and skip the tokens that it has read.
 
         Raises UsageError with the setting that differs from this run, SourceError if the sources
-        have changed, ModelError if another model made the file.
+        have changed or the run is interrupted, ModelError if another model made the file.
         """
         if self.kind is None or self.position is None:
             return
@@ -129,15 +135,17 @@ class Checkpoint:
         trace, reader = memory.trace, memory.reader
         kept = reader.retained().numpy()
         while feed.count < position.tokens:
-            piece = feed.read(min(DROP_BLOCK, position.tokens - feed.count))
-            if not len(piece.ids):
+            count = min(DROP_BLOCK, position.tokens - feed.count)
+            if not _some(feed, count, interrupted).ids:
                 break
             trace.read, trace.end = feed.feed.read_tokens, feed.feed.end
             if trace.passages is not None:
                 trace.origins.prune(kept[kept < trace.read])
                 trace.passages.prune(trace.origins.known()[1], trace.end)
         reached = (feed.count, feed.sha256) == (position.tokens, position.sha256)
-        if not reached or (position.complete and not feed.exhausted()):
+        if feed.count < position.tokens and interrupted():
+            raise SourceError(f"Reading was stopped before it came to the place of {self.path}.")
+        if not reached or (position.complete and _some(feed.feed, 1, interrupted).ids):
             pipe = "-" in trace.names
             raise SourceError(
                 f"The sources have changed since {self.path} was written, "
@@ -176,6 +184,13 @@ class Checkpoint:
         digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
         self._saved = feed.count
+
+
+def _some(feed: Handed | TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk:
+    """Return at most `count` tokens, but at least one unless the sources end. Wait at a pause."""
+    while not (piece := feed.read(count)).ids and feed.paused and not interrupted():
+        pass
+    return piece
 
 
 def tokens_of(path: Path) -> int | None:

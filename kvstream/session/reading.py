@@ -137,7 +137,7 @@ class Reading:
                 memory.reader.schedule.revise(length)
         handed = Handed(feed, self._limit(feed))
         if self.checkpoint is not None:
-            self.checkpoint.take_up(memory, handed)
+            self.checkpoint.take_up(memory, handed, self.request.interrupted)
         if self.request.every is not None:
             self.request.every.answered = memory.trace.read
         return handed

@@ -148,6 +148,46 @@ def stopped_after(session: Session, source: Any, run: RunSettings, path: Path, s
 RUN = RunSettings(Budget(tokens=300), max_tokens=6)
 
 
+class Pauses(io.RawIOBase):
+    """A pipe without data most of the time, like one that does not block."""
+
+    def __init__(self, data: bytes) -> None:
+        self.file, self.calls = io.BytesIO(data), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes | None:
+        self.calls += 1
+        return None if self.calls % 4 else self.file.read(min(size, 1000))
+
+
+def test_a_reading_resumes_from_a_pipe_that_pauses(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    saved, data = tmp_path / "c.kvs", story.read_bytes()
+    stopped_after(session, sources(story, None), RUN, saved, 3)
+    for _ in ("begun", "complete"):
+        memory = read(session, open_sources(["-"], stdin=Pauses(data)), RUN, saved)
+        assert memory.trace.read == len(session.tokenizer.encode(data.decode()))
+    more = Pauses(data + b" And more.")
+    with pytest.raises(SourceError, match="sources have changed since"):
+        read(session, open_sources(["-"], stdin=more), RUN, saved)
+
+
+def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 3)
+    pipe = Pauses(story.read_bytes())
+    request = Request(
+        run=RUN, command="remember", checkpoint=saved, interrupted=lambda: pipe.calls > 9
+    )
+    with pytest.raises(SourceError, match="was stopped before it came"):
+        returned(session.read(open_sources(["-"], stdin=pipe), request))
+
+
 def test_other_sources_are_refused(session: Session, story: Path, tmp_path: Path) -> None:
     saved = tmp_path / "c.kvs"
     stopped_after(session, sources(story, None), RUN, saved, 3)
