@@ -633,7 +633,10 @@ class SourceSet:
                     self._failed(source, error)
                 self._given_up(source)
         except OSError as error:
-            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
+            failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
+            if not source.folder:
+                raise failure from error
+            self._failed(source, failure)
         finally:
             self._head = None
 

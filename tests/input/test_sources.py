@@ -542,6 +542,27 @@ def test_damaged_archives_in_a_folder_are_told(tmp_path: Path) -> None:
         list(open_sources([name]))
 
 
+def test_a_file_that_is_removed_from_a_folder_while_it_is_read_is_told(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.txt" for name in "abc"]
+    for path in paths:
+        path.write_text(f"It rained on {path.stem}.\n")
+    sources = open_sources([str(tmp_path)])
+    blocks = iter(sources)
+    texts = [next(blocks).text]
+    paths[1].unlink()
+    texts += [block.text for block in blocks]
+    assert "".join(texts) == "It rained on a.\nIt rained on c.\n"
+    [told] = sources.warnings
+    assert told == (
+        f"Skipped in {tmp_path}: 1 × document that cannot be read (the first: {paths[1]} cannot "
+        "be read: No such file or directory.)"
+    )
+    sources = open_sources([str(path) for path in (paths[0], paths[2])])
+    paths[2].unlink()
+    with pytest.raises(SourceError, match=r"c\.txt cannot be read"):
+        list(sources)
+
+
 def test_many_damaged_archives_in_a_folder_are_counted(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.gz").write_bytes(damaged_archive())
