@@ -80,16 +80,17 @@ class BlockDecoder:
         """Number of bytes that were not UTF-8."""
         self.first_replaced: int | None = None
         """Global byte offset of the first of these bytes."""
-        self._rest = b""
+        self.rest = b""
+        """Bytes of a character whose other bytes are still to come."""
         self._at_start = True
 
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
         """Return the text of ``data``, or None if it completes no character."""
-        data = self._rest + data
+        data = self.rest + data
         spans: list[tuple[int, int]] = []
         _found.spans = spans
         text, used = codecs.utf_8_decode(data, _ERRORS, final)
-        self._rest = data[used:]
+        self.rest = data[used:]
         if not text:
             return None
         start, widths = self.position, None

@@ -532,7 +532,7 @@ class SourceSet:
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: Any = None
-        guessing = True
+        guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
         with closing(self._pieces(source)) as pieces:
             for piece in pieces:
@@ -548,11 +548,12 @@ class SourceSet:
                     known = decoder is None or _letters(piece) >= FEW
                     guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
-                        decoder = self._decoder(index, source, piece, before=decoder)
+                        held, decoder = self._decoder(index, source, piece, before=decoder)
                 decoder = decoder or BlockDecoder(index, self._position)  # only ASCII so far
                 self._position += len(piece)
                 source.digest.update(piece)
-                block = decoder.decode(piece)
+                block = decoder.decode(held + piece)
+                held = b""
                 if block is not None:
                     yield block
         if decoder is None:
@@ -560,6 +561,12 @@ class SourceSet:
         block = decoder.decode(b"", final=True)
         if block is not None:
             yield block
+        self._about_replaced(index, source, decoder)
+
+    def _about_replaced(
+        self, index: int, source: _Source, decoder: BlockDecoder | OtherDecoder
+    ) -> None:
+        """Warn about bytes that a decoder replaced."""
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
             self._warnings.append(
@@ -580,17 +587,21 @@ class SourceSet:
 
     def _decoder(
         self, index: int, source: _Source, piece: bytes, before: BlockDecoder | None
-    ) -> BlockDecoder | OtherDecoder:
-        """Return a decoder for a source with its first non-ASCII bytes in `piece`.
+    ) -> tuple[bytes, BlockDecoder | OtherDecoder]:
+        """Return a decoder for a source with its first non-ASCII bytes in `piece`, and the bytes
+        that it gets before the piece.
 
-        `before` decoded the source up to there.
+        `before` decoded the source up to there, without these bytes.
         """
         plain = self._text or source.plain
         encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
-            return before or BlockDecoder(index, self._position)
+            return b"", before or BlockDecoder(index, self._position)
         self._encodings.append((shown_name(source.name), encoding))
-        return OtherDecoder(index, self._position, encoding)
+        held = b"" if before is None else before.rest
+        if before is not None:
+            self._about_replaced(index, source, before)
+        return held, OtherDecoder(index, self._position - len(held), encoding)
 
     def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
         """Yield the unpacked bytes of a source in pieces, or the parts of a document.

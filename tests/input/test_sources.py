@@ -465,6 +465,26 @@ def test_other_encodings_are_known_and_told(tmp_path: Path, name: str, pipe: boo
         assert text_of(open_sources([str(path)], text=True)) == data.decode("utf-8", "replace")
 
 
+@pytest.mark.parametrize(
+    ("begins", "text", "warned"),
+    [("Ein Café", "Ein Café", False), ("Ein Café ist ", "Ein Caf\ufffd ist ", True)],
+)
+def test_a_byte_before_the_encoding_is_known_is_not_lost(
+    begins: str, text: str, warned: bool
+) -> None:
+    """A pipe whose first letter with an accent is too little for a guess."""
+    pieces = [b"Plain text. ", begins.encode("cp1252"), (" " + GERMAN).encode("cp1252")]
+    sources = open_sources(["-"], stdin=Drip(pieces))
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == "Plain text. " + text + " " + GERMAN
+    for block, after in pairwise(blocks):
+        assert block.offsets()[-1] == after.start
+    assert blocks[-1].offsets()[-1] == sources.bytes_read == len(b"".join(pieces))
+    *first, last = sources.warnings
+    assert last == "standard input is not UTF-8; it was read as cp1252."
+    assert [told.endswith("the first at byte 19.") for told in first] == [True] * warned
+
+
 def test_a_few_words_of_latin_1(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("Ein Café in Köln.\n".encode("latin-1"))
     assert text_of(open_sources([str(tmp_path / "a")])) == "Ein Café in Köln.\n"
