@@ -229,10 +229,13 @@ OPTIONS = {
     "run.thin": "--thin",
     "method.name": "--method", "method.typed": "--set", "sizes.budget": "--budget",
     "system": "--system", "questions": "the question", "sizes.question": "the question's length",
+    "sizes.answer": "the room for the answer (--max-tokens)", "measure_always": "--extract",
+    "method.trained": "the fingerprint of the method's weights", "model.revision": "--revision",
     "model.name": "--model", "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",
     "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
 }  # fmt: skip
 """Options and words by which users know the settings in a checkpoint."""
+_SETTING = "method.settings."
 FIRST = ("name", "budget", "question")
 """Settings whose difference explains other differences; an error names them first."""
 
@@ -244,7 +247,10 @@ def differs(name: str, then: Any, now: Any) -> str:
         for key in keys:
             if then.get(key) != now.get(key):
                 return differs(f"{name}.{key}", then.get(key), now.get(key))
-    label = OPTIONS.get(name, name.replace(".", " ").replace("_", " "))
+    if name.startswith(_SETTING):
+        label = f"the setting {name.removeprefix(_SETTING)} of the method (--set)"
+    else:
+        label = OPTIONS.get(name, name.replace(".", " ").replace("_", " "))
     return f"{label} was {_short(then)}, and is {_short(now)} here"
 
 

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,30 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
     saving.save(read(session, sources(story, None), RUN), saved)
     with pytest.raises(UsageError, match="not a checkpoint"):
         Checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("run", "extract", "told"),
+    [
+        (RunSettings(Budget(tokens=300), max_tokens=20), False,
+         "the room for the answer (--max-tokens) was 6, and is 20 here"),
+        (RUN, True, "--extract was False, and is True here"),
+        (replace(RUN, method_settings={"pool": "3"}), False,
+         "the setting pool of the method (--set) was 31, and is 3 here"),
+    ],
+)  # fmt: skip
+def test_another_run_is_told_by_its_options(
+    session: Session, story: Path, tmp_path: Path, run: RunSettings, extract: bool, told: str
+) -> None:
+    saved = tmp_path / "c.kvs"
+    request = Request((QUESTION,), RUN, checkpoint=saved, checkpoint_every=1)
+    events = session.ask(sources(story, None), request)
+    while not saved.exists():
+        next(events)
+    events.close()
+    with pytest.raises(UsageError) as caught:
+        list(session.ask(sources(story, None), replace(request, run=run, extract=extract)))
+    assert told in str(caught.value)
 
 
 def test_the_header_alone_says_how_far_a_checkpoint_is(
