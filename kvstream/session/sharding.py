@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,8 +10,9 @@ import torch
 from kvstream.engine.reader import Reader
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
+from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
-from kvstream.input.source import RereadableSource, Source
+from kvstream.input.source import RereadableSource, Source, SourceOver, nothing_in
 from kvstream.memory.base import Memory, Shards
 from kvstream.memory.joining import Joiner, check_can_be_joined
 from kvstream.run.request import Request
@@ -36,13 +37,28 @@ def cut(
     """Return the parts of a text and the sizes of the run. A text that fits is one part.
 
     Raises UsageError if the method's memories cannot be joined, SourceError if the text can be read
-    only once or is empty, and BudgetError.
+    only once or has nothing but spaces and line ends, and BudgetError.
     """
     check_shards(request, shards)
     plan = session.settle(request)
     check_can_be_joined(plan, session.model, request.run.method)
     started = session.plan(_again(sources), request)
-    return stretches(_again(sources), 1 if started.lossless else shards), started
+    looked = _Looked(_again(sources))
+    parts = stretches(looked, 1 if started.lossless else shards)
+    if looked.blank:
+        raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
+    return parts, started
+
+
+class _Looked(SourceOver):
+    """A source that notes whether its text has only spaces and line ends."""
+
+    blank = True
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        for block in self.source:
+            self.blank = self.blank and (not block.text or block.text.isspace())
+            yield block
 
 
 def _again(sources: RereadableSource) -> RereadableSource:

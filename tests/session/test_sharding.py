@@ -197,6 +197,14 @@ def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) 
         refused(open_sources(["-"], stdin=io.BytesIO(b"A text. " * 1000)), request())
 
 
+@pytest.mark.parametrize("size", [3, 6000])
+def test_a_text_of_blanks_is_refused(session: Session, tmp_path: Path, size: int) -> None:
+    text = tmp_path / "blank.txt"
+    text.write_text(" \n" * (size // 2))
+    with pytest.raises(SourceError, match=r"blank\.txt held only spaces and line ends"):
+        returned(read_shards(session, open_sources([str(text)]), request(), 2))
+
+
 def test_parts_of_two_readings_are_joined_alike(session: Session, story: Path) -> None:
     """Each part knows its position, so the joined memory has one source and not two."""
     parts = [
