@@ -41,6 +41,7 @@ class Collected(Teller):
 
     def note(self, event: CollectionEvent) -> None:
         """Record one event of the run and show it."""
+        self.tell_waiting()
         with self.lock:
             self.tally.add(event)
         if isinstance(event, Notice):
@@ -125,9 +126,7 @@ class CollectedLive(CollectedLines):
         if self.live is None:
             self.write(message)
         else:
-            from rich.text import Text
-
-            self.console.print(Text(for_terminal(message)))
+            self.write_above(self.console, message)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -144,6 +143,7 @@ class CollectedLive(CollectedLines):
         if live is not None:
             with suppress(OSError):  # the terminal is gone
                 live.stop()
+        super().close()
 
     def _start(self) -> None:
         from rich.live import Live

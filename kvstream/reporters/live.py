@@ -142,11 +142,7 @@ class Live(Teller):
         if self.live is None:
             self.write(message)
         else:
-            # rich prints above the panel and moves the panel down.
-            try:
-                self.console.print(Text(f.for_terminal(message)))
-            except RuntimeError:  # a signal arrived during a write
-                self.waiting.append(message)
+            self.write_above(self.console, message)
 
     def make_way(self) -> None:
         # A pipe may lead to this terminal: `kvstream ask ... | tee answer.txt`.

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.events import (
     Answered,
@@ -20,7 +20,10 @@ from kvstream.events import (
 )
 from kvstream.reporters.base import Reporter
 from kvstream.reporters.citations import coverage_line, looked_lines, support_line
-from kvstream.reporters.format import duration, in_lines, number, share, size
+from kvstream.reporters.format import duration, for_terminal, in_lines, number, share, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FIRST_LINE_AFTER = 5.0
 LONGEST_WAIT = 60.0
@@ -51,9 +54,7 @@ class Teller(Reporter):
         """Lines to be written later, because a signal arrived during a write."""
 
     def show(self, event: Event) -> None:
-        waiting, self.waiting = self.waiting, []
-        for message in waiting:
-            self.tell(message)
+        self.tell_waiting()
         if isinstance(event, AnswerStarted):
             self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
@@ -127,6 +128,12 @@ class Teller(Reporter):
             self.tell(skimmed)
         self.tell(summary(result))
 
+    def tell_waiting(self) -> None:
+        """Tell the messages that had to wait."""
+        waiting, self.waiting = self.waiting, []
+        for message in waiting:
+            self.tell(message)
+
     def write(self, line: str) -> None:
         """Write one line. A closed stderr must not end the run."""
         self.waiting.append(line)
@@ -146,6 +153,17 @@ class Teller(Reporter):
             except RuntimeError:  # a signal handler during a write: streams refuse a second one
                 self.waiting.insert(0, line)
                 return
+
+    def write_above(self, console: Console, message: str) -> None:
+        """Write a message above a panel of rich, which moves down. If a signal handler interrupts a
+        write of the panel, the message waits.
+        """
+        from rich.text import Text
+
+        try:
+            console.print(Text(for_terminal(message)))
+        except RuntimeError:  # streams refuse a second write
+            self.waiting.append(message)
 
     def close(self) -> None:
         self.write_waiting()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -27,7 +28,13 @@ from kvstream.events import (
     DocumentStarted,
     DocumentStep,
 )
-from kvstream.reporters.collection import Collected, last_lines, panel_lines, table
+from kvstream.reporters.collection import (
+    Collected,
+    CollectedLive,
+    last_lines,
+    panel_lines,
+    table,
+)
 from kvstream.reporters.tally import LISTED, RANKED, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,6 +301,33 @@ def test_a_warning_names_its_document_once() -> None:
     assert stream.getvalue().splitlines() == [
         "Warning: a.txt: 1 bytes are not UTF-8.", "Warning: a.txt: Low confidence."
     ]  # fmt: skip
+
+
+def test_a_signal_during_a_write_of_the_panel_loses_no_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(StringIO):
+        busy = False
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            if self.busy and threading.current_thread() is threading.main_thread():
+                raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+            return super().write(text)
+
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    reporter = CollectedLive(stream)
+    for busy in (False, True):
+        reporter.note(DocumentStarted(f"{busy}.txt", 100, "", 0))
+        stream.busy = busy
+    reporter.tell("Interrupted.")  # as Ctrl-C does
+    stream.busy = False
+    assert "Interrupted." not in stream.getvalue()
+    reporter.close()
+    assert "Interrupted.\n" in stream.getvalue()
 
 
 def test_no_answer_ranks_behind_every_answer() -> None:
