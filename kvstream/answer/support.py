@@ -125,7 +125,10 @@ class Calibration:
             made = cls(float(found["bias"]), weights, float(found["threshold"]), limit)
             made.probability(dict.fromkeys(SIGNALS, 0.0))
             return made if fingerprint in found["fingerprints"] else None
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError,
+            RecursionError,  # JSON that is nested too deep
+        ) as error:  # fmt: skip
             raise ModelError(
                 f"{path} is not a valid calibration file ({type(error).__name__}: {error}); "
                 "remove it, or create it again with docs/research/scripts/support.py."

@@ -353,6 +353,10 @@ def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None
         (tmp_path / FILE).write_text(json.dumps(broken))
         with pytest.raises(ModelError, match=r"support\.json is not a valid calibration"):
             Calibration.of(tmp_path, "x")
+    for text in ("[" * 100_000, json.dumps({**shipped, "bias": 10**400})):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(ModelError, match=r"support\.json is not a valid calibration"):
+            Calibration.of(tmp_path, "x")
 
 
 def test_a_probability_below_the_limit_is_a_doubt() -> None:
