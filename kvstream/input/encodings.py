@@ -96,9 +96,9 @@ def _mostly_utf8(sample: bytes) -> bool:
     return right >= wrong
 
 
-def html_decoder(head: bytes, encoding: str | None = None) -> codecs.IncrementalDecoder:
+def html_decoder(head: bytes) -> codecs.IncrementalDecoder:
     """Return a decoder for a page that begins with ``head``. Invalid bytes become U+FFFD."""
-    name = encoding or by_mark(head) or _declared(head) or encoding_of(head)
+    name = by_mark(head) or _declared(head) or encoding_of(head)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("replace")
 
 

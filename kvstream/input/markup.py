@@ -41,9 +41,7 @@ Piece = tuple[str, str]
 """Text, and the heading above it."""
 
 
-def html_parts(
-    read: Read, patience: Patience, heading: str = "", encoding: str | None = None
-) -> Iterator[list[Piece] | None]:
+def html_parts(read: Read, patience: Patience, heading: str = "") -> Iterator[list[Piece] | None]:
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
     ``heading`` applies until the first heading of the page. Raises SourceError if the conversion
@@ -62,7 +60,7 @@ def html_parts(
             begun += data
             if not ended and len(begun) < DECLARED:
                 continue
-            decoder, data = html_decoder(begun, encoding), begun
+            decoder, data = html_decoder(begun), begun
         with patience.counting():
             text, held = held + decoder.decode(data, ended), ""
             close = ended or target.depth > DEEPEST
