@@ -11,6 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +39,8 @@ LARGEST_HEADER = 100_000_000
 LARGEST = 2.0**40
 """Maximum absolute value in a memory: squares of such values, and their sums, are finite in
 float32."""
+PARTIAL = ".partial"
+"""Suffix of the name of an incomplete file."""
 REMEDY = (
     "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
     "again with `kvstream remember`."
@@ -253,6 +258,20 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
+def _partial(target: Path) -> Path:
+    """Return the path of a hidden file beside `target`. Each thread has its own, because several
+    may write the same memory. Remove the files that killed processes left.
+    """
+    begin = f"{writing.hidden_name(target)}.{socket.gethostname()}-"
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            process = name.removeprefix(begin).partition("-")[0]
+            ours = name.startswith(begin) and name.endswith(PARTIAL)
+            if ours and re.fullmatch("[0-9]{1,9}", process) and not psutil.pid_exists(int(process)):
+                target.with_name(name).unlink()
+    return target.with_name(f"{begin}{os.getpid()}-{threading.get_ident()}{PARTIAL}")
+
+
 def _replace(path: Path, fill: Any) -> None:
     """Write a temporary file beside `path`, sync it, and rename it. Raise OSError on failure."""
     target = writing.replaceable(path)
@@ -260,8 +279,7 @@ def _replace(path: Path, fill: Any) -> None:
         with path.open("wb") as file:
             fill(file)
         return
-    # Always the same name, so that the next write replaces what a killed process left.
-    partial = target.with_name(f"{writing.hidden_name(target)}.partial")
+    partial = _partial(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(partial, flags, 0o666), "wb") as file:

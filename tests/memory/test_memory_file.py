@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -478,6 +479,37 @@ def test_weights_have_a_fingerprint(session: Session) -> None:
         model.bias[17] += 1e-3
     assert fingerprint(model) != before
     assert fingerprint(model.half()) != fingerprint(model.float())
+
+
+def test_two_that_write_the_same_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvs"
+
+    def slow(stream: Any) -> None:
+        stream.write(b"first ")
+        stream.flush()
+        other = Thread(target=file._replace, args=(path, lambda s: s.write(b"second, whole")))
+        other.start()
+        other.join()
+        assert path.read_bytes() == b"second, whole"
+        stream.write(b"whole")
+
+    file._replace(path, slow)
+    assert path.read_bytes() == b"first whole"
+    assert [found.name for found in tmp_path.iterdir()] == ["a.kvs"]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvs"
+
+    def of(target: str, process: int) -> str:
+        begin, _, thread = file._partial(tmp_path / target).name.rsplit("-", 2)
+        return f"{begin}-{process}-{thread}"
+
+    left, others = of("a.kvs", 999_999_999), [of("a.kvs", os.getppid()), of("b.kvs", 999_999_999)]
+    for name in (left, *others):
+        (tmp_path / name).touch()
+    file._replace(path, lambda stream: stream.write(b"whole"))
+    assert {found.name for found in tmp_path.iterdir()} == {"a.kvs", *others}
 
 
 def test_a_full_disk_leaves_the_file_before(
