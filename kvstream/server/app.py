@@ -34,7 +34,8 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _told)
 
-    @app.api_route("/health", methods=["GET", "HEAD"])
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
     async def health(request: Request) -> dict[str, Any]:
         """Return whether the server runs and, for a client with the key, what it holds."""
         if not request.scope.get(KNOWN):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -113,6 +114,8 @@ def test_a_port_that_is_taken_is_an_error(cli) -> None:
         ran = cli("serve", "--port", str(taken.getsockname()[1]))
     assert ran.code == 1
     assert "Cannot listen" in ran.stderr
+    log = logging.getLogger("kvstream.server")  # as it was before
+    assert (log.handlers, log.propagate) == ([], True)
 
 
 def test_without_its_packages_it_says_what_to_install(cli, monkeypatch) -> None:

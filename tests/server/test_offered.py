@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -387,7 +388,7 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
             found.close()
 
         monkeypatch.setattr(run, "serve", serve_none)
-        monkeypatch.setattr(serve, "_log", lambda options: log)
+        monkeypatch.setattr(serve, "_log", lambda options: nullcontext(log))
         monkeypatch.setattr(serve, "quiet_libraries", lambda options: None)
         monkeypatch.setattr(serve, "open_model", lambda options: loaded)
         serve.serve(options, settings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +145,11 @@ def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
 def serve(options: ReadingOptions, settings: Any) -> None:
     """Load the model and serve it until Ctrl-C."""
     quiet_libraries(options)
-    log = _log(options)
+    with _log(options) as log:
+        _serve(options, settings, log)
+
+
+def _serve(options: ReadingOptions, settings: Any, log: logging.Logger) -> None:
     from kvstream.server.run import Server, listen
     from kvstream.server.run import serve as run
 
@@ -172,12 +178,17 @@ def serve(options: ReadingOptions, settings: Any) -> None:
     run(model, settings, found, ready)
 
 
-def _log(options: ReadingOptions) -> logging.Logger:
-    """Return the server's log on stderr; with -q it only has warnings and errors."""
+@contextmanager
+def _log(options: ReadingOptions) -> Iterator[logging.Logger]:
+    """Yield the server's log, which goes to stderr; with -q it only has warnings and errors."""
     log = logging.getLogger("kvstream.server")
+    before = log.handlers[:], log.propagate, log.level
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    log.handlers[:] = [handler]
-    log.propagate = False
+    log.handlers[:], log.propagate = [handler], False
     log.setLevel(logging.WARNING if options.quiet else logging.INFO)
-    return log
+    try:
+        yield log
+    finally:  # the program may go on
+        log.handlers[:], log.propagate = before[:2]
+        log.setLevel(before[2])
