@@ -18,8 +18,7 @@ from kvstream.api.options import (
     MemoryOptions,
     ShownOptions,
     answer_settings,
-    refuse_no_flags,
-    refuse_unknown,
+    check_options,
     refuse_unsampled,
     request_of,
 )
@@ -85,8 +84,7 @@ class Memory:
         """
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
-        refuse_unknown(options, QuestionOptions.__annotations__)
-        refuse_no_flags(options)
+        check_options(options, QuestionOptions.__annotations__)
         with self._held():
             yield from self._answered(question, options)
 
@@ -188,7 +186,7 @@ class Memory:
 
         Closing the generator before its end stops the reading, and the memory cannot be used then.
         """
-        refuse_unknown(options, MemoryOptions.__annotations__)
+        check_options(options, MemoryOptions.__annotations__)
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(

@@ -28,13 +28,13 @@ from kvstream.api.options import (
     ModelOptions,
     ReadOptions,
     answer_settings,
+    check_options,
     method_settings,
     model_settings,
     refuse_beside_skimming,
     refuse_bm25,
     refuse_later_questions,
     refuse_no_flags,
-    refuse_unknown,
     request_of,
     run_settings,
     skim_settings,
@@ -310,8 +310,7 @@ class Model:
 
         Raises SourceError if it is no memory file, ModelError if another model made it.
         """
-        refuse_unknown(options, AnswerOptions.__annotations__)
-        refuse_no_flags(options)
+        check_options(options, AnswerOptions.__annotations__)
         given = isinstance(path, MemoryFile)
         file = opened(path)
         answer = RunSettings(**answer_settings(options))

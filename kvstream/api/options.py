@@ -180,8 +180,7 @@ _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
-    refuse_unknown(options, (*ModelOptions.__annotations__, "like"))
-    refuse_no_flags(options)
+    check_options(options, (*ModelOptions.__annotations__, "like"))
     values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
     if values.get("max_weights") is not None:
         values["max_weights"] = bytes_of(values["max_weights"])
@@ -201,13 +200,14 @@ def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
     return model_settings(name, {k: options[k] for k in same if k in options})
 
 
-def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises UsageError for an option that is not among those known."""
+def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise UsageError for an option that is not among those known, or that must be a flag."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
         from kvstream.errors import meant
 
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
+    refuse_no_flags(options)
 
 
 def refuse_no_flags(options: Mapping[str, Any]) -> None:
@@ -257,7 +257,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
 
     `learned`: the model comes with the trained weights of the method `foresight`.
     """
-    refuse_unknown(options, _KNOWN)
+    check_options(options, _KNOWN)
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
     if command not in get_args(CommandName):

@@ -54,6 +54,8 @@ _DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$
 """End of a line that reports success, with any other words before."""
 _HEAD = 100
 """Number of characters after the time in which to look for the level."""
+_FAILED = re.compile(r"[45]\d\d")
+"""The HTTP status of a failed request."""
 SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 """Levels of syslog, by their numbers."""
 _SMALL = ("info", "warning", "error", *SYSLOG[3:], "error", "error")
@@ -104,7 +106,9 @@ def number_level(level: int, *, syslog: bool) -> str:
 
 
 def level_of_status(status: str) -> str:
-    """Return the level of a failed HTTP request: ``warning`` for 4xx, ``error`` for 5xx."""
+    """Return the level of an HTTP request: ``warning`` for the status 4xx, ``error`` for 5xx."""
+    if _FAILED.fullmatch(status) is None:
+        return ""
     return "warning" if status[0] == "4" else "error"
 
 

@@ -72,8 +72,7 @@ class LineParser:
         else:  # its program wrote no time, as some do for all lines
             continued = text[:1].isspace()
             time = None if continued or not text else self._split(stamp)[0]
-        if "\x1b" in rest:  # JSON may hold colored text
-            rest = uncolored(rest)
+        rest = uncolored(rest)  # JSON may hold colored text
         return text, time, with_name(name, rest) if name else rest, name, continued
 
     def parse(self, line: str) -> tuple[float | None, str]:

@@ -42,6 +42,7 @@ _RUNTIME = re.compile(
     r"(?:(?:stdout|stderr) [FP](?: |$))?"
 )
 _CONTAINER = re.compile(r"[-_]\d+$|/")
+"""In a name: the number that compose adds, or what is between pod and container."""
 _DOCKER = '{"log":"'
 _ADDED = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\{\"log\":\"")
 """Beginning of a line to which a runtime may have added something."""
@@ -61,8 +62,7 @@ def bare(line: str) -> tuple[str, str, str]:
     (``docker compose logs`` writes ``web-1  | ``, ``kubectl logs --prefix`` ``[pod/web/app] ``),
     and the time that the runtime noted; both are empty if there is none.
     """
-    if "\x1b" in line:
-        line = uncolored(line)
+    line = uncolored(line)
     if _ADDED.match(line) is None:
         return line, "", ""
     name = stamp = ""

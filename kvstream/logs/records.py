@@ -10,17 +10,15 @@ from typing import Any
 from kvstream.logs.levels import OF_LETTER, level_of_status, number_level
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
-              "__REALTIME_TIMESTAMP")  # fmt: skip
+         "__REALTIME_TIMESTAMP")  # fmt: skip
 _TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
 _LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
 _NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
-              "SYSLOG_IDENTIFIER")  # fmt: skip
+         "SYSLOG_IDENTIFIER")  # fmt: skip
 _CAUSE = ("err", "error", "error.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
-                "http.response.status_code")  # fmt: skip
+           "http.response.status_code")  # fmt: skip
 _TRACE = ("exception", "stack", "stack_trace", "exc_info")
-_FAILED = re.compile(r"[45]\d\d")
-"""Of HTTP."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys whose numbers are the levels of syslog."""
@@ -64,16 +62,15 @@ def line_of(record: dict[str, Any]) -> str:
     """Return a line with the level, the name and the message of a record, without its time."""
     text = _first_of(record, _TEXT)
     status = next((str(record[k]) for k in _STATUS if k in record), "")
-    failed = _FAILED.fullmatch(status) is not None
-    level = _level_of(record)
-    if failed and (level == "" or (status[0] == "5" and level.lower() == "info")):
-        level = level_of_status(status)
+    failure, level = level_of_status(status), _level_of(record)
+    if failure and (level == "" or (failure == "error" and level.lower() == "info")):
+        level = failure
     name = _first_of(record, _NAME)
     if text is None:
         used = {*TIMES, *_LEVEL, *_TEXT}
         text = " ".join(f"{k}={v}" for k, v in record.items() if k not in used)
     else:
-        text = f"{text} status={status}" if failed else text
+        text = f"{text} status={status}" if failure else text
         cause = _cause(next((record[k] for k in _CAUSE if record.get(k)), None))
         text = f"{text}: {cause}" if cause and cause not in text else text
     trace = next((record[k] for k in _TRACE if record.get(k)), "")

@@ -7,12 +7,12 @@ import re
 from kvstream.logs.levels import LEVELS, level_of, level_of_status
 from kvstream.logs.parts import LEVEL_FIRST
 
-_HTTP = re.compile(r"HTTP/[\d.]+\"? ([45])\d\d\b")
+_HTTP = re.compile(r"HTTP/[\d.]+\"? ([45]\d\d)\b")
 """``"GET / HTTP/1.1" 500`` of a server; ``"HTTP/1.1 500 Internal Server Error"`` of a client."""
-_HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45])\d\d ")
-_RAILS = re.compile(r"Completed ([45])\d\d ")
-_SQUID = re.compile(r"TCP_\w+/([45])\d\d ")
-_STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45])\d\d ")
+_HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45]\d\d) ")
+_RAILS = re.compile(r"Completed ([45]\d\d) ")
+_SQUID = re.compile(r"TCP_\w+/([45]\d\d) ")
+_STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45]\d\d) ")
 """Behind the first text in quotes, which is the request. Other numbers follow."""
 
 
@@ -38,10 +38,8 @@ def place_of_status(line: str) -> int | None:
 def with_status_at(place: int, line: str, rest: str) -> str:
     """Return a line without its time with a level, if its field at `place` is one of failure."""
     values = line.split("\t") if "\t" in line else line.split()
-    status = values[place] if place < len(values) else ""
-    if len(status) == 3 and status[0] in "45":
-        return f"{level_of_status(status).upper()} {rest.lstrip()}"
-    return rest
+    level = level_of_status(values[place]) if place < len(values) else ""
+    return f"{level.upper()} {rest.lstrip()}" if level else rest
 
 
 def with_failure(rest: str) -> str:

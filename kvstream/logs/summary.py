@@ -19,11 +19,7 @@ from dataclasses import dataclass, field
 
 from kvstream.logs.levels import LEVELS, SEVERE, level_of
 from kvstream.logs.lines import LineParser, LineSplitter
-from kvstream.logs.parts import (
-    component_of,
-    is_trace,
-    message_of,
-)
+from kvstream.logs.parts import component_of, is_trace, message_of
 from kvstream.logs.swings import Swings
 from kvstream.logs.templates import (
     WILDCARD,
