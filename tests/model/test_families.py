@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 from kvstream.model.loading import load
 from kvstream.settings import ModelSettings
 
-TEN = [
+COMMON = [
     "llama", "mistral", "mixtral", "qwen2", "qwen3-moe", "gemma3", "phi3", "cohere2", "gpt-oss",
     "olmo2", "smollm3", "granite",
 ]  # fmt: skip
-REST = sorted(set(FAMILIES) - set(TEN))
+REST = sorted(set(FAMILIES) - set(COMMON))
 
 
 def check(name: str, folder: Path) -> None:
@@ -36,7 +36,7 @@ def check(name: str, folder: Path) -> None:
     assert (got - want).abs().max() < 1e-4 * want.std()
 
 
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", COMMON)
 def test_a_family_from_its_files(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
@@ -47,7 +47,7 @@ def test_every_family_from_its_files(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", COMMON)
 def test_the_output_layer_is_known(name: str) -> None:
     """For an unknown layer, the model computes logits of whole chunks: vocabulary times chunk."""
     assert bounded(name).head_is_plain

@@ -97,8 +97,6 @@ class Chart:
     y_label: str
     x: Sequence[float]
     lines: Sequence[tuple[str, Sequence[float | None]]]
-    steps: bool = False
-    """Draw steps instead of straight lines between values."""
     note: str = ""
     log: bool = False
     """Make both axes logarithmic."""

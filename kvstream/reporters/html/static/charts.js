@@ -27,7 +27,6 @@
       ...more,
     });
     const log = chart.log ? { distr: 3, log: 2 } : {};
-    const steps = chart.steps ? { paths: uPlot.paths.stepped({ align: -1 }) } : {};
     const make = (width) => ({
       width, height: 250,
       cursor: { y: false, points: { size: 7 } },
@@ -42,7 +41,6 @@
           width: 1.75,
           points: { show: chart.x.length < 20, size: 6 },
           value: (u, v) => shown(v),
-          ...steps,
         })),
       ],
     });
