@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvstream.engine.reader import Reader
 from kvstream.model.attention import AttentionRequest
-from kvstream.model.cache import PROMPT
+from kvstream.model.layer_store import PROMPT
 from kvstream.tokenization.passages import Passage
 
 CITED = 5

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import CompressiveMemory, Method, Step
 from kvstream.methods.tools.scoring import together
-from kvstream.model.cache import BoundedCache, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import LayerStore
 
 DECODING_SHARE = 16
 """Evicting while decoding frees the budget divided by this, or `NEWEST` entries if that is more."""

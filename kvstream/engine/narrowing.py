@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.eviction import Evictor
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from kvstream.engine.prefill import Prefill
 from kvstream.errors import BudgetError
-from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import PROMPT, LayerStore
 
 LEAST = 64
 """Minimum number of entries that a ranking keeps in a head, because a share of a few sentences

@@ -30,7 +30,8 @@ from kvstream.engine.schedule import NoEviction, Schedule
 from kvstream.errors import BudgetError
 from kvstream.methods.base import Method
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import BoundedCache, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import LayerStore
 from kvstream.settings import RunSettings
 
 __all__ = ["Chunk", "Feed", "Reader", "StepReport"]

@@ -18,7 +18,7 @@ from kvstream.errors import BudgetError, UsageError
 from kvstream.input.source import LineCounts
 from kvstream.memory.base import Memory, Trace
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.run.plan import RunPlan
 from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms

@@ -15,7 +15,7 @@ from torch import Tensor
 from kvstream.engine.reader import Reader
 from kvstream.errors import KvstreamError, ModelError
 from kvstream.memory.file import ASIDE
-from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore
 
 MEASURED = {"rows": "window_attention", "columns": "accumulated_attention"}

@@ -15,8 +15,9 @@ from kvstream.errors import BudgetError, KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import HALF, STEP, AttentionRequest
-from kvstream.model.cache import BoundedCache, LayerSpec
+from kvstream.model.cache import BoundedCache
 from kvstream.model.fingerprint import fingerprint
+from kvstream.model.layer_store import LayerSpec
 from kvstream.model.recurrent import StateSpec
 
 HEAD_BLOCK = 256

@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from kvstream.errors import UnsupportedModelError
 from kvstream.model import hook
 from kvstream.model.bounded import BoundedModel, holding, runs_on
-from kvstream.model.cache import LayerSpec
+from kvstream.model.layer_store import LayerSpec
 from kvstream.model.recurrent import StateSpec, spec_of
 from kvstream.model.rotary import Rotary, RotaryRecorder
 

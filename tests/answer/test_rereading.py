@@ -23,7 +23,7 @@ from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, Result
 from kvstream.input.sources import open_sources
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings

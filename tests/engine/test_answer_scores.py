@@ -18,7 +18,7 @@ from kvstream.methods.cascade import Cascade
 from kvstream.methods.h2o import H2O
 from kvstream.methods.recency import Streaming
 from kvstream.methods.snapkv import SnapKV
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 from kvstream.settings import RunSettings
 
 PROMPT, QUESTION, BUDGET = 3, 5, 200

@@ -11,7 +11,7 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError
 from kvstream.memory.state import cache_state
-from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.settings import RunSettings
 
 BUDGET, LENGTH, PROMPT_TOKENS = 256, 500, 4

@@ -22,7 +22,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import _shares, _sizes, join
-from kvstream.model.cache import PROMPT
+from kvstream.model.layer_store import PROMPT
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings

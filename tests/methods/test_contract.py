@@ -33,7 +33,7 @@ from kvstream.methods.base import Method, Step, in_words, limits
 from kvstream.methods.names import plugin_of
 from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import PROMPT
+from kvstream.model.layer_store import PROMPT
 from kvstream.model.probe import bound
 from kvstream.settings import GROWTHS, RunSettings
 

@@ -15,7 +15,8 @@ from kvstream.errors import KvstreamError, ModelError
 from kvstream.methods.base import EntryTensor, HeadTensor
 from kvstream.model import hook
 from kvstream.model.attention import AttentionRequest
-from kvstream.model.cache import MOVED_BYTES, PROMPT, BoundedCache, LayerSpec, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import MOVED_BYTES, PROMPT, LayerSpec, LayerStore
 
 
 def spec(**changes: object) -> LayerSpec:
@@ -53,7 +54,7 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
     choice = st.permutations(range(count - first)).map(lambda p: sorted(p[:size]))
     chosen = torch.tensor([data.draw(choice), data.draw(choice)], dtype=torch.long).reshape(2, size)
     at_once = data.draw(st.sampled_from((0, MOVED_BYTES)), label="0: blocks of sixteen entries")
-    with patch("kvstream.model.cache.MOVED_BYTES", at_once):
+    with patch("kvstream.model.layer_store.MOVED_BYTES", at_once):
         store.keep(first, chosen)
     assert (store.used, store.unrotated) == (first + size, first + size)
     for head in range(2):

@@ -18,7 +18,7 @@ from kvstream.methods.names import NAMES
 from kvstream.methods.registry import make
 from kvstream.model import int8, loading, placement, precision, widening
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 from kvstream.model.loading import load
 from kvstream.model.precision import precision_of
 from kvstream.model.probe import bound

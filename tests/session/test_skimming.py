@@ -31,7 +31,7 @@ from kvstream.events import Answered, AnswerStarted, Event, Result, Started, Ste
 from kvstream.input.replayed import Replayed
 from kvstream.input.sources import NamedStream, open_sources
 from kvstream.model import placement
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming

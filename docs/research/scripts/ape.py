@@ -34,7 +34,7 @@ from kvstream.memory.base import Memory
 from kvstream.memory.joining import join
 from kvstream.memory.saving import look
 from kvstream.model import attention, hook
-from kvstream.model.cache import LayerStore
+from kvstream.model.layer_store import LayerStore
 from kvstream.settings import RunSettings
 
 DOCUMENTS, FACTS = 8, 6

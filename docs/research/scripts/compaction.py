@@ -57,7 +57,8 @@ from kvstream.evaluation.synthetic.training_facts import fact
 from kvstream.methods.tools.scoring import best, pool
 from kvstream.model import hook
 from kvstream.model.attention import Shape
-from kvstream.model.cache import BoundedCache, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from kvstream.cli import main
-from kvstream.model.cache import BoundedCache, LayerStore
+from kvstream.model.cache import BoundedCache
+from kvstream.model.layer_store import LayerStore
 from kvstream.model.rotary import Rotary
 
 

@@ -14,7 +14,7 @@ from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention, beside_states, held_bytes
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.bounded import BoundedModel, holding
-from kvstream.model.cache import LayerSpec
+from kvstream.model.layer_store import LayerSpec
 
 SINKS = 4
 """Number of first tokens that StreamingLLM never drops."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstream.input.source import SourceRecord
 from kvstream.memory.base import Memory
-from kvstream.model.cache import PROMPT
+from kvstream.model.layer_store import PROMPT
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.tokenization.passages import Passage
 
