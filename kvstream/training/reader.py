@@ -176,7 +176,7 @@ class Training:
         self.totals = state["totals"]
 
     def save(self) -> None:
-        """Write the checkpoint, under a temporary name first, and the adapter."""
+        """Write the checkpoint and the adapter, each file under a temporary name first."""
         state = {
             "weights": {n: p.detach().cpu() for n, p in self.weights.items()},
             "optimizer": self.optimizer.state_dict(),
@@ -184,7 +184,12 @@ class Training:
         }
         torch.save(state, self.out / "state.part")
         (self.out / "state.part").replace(self.out / "state.pt")
-        self.model.save_pretrained(self.out / "adapter")
+        part, adapter = self.out / "adapter.part", self.out / "adapter"
+        self.model.save_pretrained(part)
+        adapter.mkdir(exist_ok=True)
+        for file in part.iterdir():
+            file.replace(adapter / file.name)
+        part.rmdir()
 
     @property
     def progress(self) -> float:
