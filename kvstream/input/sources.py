@@ -569,10 +569,14 @@ class SourceSet:
         """Warn about bytes that a decoder replaced."""
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
-            self._warnings.append(
-                f"{shown_name(source.name)}: {decoder.replaced:,} bytes are not "
-                f"{decoder.encoding.upper()} and were replaced, the first at byte {place:,}."
+            count, encoding = decoder.replaced, decoder.encoding.upper()
+            told = (
+                f"1 byte is not {encoding} and was replaced, at byte {place:,}."
+                if count == 1
+                else f"{count:,} bytes are not {encoding} and were replaced, the first at byte "
+                f"{place:,}."
             )
+            self._warnings.append(f"{shown_name(source.name)}: {told}")
 
     def _part(self, index: int, source: _Source, part: Part) -> Iterator[TextBlock]:
         """Yield a part of a document as blocks."""

@@ -180,6 +180,10 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     assert sources.warnings == [
         f"{path}: 4 bytes are not UTF-8 and were replaced, the first at byte 2."
     ]
+    path.write_bytes("é".encode() + b"\xff")
+    sources = open_sources([str(path)])
+    assert text_of(sources) == "é\ufffd"
+    assert sources.warnings == [f"{path}: 1 byte is not UTF-8 and was replaced, at byte 2."]
 
 
 def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
