@@ -277,6 +277,11 @@ def test_a_full_disk(cli, story, tmp_path) -> None:
     assert "No space left on device" in ran.stderr
 
 
+def test_a_full_disk_loses_no_answer_of_a_memory(cli, memory) -> None:
+    ran = cli("ask", "--memory", memory, QUESTION, "-n", "6", "-o", "/dev/full")
+    assert (ran.code, len(ran.stdout.splitlines())) == (1, 1)
+
+
 def test_a_chat_knows_a_few_words(cli, memory) -> None:
     ran = cli("chat", "--memory", memory, "-n", "3", stdin=b"Who?\n/help\n/x\nQUIT\nWhat?\n")
     assert ran.code == 0

@@ -19,6 +19,8 @@ import pytest
 from signals import heed_hangup
 from warm import CLIENT
 
+from kvstream.cli.shared.output import OutputFile
+from kvstream.errors import KvstreamError
 from kvstream.store import writing
 
 PROGRAM = [*CLIENT, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
@@ -159,6 +161,24 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, fake_session, book)
     assert ran.code == 1
     assert "Cannot write /dev/full: No space left on device" in ran.stderr
     assert ran.stdout == "It is 51234.\n"
+    ran = cli("ask", book, "Q?", "-o", "/dev/full", "--json")
+    assert (ran.code, json.loads(ran.stdout)["answer"]) == (1, "It is 51234.")
+
+
+def test_a_disk_that_becomes_full_loses_no_earlier_answer(tmp_path, capsys) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = OutputFile(tmp_path / "a.txt", rescued=True)
+    file.write("first\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(KvstreamError, match="File too large"):
+            file.write("second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    file.finish(quiet=True)
+    assert capsys.readouterr().out == "first\nsecond\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("option", ["-o", "--stats"])

@@ -149,7 +149,7 @@ def summarize(
     with ExitStack() as stack:
         out: Any = sys.stdout
         if output is not None and output != Path("-"):
-            out = OutputFile(output)
+            out = OutputFile(output, rescued=True)
             stack.callback(out.finish, quiet=options.quiet)
         page_file = None
         if options.report is not None:

@@ -14,6 +14,7 @@ from typing import TextIO
 import click
 
 from kvstream.errors import KvstreamError, UsageError
+from kvstream.reporters.format import for_terminal
 from kvstream.store import writing
 
 
@@ -42,10 +43,21 @@ class OutputFile:
     watch while it grows (``in_place``).
     """
 
-    def __init__(self, path: Path, option: str = "--output", *, in_place: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        option: str = "--output",
+        *,
+        in_place: bool = False,
+        rescued: bool = False,
+    ) -> None:
         self.path = path
         self.option = option
         self.in_place = in_place
+        self.rescued = rescued
+        """Whether all of its text goes to stdout if the file fails: it may have taken an hour."""
+        self.whole = 0
+        """Bytes of the hidden file after the last complete write."""
         self.target: Path | None = None
         """File to replace at the end; None if the path itself is written."""
         self.temporary: Path | None = None
@@ -94,9 +106,21 @@ class OutputFile:
             self.stream.flush()
         except OSError as error:
             self.wrote = False  # the file is incomplete
+            if self.rescued:
+                self._rescue(text)
             raise self.failure(error) from error
         self.wrote = True
+        if self.temporary is not None:
+            self.whole = os.fstat(self.stream.fileno()).st_size
         return count
+
+    def _rescue(self, text: str) -> None:
+        """Write earlier texts and `text` to stdout. A device or pipe has the earlier ones."""
+        with suppress(OSError, KvstreamError):
+            if self.temporary is not None:
+                text = self.temporary.read_bytes()[: self.whole].decode() + text
+            sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
+            sys.stdout.flush()
 
     def flush(self) -> None:
         """Do nothing: every write is flushed."""

@@ -23,7 +23,7 @@ from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
-from kvstream.errors import KvstreamError, SourceError, UsageError
+from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
@@ -169,8 +169,7 @@ def _show(
         if isinstance(event, Answered):
             answers += 1
             reporter.make_way()
-            with _rescued(event.result, output):
-                writer.show(event)
+            writer.show(event)
             reporter.show(event)
             if not (options.as_json or output.isatty() or cites_apart(options, output)):
                 tell_matches(event.result, reporter)
@@ -472,7 +471,7 @@ def quiet_libraries(options: ReadingOptions) -> None:
 def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
     if options.output is None or options.output == Path("-"):
         return sys.stdout
-    output = OutputFile(options.output)
+    output = OutputFile(options.output, rescued=True)
     stack.callback(output.finish, quiet=options.quiet)
     return output
 
@@ -485,18 +484,6 @@ def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
     except Exception:
         if isinstance(output, OutputFile):
             output.discard()
-        raise
-
-
-@contextmanager
-def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
-    """Write the answer to stdout if its file fails: it may have taken an hour."""
-    try:
-        yield
-    except KvstreamError:
-        if isinstance(output, OutputFile):
-            output.discard()
-            AnswerWriter(sys.stdout, as_json=False).show(Answered(result))
         raise
 
 
