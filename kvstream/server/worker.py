@@ -67,17 +67,21 @@ class Worker:
         """Stop a job: its client has left, or already knows why the job `failed`."""
         with self._changed:
             job.canceled, job.count = True, count
-            if self._waiting.remove(job):
-                self._count(job, count)
+            waited = self._waiting.remove(job)
+            if waited:
+                self.counts[count] += 1
             self._changed.notify()
+        if waited:
+            self._note(job, count)
 
     def drain(self) -> None:
         """Accept no new requests; waiting ones get an error, those in progress may finish."""
         with self._changed:
             self._draining = True
-            for job in self._waiting.clear():
-                self._fail(job, shut_down(saved=False))
+            waiting = self._waiting.clear()
             self._changed.notify()
+        for job in waiting:
+            self._fail(job, shut_down(saved=False))
 
     def stop(self) -> None:
         """End the time of active jobs. Their readings are saved if the cache is lasting."""
@@ -146,20 +150,21 @@ class Worker:
                 size = self._size(job)
             except Exception as error:
                 with self._changed:
-                    if self._waiting.remove(job):
-                        self._fail(job, self._told(error))
+                    waited = self._waiting.remove(job)
+                if waited:
+                    self._fail(job, self._told(error))
                 continue
             if not self.bound.fits(size):
                 return  # the next jobs wait too: otherwise a large memory would never have its turn
-            with self._changed:
-                if self._waiting.peek() is not job:  # the client has left meanwhile
-                    continue
-                self._waiting.pop()
-                try:
+            try:
+                with self._changed:
+                    if self._waiting.peek() is not job:  # the client has left meanwhile
+                        continue
+                    self._waiting.pop()
                     self._begin(job, size)
-                except BaseException as error:
-                    self._fail(job, broken(error))
-                    raise
+            except BaseException as error:
+                self._fail(job, broken(error))
+                raise
 
     def _begin(self, job: Job, size: int) -> None:
         job.ready = self.bound.take(size, job.entry)
@@ -214,11 +219,15 @@ class Worker:
                 self.bound.keep(job.entry, job.unchanged)
             job.ready = job.unchanged = None
             if count is not None:
-                self._count(job, count)
+                self.counts[count] += 1
+        if count is not None:
+            self._note(job, count)
 
-    def _count(self, job: Job, count: Outcome, code: str = "") -> None:
-        """Count a request that ends; a line of the log, without its text, if it has no answer."""
-        self.counts[count] += 1
+    def _note(self, job: Job, count: Outcome, code: str = "") -> None:
+        """Write a line to the log, without its text, for a request that ends without an answer.
+
+        Call it without the lock: all requests would wait while the line is written.
+        """
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
             name = repr(job.request.model[:LONGEST_NAME])[1:-1]  # the client chose it
@@ -227,7 +236,8 @@ class Worker:
 
     def _fail(self, job: Job, error: ApiError) -> None:
         with self._changed:
-            self._count(job, "failed", error.code)
+            self.counts["failed"] += 1
+        self._note(job, "failed", error.code)
         # The frames of the traceback hold the memory, which a slow client may keep alive.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)

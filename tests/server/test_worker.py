@@ -192,6 +192,37 @@ def test_the_log_has_a_line_for_each_request_without_an_answer(place, caplog) ->
     assert len(second) < 200
 
 
+def test_a_line_of_the_log_is_written_without_the_lock(place) -> None:
+    free: list[bool] = []
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            other = threading.Thread(target=lambda: place.worker.busy, daemon=True)
+            other.start()
+            other.join(1)
+            free.append(not other.is_alive())
+
+    log, handler = logging.getLogger("kvstream.server"), Slow()
+    before = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        assert place.ask(failing).came.wait(10)
+        at_work = place.ask(endless)
+        assert at_work.came.wait(10)
+        waiting = place.ask(endless)
+        place.worker.cancel(waiting.job)
+        place.ask(endless)
+        place.worker.drain()
+        place.worker.cancel(at_work.job)
+        place.worker.close()
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+    assert len(free) >= 4
+    assert all(free)
+
+
 # Retrying an answer.
 
 
