@@ -41,14 +41,17 @@ class Narrowed:
 def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
     """Within this context, the model sees only the entries of the source with the question's words.
 
-    If several sources have the same best score, it sees those. Yield None and hide nothing if
-    there is only one source, if memory was chosen for this question, if no source scores higher
-    than the others, or if a single reading evicted nothing: then the answer equals the plain
-    model's.
+    It also sees the sources of `Memory.always`. If several sources have the same best score, it
+    sees those. Yield None and hide nothing if there is only one other source, if memory was chosen
+    for this question, if no source scores higher than the others, or if a single reading evicted
+    nothing: then the answer equals the plain model's.
     """
     cache = memory.reader.cache
     whole = cache.base == 0 or question in memory.plan.questions
     scores = np.zeros(0) if whole else _scores(memory, question)
+    always = [i for i in range(len(scores)) if memory.trace.names[i] in memory.always]
+    scores[always] = 0.0
+    scores[always] = scores.max(initial=0.0)
     best = np.flatnonzero(scores == scores.max(initial=0.0)).tolist()
     if len(best) == len(scores):
         yield None

@@ -41,6 +41,9 @@ class QuestionOptions(AnswerOptions, ShownOptions, total=False):
     """Whether this is the last question, so that a long answer may evict entries of memory."""
     earlier: Sequence[tuple[str, str]]
     """Earlier questions and answers. The model sees the newest ones that fit."""
+    always: Sequence[str]
+    """Names of sources that the answer sees, even if another source has more of the question's
+    words."""
     seed: int
     """Seed of sampling; by default that of the reading."""
     command: str
@@ -101,6 +104,7 @@ class Memory:
         refuse_unsampled(options, options.get("temp", run.temperature))
         self._asked += 1
         engine.command = options.get("command", "ask")
+        engine.always = frozenset(options.get("always", ()))
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
         strict = options.get("strict", False)

@@ -139,6 +139,8 @@ class Memory:
     """Text for the answering model, if another model read."""
     shards: Shards | None = None
     """How the text was read, if in parts."""
+    always: frozenset[str] = frozenset()
+    """Names of sources that every answer sees, even if it sees only one of the others."""
 
     @property
     def prompt(self) -> Prompt:

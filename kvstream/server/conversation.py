@@ -11,6 +11,9 @@ from kvstream.server.errors import ApiError
 from kvstream.server.question import Split, split
 from kvstream.server.schema import ChatRequest, clean, text_of
 
+SYSTEM = "system message"
+"""The name, in citations, of a system message that is read as text."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -47,6 +50,15 @@ class Conversation:
     """System messages, at any place: they apply from the first question on."""
     system: str = ""
     warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def around(self) -> list[str]:
+        """Names of the texts that are no documents: system message, earlier questions and answers.
+
+        An answer always sees them, and it sees the document that the question is about.
+        """
+        answers = [message.name for message in self.messages if message.role == "assistant"]
+        return [SYSTEM, *answers]
 
     @property
     def asked(self) -> Split:
@@ -114,7 +126,7 @@ def conversation(
     warnings = []
     prompt = "\n\n".join(message.text for message in settled if message.text.strip())
     if prompt and (of_memory or not _fits(prompt, count, longest_system)):
-        pieces.append(Text(prompt, "system message"))
+        pieces.append(Text(prompt, SYSTEM))
         prompt = ""
         why = (
             "a memory file already has its prompt"

@@ -181,7 +181,7 @@ class Answering:
         before = memory.entries
         result: Result | None = None
         options = effective({**self._answers, **job.request.answers})
-        events = memory.stream(talk.asked.question, last=True, **options)
+        events = memory.stream(talk.asked.question, last=True, always=talk.around, **options)
         try:
             for event in events:
                 if job.over:

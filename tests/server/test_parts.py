@@ -47,6 +47,7 @@ def test_a_conversation_is_text_with_its_questions_and_answers() -> None:
         "\nQuestion: Who hid it?\nAnswer: Ada\n",
     ]
     assert [piece.name for piece in found.pieces] == ["message 2", "message 3"]
+    assert found.around == ["system message", "message 3"]
     assert found.asked.question == "And where?"
     assert found.system == "Be brief."
     assert [(turn.pieces, turn.messages, turn.asked.question) for turn in found.turns] == [
@@ -70,6 +71,7 @@ def test_a_system_message_is_the_prompt_unless_it_is_long_or_the_prompt_is_settl
     of_memory = talk(("system", "Be brief."), ("user", "Who?"), of_memory=True)
     assert [p.name for p in of_memory.pieces] == ["system message"]
     assert of_memory.warnings
+    assert of_memory.around == ["system message"]
 
 
 def test_the_own_question_takes_nothing_from_the_message() -> None:

@@ -175,6 +175,15 @@ def test_a_memory_file_is_a_model(server, model, memories) -> None:
     assert said(server.ask(QUESTION, model="book")) != said(server.ask(QUESTION, model="other"))
 
 
+def test_messages_do_not_hide_the_memory_from_an_answer(server) -> None:
+    rules = {"role": "system", "content": "You answer questions about the letter somebody hid."}
+    earlier = [QUESTION, {"role": "assistant", "content": "Ada hid the letter."}]
+    for messages in ([rules], earlier):
+        reply = server.ask(*messages, "Who hid this letter?", model="book").json()
+        cited = {each["source"] for each in reply["kvstream"]["citations"]}
+        assert cited - {"system message", "message 2"}, reply
+
+
 def test_a_memory_file_that_changes_is_read_again(server, model, memories) -> None:
     path = memories / "changing.kvs"
     answers = []
