@@ -37,6 +37,25 @@ def files_in(
     yield from _walk(folder, _ignores_above(folder), unreadable, no_disk, hidden)
 
 
+def would_read(folder: Path, path: Path) -> bool:
+    """Return whether `files_in` would yield a file at `path`, if there was one."""
+    root, place = folder.resolve(), path.resolve()
+    if not place.is_relative_to(root):
+        return False
+    ignores, at = _ignores_above(root), root
+    parts = place.relative_to(root).parts
+    for part in parts:
+        here = _Ignore.of(at)
+        ignores = ignores if here is None else [here, *ignores]
+        at /= part
+        is_folder = at != place
+        if part.startswith(".") or (is_folder and part in VCS_FOLDERS):
+            return False
+        if _ignored(at, ignores, is_folder=is_folder):
+            return False
+    return bool(parts)
+
+
 def _walk(
     folder: Path,
     ignores: list[_Ignore],

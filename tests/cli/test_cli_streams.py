@@ -151,6 +151,20 @@ def test_a_pipe_that_has_ended_empty_is_told_before_a_model_is_loaded(monkeypatc
         assert _ended_empty()
 
 
+def test_stats_that_would_be_read_with_a_folder_are_refused(cli, fake_session, book) -> None:
+    folder = Path(book).parent
+    (folder / ".gitignore").write_text("ignored/\n")
+    (folder / "ignored").mkdir()
+    before = Path(book).read_text()
+    for place in (folder / "new.jsonl", Path(book)):
+        ran = cli("ask", str(folder), "Q?", "--stats", str(place))
+        assert (ran.code, f"is in the folder {folder}" in ran.stderr) == (2, True), ran.stderr
+    assert Path(book).read_text() == before
+    for place in (folder / ".stats", folder / "ignored" / "stats", folder.parent / "stats.jsonl"):
+        assert cli("ask", str(folder), "Q?", "--stats", str(place)).code == 0
+        place.unlink()
+
+
 def test_the_output_may_be_the_source(cli, fake_session, book) -> None:
     assert cli("ask", book, "Q?", "-o", book).code == 0
     assert Path(book).read_text() == "It is 51234.\n"

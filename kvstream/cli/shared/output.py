@@ -17,6 +17,9 @@ from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import for_terminal
 from kvstream.store import writing
 
+IN_PLACE = "--stats"
+"""The option whose file is written during the reading, under its own name."""
+
 
 class ClosedOutput(io.TextIOWrapper):
     """Stands for a closed stdout (``>&-``). Every write raises an error."""
@@ -200,11 +203,20 @@ def refuse_clashes(
     texts = [("a source", Path(source)) for source in sources if source != "-"]
     for number, (option, path) in enumerate(named):
         others = named[number + 1 :] + read + ([] if option in replaced else texts)
+        assert path is not None
         for other, place in others:
-            assert path is not None
             assert place is not None
             if writing.same(path, place):
                 raise UsageError(
                     f"{option} {path} and {other} {place} are the same file, and one would "
                     f"destroy the other; name another file for {option}."
+                )
+        folders = [place for _, place in texts if place.is_dir()] if option == IN_PLACE else []
+        for folder in folders:
+            from kvstream.input.folders import would_read  # not for files: it imports RE2
+
+            if would_read(folder, path):
+                raise UsageError(
+                    f"{option} {path} is in the folder {folder}, and would be read with it; name a "
+                    "file elsewhere, or one whose name begins with a dot."
                 )
