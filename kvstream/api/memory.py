@@ -22,7 +22,7 @@ from kvstream.api.options import (
     refuse_unsampled,
     request_of,
 )
-from kvstream.api.progress import Progress, shown
+from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.sources import SourceLike, open_sources
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
@@ -72,12 +72,16 @@ class Memory:
         self.warnings: tuple[str, ...] = tuple(engine.warnings)
         """Warnings of its reading."""
 
-    def ask(self, question: str, **options: Unpack[QuestionOptions]) -> Answer:
+    def ask(
+        self, question: str, *, progress: Progress = None, **options: Unpack[QuestionOptions]
+    ) -> Answer:
         """Answer a question. Memory stays unchanged unless the option `last` is set.
 
         Raises BudgetError if the question does not fit beside memory.
         """
-        return answers(self.stream(question, **options))[-1]
+        # If `progress` fails, the memory can be used again at once.
+        with closing(self.stream(question, **options)) as events:
+            return answers(watched(events, progress))[-1]
 
     def stream(
         self, question: str, **options: Unpack[QuestionOptions]

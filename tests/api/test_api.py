@@ -215,6 +215,17 @@ def test_progress_is_shown_where_it_is_wanted(model, book, capsys, monkeypatch) 
     events: list[kvstream.Event] = []
     model.read(book, progress=events.append, **SMALL)
     assert isinstance(events[0], kvstream.Started)
+    memory = model.read(book, **SMALL)
+    memory.ask("Who hid the letter?", progress=events.append)
+    assert isinstance(events[-1], kvstream.Answered)
+
+    def fails(event: kvstream.Event) -> None:
+        raise ValueError("no room for it")
+
+    with pytest.raises(ValueError, match="no room") as failure:
+        memory.ask("Who hid the letter?", progress=fails)
+    assert failure.tb  # holds the frames of the answer
+    assert memory.ask("Who hid the letter?", progress=False).text
 
     class ZMQInteractiveShell:
         pass
