@@ -55,7 +55,7 @@ def make_sampler(run: RunSettings, refusal: RefusalLimit | None = None) -> Calla
         return choose
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-    penalty = RepetitionPenaltyLogitsProcessor(run.repetition_penalty)
+    penalty = RepetitionPenaltyLogitsProcessor(float(run.repetition_penalty))
     said: list[int] = []
 
     def penalized(logits: Tensor) -> int:
@@ -89,11 +89,11 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
         TopPLogitsWarper,
     )
 
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(run.temperature)])
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(float(run.temperature))])
     if run.top_k:
-        warpers.append(TopKLogitsWarper(run.top_k))
+        warpers.append(TopKLogitsWarper(int(run.top_k)))
     if run.top_p < 1:
-        warpers.append(TopPLogitsWarper(run.top_p))
+        warpers.append(TopPLogitsWarper(float(run.top_p)))
     generator = torch.Generator().manual_seed(run.seed)
     nothing = torch.LongTensor(1, 0)  # the warpers use only the scores
 
