@@ -528,7 +528,7 @@ class SourceSet:
                 return SourceError(f"Nothing to read: {ended}")
         why = "".join(f" {line}" for line in self._about_damage())
         kind = EmptyError if held == EMPTY and not why else SourceError
-        return kind(nothing_in(self.names, held) + why)
+        return kind(nothing_in(self.names[len(self._earlier) :], held) + why)
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: Any = None

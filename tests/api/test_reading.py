@@ -241,6 +241,8 @@ def test_a_memory_that_is_lost_says_so(model, tmp_path, how: str) -> None:
         raise ValueError("no more")
 
     memory = model.read(text=BOOK * 20, questions=[QUESTION], **SMALL)
+    with pytest.raises(SourceError, match=r"^Nothing to read: note held"):
+        memory.read(kvstream.Text("", "note"))
     if how == "closed":
         reading = memory.reading(text=BOOK * 20)
         while not isinstance(next(reading), StepDone):
