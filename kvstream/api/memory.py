@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api.answer import Answer, answers
 from kvstream.api.files import MemoryFile
-from kvstream.api.given import path_of, question_of, turns_of, whole_of
+from kvstream.api.given import path_of, question_of, several_of, turns_of, whole_of
 from kvstream.api.options import (
     AnswerOptions,
     MemoryOptions,
@@ -108,7 +108,7 @@ class Memory:
         refuse_unsampled(options, options.get("temp", run.temperature))
         self._asked += 1
         engine.command = options.get("command", "ask")
-        engine.always = frozenset(options.get("always", ()))
+        engine.always = frozenset(several_of("always", "names", options.get("always", ())))
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
         strict = options.get("strict", False)
@@ -144,6 +144,12 @@ class Memory:
         """Used for one answer, reading or file at a time. Raises UsageError where it cannot be."""
         if self._lost:
             raise UsageError(self._lost)
+        with self._alone():
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Used for one thing at a time. Raises UsageError if it is in use."""
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "This memory is in use: another answer or reading is not finished. Read its events "
@@ -241,7 +247,8 @@ class Memory:
 
     def release(self) -> None:
         """Free its keys and values. The memory can no longer be asked."""
-        self._engine.release()
+        with self._alone():
+            self._engine.release()
         self._lost = "This memory was released; recall its file, or read the sources again."
 
     @property

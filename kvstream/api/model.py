@@ -423,6 +423,7 @@ class Model:
 
         Raises BudgetError if the budget cannot hold one entry, UsageError.
         """
+        check_options(options, ReadOptions.__annotations__)
         return self.session.kv_bytes(run_settings(options, known=True))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:

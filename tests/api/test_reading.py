@@ -175,6 +175,8 @@ def test_bytes_are_those_of_a_run(model, options) -> None:
         model.kv_bytes(**options)
         == model.plan(text="Ada.", question="Who?", **options).budget_bytes
     )
+    with pytest.raises(UsageError, match="no option 'budgett'"):
+        model.kv_bytes(budgett=300)
 
 
 def test_tokens_of_a_text(model) -> None:
@@ -227,6 +229,7 @@ def test_a_memory_gives_one_answer_at_a_time(model, tmp_path) -> None:
         lambda: memory.ask("Where?"),
         lambda: memory.read(text=BOOK),
         lambda: memory.save(tmp_path / "a.kvs"),
+        memory.release,
     ):
         with pytest.raises(UsageError, match="This memory is in use"):
             use()
