@@ -206,8 +206,10 @@ class _FileReader:
     """Reads an open file in binary or text mode as bytes."""
 
     def __init__(self, file: Readable, name: str) -> None:
+        from kvstream.input.formats import reader_of
+
         self._file, self._name = file, name
-        self._take: Callable[[int], str | bytes | None] = getattr(file, "read1", file.read)
+        self._take: Callable[[int], str | bytes | None] = reader_of(file)
         self._left = b""
         self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
         """Whether the file ends by itself when the run is interrupted."""

@@ -141,6 +141,7 @@ def cli() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit code. Reports all failures on stderr."""
     _tolerate_any_text()
+    _wait_for_input()
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
     if sys.flags.optimize > 1:
@@ -259,6 +260,17 @@ def _bound_kernel_caches() -> None:
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
     os.environ.setdefault("LRU_CACHE_CAPACITY", KERNELS)
+
+
+def _wait_for_input() -> None:
+    """Let reads of standard input wait for data, as shells do.
+
+    A process that shares it may have turned that off. A read without data would then look like the
+    end of the text.
+    """
+    with suppress(OSError, ValueError, AttributeError):  # closed, or no file
+        if not os.get_blocking(sys.stdin.fileno()):
+            os.set_blocking(sys.stdin.fileno(), True)
 
 
 def _tolerate_any_text() -> None:

@@ -6,9 +6,11 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any, cast
 
 from kvstream.errors import SourceError
@@ -29,7 +31,7 @@ HEAD = 128
 SNIFF = 8192
 """Bytes at the beginning in which a NUL means that a file is not text."""
 WAIT_SECONDS = 0.05
-"""Seconds between two attempts to read compressed data from a stream that has no data yet."""
+"""Seconds between two attempts to read from a stream that has no data yet."""
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -46,13 +48,29 @@ def kind_of(head: bytes) -> str:
     return "html" if beginning.startswith((b"<!doctype html", b"<html")) else "plain"
 
 
+def reader_of(stream: Any) -> Callable[[int], Any]:
+    """Return the function of a stream that reads with one system call, if it has one.
+
+    It returns None if the stream has no data yet. The `read1` of a buffered stream that does not
+    block returns the same for that as at the end.
+    """
+    read: Callable[[int], Any] = getattr(stream, "read1", stream.read)
+    raw = getattr(stream, "raw", None)
+    if raw is None:
+        return read
+    with suppress(OSError, ValueError, AttributeError):  # no file
+        if not os.get_blocking(raw.fileno()):
+            return lambda size: read(size) or raw.read(size)
+    return read
+
+
 class PeekedStream(io.RawIOBase):
     """A stream that allows a look at its first bytes before they are read; counts bytes read."""
 
     def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
         self.stream = stream
         # With one system call per read, if the stream supports that, a pipe need not be waited for.
-        self._read: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+        self._read: Callable[[int], bytes | None] = reader_of(stream)
         self._looked_at = b""
         self.taken = 0
         """Number of bytes of the stream that were returned by `read`."""

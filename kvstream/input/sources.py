@@ -13,6 +13,7 @@ import io
 import os
 import stat
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -33,10 +34,12 @@ from kvstream.input.formats import (
     COMPRESSED,
     MAGIC,
     SNIFF,
+    WAIT_SECONDS,
     PeekedStream,
     damage_errors,
     decompressed,
     kind_of,
+    reader_of,
 )
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
 
@@ -541,6 +544,7 @@ class SourceSet:
                     continue
                 if not piece:  # no data yet, and the reader has something else to do
                     yield TextBlock("", self._position, index)
+                    time.sleep(WAIT_SECONDS)
                     continue
                 if guessing and not piece.isascii():
                     if on_disk:
@@ -754,7 +758,7 @@ class _Borrowed(io.RawIOBase):
     """A stream of the caller, which is read but not closed."""
 
     def __init__(self, stream: ByteStream) -> None:
-        self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+        self._take: Callable[[int], bytes | None] = reader_of(stream)
 
     def readable(self) -> bool:
         return True

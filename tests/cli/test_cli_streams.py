@@ -19,6 +19,7 @@ import pytest
 from signals import heed_hangup
 from warm import CLIENT
 
+from kvstream.cli.app import run
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import KvstreamError
 from kvstream.store import writing
@@ -661,6 +662,16 @@ def test_standard_input_that_is_closed_is_told(book, command, code) -> None:
     ran = in_shell(command.format(book=book))
     assert ran.returncode == code, ran.stderr
     assert "Standard input is closed" in ran.stderr
+
+
+def test_standard_input_that_does_not_block_is_waited_for(monkeypatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with open(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run(["--version"]) == 0
+        assert os.get_blocking(reading)
+    os.close(writing)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import BlockDecoder
 from kvstream.input.encodings import OtherDecoder
-from kvstream.input.sources import SourceSet, open_sources
+from kvstream.input.sources import NamedStream, SourceSet, open_sources
 
 
 def text_of(sources: SourceSet) -> str:
@@ -255,6 +255,26 @@ def test_a_pipe_delivers_what_is_there() -> None:
         os.close(writing)
         assert list(blocks) == []
         assert not stream.closed
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_a_pipe_that_does_not_block_is_waited_for_without_work(buffering: int) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+
+    def write() -> None:
+        for text in (b"first\n", b"second\n"):
+            time.sleep(0.2)
+            os.write(writing, text)
+        os.close(writing)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with open(reading, "rb", buffering=buffering) as file:
+        blocks = [block.text for block in open_sources([NamedStream("pipe", file)])]
+    thread.join()
+    assert [text for text in blocks if text] == ["first\n", "second\n"]
+    assert blocks.count("") < 10
 
 
 def test_a_named_pipe_as_source(tmp_path: Path) -> None:
