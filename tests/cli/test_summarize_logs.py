@@ -78,8 +78,10 @@ def test_a_file_with_the_name_of_a_log_that_looks_like_none_is_told(
 ) -> None:
     (tmp_path / "odd.log").write_text("The first line.\nThe second line.\n")
     odd = str(tmp_path / "odd.log")
-    assert f"{odd} does not look like a log" in cli("summarize", odd).stderr
-    for options in (["-q"], ["--as", "prose"], ["--budget", "512"], ["-m", "pocket"]):
+    for options in ([], ["-q"]):
+        told = cli("summarize", odd, *options).stderr
+        assert f"Warning: {odd} does not look like a log" in told
+    for options in (["--as", "prose"], ["--budget", "512"], ["-m", "pocket"]):
         assert "look like a log" not in cli("summarize", odd, *options).stderr
     (tmp_path / "text.txt").write_text("The first line.\nThe second line.\n")
     assert "look like a log" not in cli("summarize", str(tmp_path / "text.txt")).stderr
@@ -146,9 +148,9 @@ def test_what_is_skipped_in_a_folder_of_logs_is_told(cli, tmp_path) -> None:
     (tmp_path / "b.log").write_text(lines(1))
     (tmp_path / "c.bin").write_bytes(b"\0" * 100)
     (tmp_path / "d.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 100)
-    ran = cli("summarize", str(tmp_path))
+    ran = cli("summarize", str(tmp_path), "-q")
     assert ran.code == 0
-    assert f"Skipped in {tmp_path}: 1 × binary file, 1 × damaged file." in ran.stderr
+    assert f"Warning: Skipped in {tmp_path}: 1 × binary file, 1 × damaged file." in ran.stderr
     assert "the clock goes back" not in ran.stdout
     packed = bytearray(gzip.compress(lines(3, 60).encode() * 100))
     packed[-8] ^= 1  # the wrong checksum shows only at the end

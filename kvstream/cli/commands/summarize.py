@@ -97,7 +97,7 @@ def command(
             "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
         )
     told = logs.unrecognized(ctx, paths) if kind == "auto" and not by_model else None
-    if told and not options.quiet:
+    if told:
         say(told)
     if each is not None:
         from kvstream.cli.shared.each import read_each

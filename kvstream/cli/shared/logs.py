@@ -119,13 +119,13 @@ def _left_to_the_model(ctx: click.Context) -> bool:
 
 
 def unrecognized(ctx: click.Context, paths: Sequence[str]) -> str | None:
-    """Return the message for a file that is named like a log but does not look like one."""
+    """Return the warning for a file that is named like a log but does not look like one."""
     for path in paths:
         named = ".log" in os.path.basename(path) and os.path.isfile(path) and not _is_empty(path)
         if named and not _left_to_the_model(ctx):
             return (
-                f"{path} does not look like a log, so the model reads it; --as log shows its "
-                "templates instead."
+                f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
+                "its templates instead."
             )
     return None
 
@@ -196,9 +196,11 @@ def summarize(
         reports.tell(last=True)
         if page_file is not None:
             page_file.write(log_page(log, rows or ROWS))
+        for warning in sources.warnings:
+            teller.tell(f"Warning: {warning}")
         if not options.quiet:
-            for told in (*sources.warnings, *sources.notes):
-                teller.tell(told)
+            for note in sources.notes:
+                teller.tell(note)
     return 0
 
 
