@@ -40,7 +40,7 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
     for a path that is neither a file nor a folder.
     """
     if not paths:
-        raise SourceError("Nothing to read: name files or a directory.")
+        raise SourceError("Nothing to read: name files or a folder.")
     found: dict[str, Document] = {}
     left_out: Counter[str] = Counter()
     for path in paths:
@@ -77,7 +77,7 @@ def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Documen
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
             raise SourceError(f"{folder} cannot be read: {error.strerror}.")
-        left_out["unreadable directory"] += 1
+        left_out["unreadable folder"] += 1
 
     def no_disk(kind: str, what: str) -> None:
         left_out[f"{what} on no disk ({kind})"] += 1

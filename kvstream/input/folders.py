@@ -28,11 +28,11 @@ def files_in(
     Links to directories are not followed, so a loop of links does no harm. FIFOs, sockets and
     devices are skipped. ``unreadable`` is called for a directory that cannot be listed, ``hidden``
     for each hidden or ignored file or directory. ``no_disk`` is called for a file or directory of
-    a pseudo file system, with the file system and ``file`` or ``directory``.
+    a pseudo file system, with the file system and ``file`` or ``folder``.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
-        no_disk(kind, "directory")
+        no_disk(kind, "folder")
         return
     yield from _walk(folder, _ignores_above(folder), unreadable, no_disk, hidden)
 
@@ -95,7 +95,7 @@ def _walk(
             if vcs or _ignored(path, ignores, is_folder=is_folder):
                 hidden()
             elif (kind := _pseudo(entry)) is not None:
-                no_disk(kind, "directory" if is_folder else "file")
+                no_disk(kind, "folder" if is_folder else "file")
             else:
                 found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)

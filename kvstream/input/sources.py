@@ -136,7 +136,7 @@ def open_sources(
     unreadable, binary, or a directory without text.
     """
     if not paths:
-        raise SourceError("Nothing to read: name a file or a directory, or - for standard input.")
+        raise SourceError("Nothing to read: name a file or a folder, or - for standard input.")
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     sources: list[_Source] = []
@@ -199,7 +199,7 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
             raise error
-        skipped["unreadable directory"] += 1
+        skipped["unreadable folder"] += 1
 
     def no_disk(kind: str, what: str) -> None:
         skipped[f"{what} on no disk ({kind})"] += 1

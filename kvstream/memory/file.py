@@ -115,9 +115,9 @@ def check_writable(path: Path) -> None:
     try:
         target = writing.replaceable(path)
         if target is not None and not target.parent.is_dir():
-            problem = f"there is no directory {target.parent}"
+            problem = f"there is no folder {target.parent}"
         elif target is not None and not os.access(target.parent, os.W_OK):
-            problem = f"the directory {target.parent} is read-only"
+            problem = f"the folder {target.parent} is read-only"
         elif path.exists() and not os.access(path, os.W_OK):
             problem = "permission denied"
     except OSError as error:

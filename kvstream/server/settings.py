@@ -56,7 +56,7 @@ class ServerSettings:
                 "KVSTREAM_KEY to a long random text, or listen on 127.0.0.1."
             )
         if self.memories is not None and not self.memories.is_dir():
-            raise UsageError(f"--memories {self.memories} is not a directory; check the path.")
+            raise UsageError(f"--memories {self.memories} is not a folder; check the path.")
         if self.cache_dir is not None and not self.cache:
             raise UsageError("--cache-dir has no effect with --cache 0; leave one of them out.")
 

@@ -23,7 +23,7 @@ def replaceable(path: Path) -> Path | None:
     except FileNotFoundError:
         return target
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(21, "Is a directory")
+        raise IsADirectoryError(21, "Is a folder")
     if not stat.S_ISREG(found.st_mode):
         return None
     return target if target.exists() and os.path.samestat(found, target.stat()) else None

@@ -138,7 +138,7 @@ def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., A
     )
     assert "without --each; add it" in cli("ask", str(letters), WHO, "--ray", "auto").stderr
     done = cli("ask", str(letters), WHO, "-o", str(letters))
-    assert (done.code, "is a directory" in done.stderr) == (2, True)
+    assert (done.code, "is a folder" in done.stderr) == (2, True)
     done = cli("remember", str(letters), "--each")
     assert (done.code, "name the folder" in done.stderr) == (2, True)
     done = cli("ask", "-", WHO, "--each")

@@ -421,14 +421,14 @@ def test_places_on_no_disk_are_skipped_and_counted(
     sources = open_sources([str(tmp_path)])
     assert text_of(sources) == "It rained."
     assert sources.warnings == [
-        f"Skipped in {tmp_path}: 1 × directory on no disk (sysfs), 1 × file on no disk (sysfs)."
+        f"Skipped in {tmp_path}: 1 × folder on no disk (sysfs), 1 × file on no disk (sysfs)."
     ]
 
 
 def test_the_folder_of_the_kernel_is_refused() -> None:
     if not Path("/sys/kernel").is_dir() or not pseudo.kind(Path("/sys/kernel").stat()):
         pytest.skip("needs a /sys of Linux")
-    told = r"no text files \(skipped: .*1 × directory on no disk \(sysfs\)"
+    told = r"no text files \(skipped: .*1 × folder on no disk \(sysfs\)"
     with pytest.raises(SourceError, match=told):
         open_sources(["/sys/kernel"])
     assert "Linux" in text_of(open_sources(["/proc/version"]))

@@ -144,7 +144,7 @@ def reading_options(command: Command) -> Command:
         output = shared["output"]
         if output is not None and os.path.isdir(output) and values.get("each") is None:
             raise click.BadParameter(
-                f"File {str(output)!r} is a directory.", context, param_hint="'-o' / '--output'"
+                f"File {str(output)!r} is a folder.", context, param_hint="'-o' / '--output'"
             )
         # A setting in the config file may belong to a method that this run does not use.
         options = ReadingOptions.of(

@@ -34,7 +34,7 @@ def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...
         return tuple(paths)
     if sys.stdin is None or sys.stdin.isatty():
         raise click.UsageError(
-            "Nothing to read: name a file or a directory, or pipe text into standard input.", ctx
+            "Nothing to read: name a file or a folder, or pipe text into standard input.", ctx
         )
     return ("-",)
 

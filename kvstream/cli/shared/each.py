@@ -66,7 +66,7 @@ def read_each(
         if name in ctx.params and typed(ctx, name) and ctx.params[name] != NONE:
             raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
     if not paths:
-        raise click.UsageError("Nothing to read: name a directory or files for --each.", ctx)
+        raise click.UsageError("Nothing to read: name a folder or files for --each.", ctx)
     refuse_revision(options.model)
     if each.spread:
         require("ray", "ray", "--workers" if each.workers is not None else "--ray")
