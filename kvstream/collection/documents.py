@@ -33,6 +33,7 @@ class Document:
 def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Document], list[str]]:
     """Return every file once, in the order of the paths and of names in a folder, and messages.
 
+    A path that is written differently, such as ``a.txt`` and ``./a.txt``, is the same file.
     A folder stands for its text files, as in a single reading. Binary files in it are counted and
     left out. A file that is damaged or unreadable or needs an extra is a document with a problem.
 
@@ -41,7 +42,7 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
     """
     if not paths:
         raise SourceError("Nothing to read: name files or a folder.")
-    found: dict[str, Document] = {}
+    found: dict[Path, Document] = {}
     left_out: Counter[str] = Counter()
     for path in paths:
         try:
@@ -52,9 +53,9 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):
             for document in _folder(Path(path), left_out, text=text):
-                found.setdefault(document.name, document)
+                found.setdefault(Path(document.name).absolute(), document)
         elif stat.S_ISREG(mode):
-            found.setdefault(path, _document(Path(path), path, text=text))
+            found.setdefault(Path(path).absolute(), _document(Path(path), path, text=text))
         else:
             raise UsageError(
                 f"{path} is not a file, and --each names its results by their content; write it to "

@@ -186,6 +186,16 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         documents_in([str(tmp_path / "pipe")])
 
 
+def test_a_file_named_in_two_ways_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("text")
+    documents, _ = documents_in(["a.txt", "./a.txt", ".", str(tmp_path)])
+    assert [document.name for document in documents] == ["a.txt", "b.txt"]
+
+
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(KvstreamError, match="is a file"):
