@@ -359,6 +359,7 @@ def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
         "source": source or None,
         "level": finding.level,
         "template": finding.text.strip(),
+        "components": finding.components,
     }
 
 

@@ -592,6 +592,8 @@ def test_json_has_what_is_seen_first_and_its_times_as_text(data: Path) -> None:
     ]
     for each in times:
         assert datetime.fromisoformat(each["time_iso"]).timestamp() == each["time"]
+    late = [at(i, f"INFO a: beat {i}") for i in range(9)] + [at(9, "ERROR disk: is full")]
+    assert record(read(late))["first_seen"][0]["components"] == {"disk": 1}
     assert record(read(["no time"]))["first_time_iso"] is None
     assert record(read([at(0.0, "x").replace(" x", ".250 x")]))["first_time_iso"].endswith(".250Z")
 
