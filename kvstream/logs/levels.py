@@ -25,9 +25,12 @@ _ONLY_MARKED = ("alert", "emerg", "panic", "fail", "inf")
 ``logrotate: ALERT exited abnormally``."""
 _CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
 _ANY_CASE = "|".join(_OF_WORD)
-# A level is in capitals, or the first word, or set apart: "in error state" names none.
+# A level is in capitals, or the first word, or set apart: "in error state" names none. It may have
+# a name before it: [core:error] of Apache, [Server thread/ERROR], app.ERROR: of Monolog.
 _LEVEL = re.compile(
     rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'])"
+    rf"|^\W*(?:[\w-]{{1,40}}\.({_CAPITALS}|ALERT): "
+    rf"|\[[\w #-]{{1,40}}(?:/({_CAPITALS})|:(?i:({_ANY_CASE})))\])"
     rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
 )
 _NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)

@@ -331,6 +331,11 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" a: wrote /var/log/fail/crash.txt", ""),
         (" job: 0 failed, 9 passed", ""),
         (" 1702 2395 I Tag: error: none", "info"),
+        (" [mpm_event:notice] [pid 7:tid 8] AH00489: failed before", "notice"),
+        (" [core:error] [pid 7:tid 8] [client 10.0.0.1:80] AH00126: x", "error"),
+        (" [Server thread/WARN]: behind by 2000 ms", "warning"),
+        ("production.CRITICAL: x", "fatal"),
+        ("security.INFO: login failed", "info"),
     ],
 )
 def test_levels(rest: str, level: str) -> None:
