@@ -151,7 +151,7 @@ class LineParser:
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")
         if zone and (zone := zone.strip()) != "Z":
-            offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+            offset = int(zone[1:3]) * 3600 + int(zone[3:].lstrip(":") or 0) * 60
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
         if pattern is ACCESS:

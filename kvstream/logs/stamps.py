@@ -8,9 +8,12 @@ _MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
 # The name of a zone is no part of the message, and the clock stays that of the log.
-_ZONE_NAMES = "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|JST|[ECMP][SD]T"
+_ZONE_NAMES = (
+    "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|IDT|JST|KST|HKT|SAST|HST"
+    "|(?:[ECMP]|A[CEKW]|NZ)[SD]T"
+)
 _ZONE = (
-    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
+    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4])(?::?[0-5]\d(?!\d)|(?![\w.:%-]))))?"
     rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
 )
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
@@ -18,9 +21,10 @@ _EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(MONTHS)
 _STAMPS = [
     # The part after the second has its own pattern: lines of one second differ only in it.
-    # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
+    # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872;
+    # Wed 2024-05-01 10:00:00 CEST of journalctl
     (
-        rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
+        rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<p>.{{0,60}}?(?<![\w.:-]))"
         rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ \t-]{_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
@@ -30,11 +34,11 @@ _STAMPS = [
         rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}})[: ]{_HMS})",
         r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
     ),
-    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]
+    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]; Sun Dec  4 04:47:44 UTC 2005 of date
     (
         rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
         rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
-        rf"(?: (?P<y>\d{{4}})\b)?)",
+        rf"(?:(?: (?:{_ZONE_NAMES}|[+-]\d\d))? (?P<y>\d{{4}})\b)?)",
         r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
         r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
     ),
