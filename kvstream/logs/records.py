@@ -10,11 +10,13 @@ from typing import Any
 from kvstream.logs.levels import OF_LETTER, level_of_status, number_level
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
-         "__REALTIME_TIMESTAMP")  # fmt: skip
-_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
-_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
+         "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t")  # fmt: skip
+_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE", "RenderedMessage",
+         "MessageTemplate", "@m", "@mt")  # fmt: skip
+_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY", "Level",
+          "@l")  # fmt: skip
 _NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
-         "SYSLOG_IDENTIFIER")  # fmt: skip
+         "SYSLOG_IDENTIFIER", "logger_name", "loggerName", "log.logger")  # fmt: skip
 _CAUSE = ("err", "error", "error.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
            "http.response.status_code")  # fmt: skip
@@ -55,6 +57,11 @@ def _json(line: str) -> dict[str, Any] | None:
     if isinstance(record.get("t"), dict):  # MongoDB
         letter = OF_LETTER.get(str(record.get("s"))[:1], "")
         record |= {"t": record["t"].get("$date"), "level": letter, "component": record.get("c")}
+    if isinstance(inner := record.get("log"), dict):  # Elastic Common Schema
+        record.pop("log")
+        record = {f"log.{key}": value for key, value in inner.items()} | record
+    if isinstance(inner := record.get("fields"), dict) and "message" in inner:  # tracing of Rust
+        record = {"module": record.get("target")} | inner | record
     return record
 
 

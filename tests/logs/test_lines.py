@@ -257,6 +257,20 @@ def test_values_of_a_record_are_written_as_text(record: dict[str, object], rest:
 
 
 @pytest.mark.parametrize(
+    "record",
+    [
+        {"timeMillis": NOON * 1000, "level": "ERROR", "loggerName": "app", "message": "it broke"},
+        {"Timestamp": "2024-05-01T12:00:00Z", "Level": "Error", "MessageTemplate": "app: it broke"},
+        {"@t": "2024-05-01T12:00:00Z", "@l": "Error", "@mt": "app: it broke"},
+        {"ts": NOON, "log": {"level": "error", "logger": "app"}, "message": "it broke"},
+        {"ts": NOON, "level": "ERROR", "fields": {"message": "it broke"}, "target": "app"},
+    ],
+)
+def test_keys_of_other_loggers(record) -> None:
+    assert LineParser().parse(json.dumps(record)) == (NOON, "ERROR app: it broke")
+
+
+@pytest.mark.parametrize(
     ("record", "level"),
     [
         ({"status": 502}, "error"),
