@@ -10,7 +10,8 @@ _COMPONENT = re.compile(
     r"(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?"
     r"|\w[\w.-]*+ (?=(?:[\w./()@-]+\[\d+\]|kernel): ))?"  # the host of a line of syslog
     r"(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
-    r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+    r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:::[\w.$/-]+)*(?:\([\w-]+\))?)"
+    r"(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
     r"(?:\[ *\d+\.\d{6}\] )?"  # of a kernel: the seconds since its start
 )
 # LEVEL package.module [request] message; LEVEL [thread:Class@line] - message; and of Kubernetes

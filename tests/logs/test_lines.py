@@ -361,6 +361,7 @@ def test_the_name_of_the_component_is_no_part_of_the_message() -> None:
     assert component_of(" web-01 sshd[77]: Failed password") == "sshd"
     assert message_of(" db2.example.org kernel: eth0: link up") == "eth0: link up"
     assert message_of(" INFO [main] org.a.B: Started in 3 s") == "Started in 3 s"
+    assert component_of(" WARN shop::orders: late") == "shop::orders"
     kernel = " kernel: [ 6200.120000] eth0: link up"
     assert (component_of(kernel), message_of(kernel)) == ("kernel", "eth0: link up")
     line = "E0501 12:00:00.123456       1 election.go:330] lease lost"
