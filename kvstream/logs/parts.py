@@ -23,7 +23,7 @@ _LOGGER = re.compile(
 )
 LEVEL_FIRST = re.compile(
     r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
-    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b\]?"
+    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b(?:\s*\])?"
     r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
     re.IGNORECASE,
 )

@@ -362,6 +362,7 @@ def test_the_name_of_the_component_is_no_part_of_the_message() -> None:
     assert message_of(" db2.example.org kernel: eth0: link up") == "eth0: link up"
     assert message_of(" INFO [main] org.a.B: Started in 3 s") == "Started in 3 s"
     assert component_of(" WARN shop::orders: late") == "shop::orders"
+    assert message_of("[INFO ][o.e.n.Node  ] started") == "[o.e.n.Node  ] started"
     kernel = " kernel: [ 6200.120000] eth0: link up"
     assert (component_of(kernel), message_of(kernel)) == ("kernel", "eth0: link up")
     line = "E0501 12:00:00.123456       1 election.go:330] lease lost"
@@ -620,6 +621,8 @@ def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
         ("2024-05-01 12:00:00 -10.5 C", " -10.5 C"),
         ("2024-05-01 12:00:00 AEST hello", " hello"),
         ("Wed 2024-05-01 12:00:00 CEST hello", " hello"),
+        ("01-May-2024 12:00:00.000 INFO hello", " INFO hello"),
+        ("[01-May-2024 12:00:00 UTC] PHP Warning:  hello", " PHP Warning:  hello"),
         ("Wed May  1 12:00:00 CEST 2024 hello", " hello"),
         ("app [2024-05-01 12:00:00] hello", "app  hello"),
         ("app [2024-05-01 12:00:00 7] hello", "app [  7] hello"),
