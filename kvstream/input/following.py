@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -102,8 +103,9 @@ class FollowedFile(io.RawIOBase):
         return False
 
     def _replaced(self, status: os.stat_result) -> bool:
-        """Return whether the name now belongs to another file."""
+        """Return whether the name now belongs to another file, and not to a pipe or a folder."""
         with suppress(OSError):  # removed, and not replaced yet
             now = self.path.stat()
-            return (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
+            another = (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
+            return another and stat.S_ISREG(now.st_mode)
         return False

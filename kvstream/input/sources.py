@@ -171,11 +171,13 @@ def open_sources(
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
-        if sources[-1].name != paths[-1] or sources[-1].kind != "plain":
+        last = sources[-1]
+        pipe = last.path is not None and last.path.is_fifo()
+        if last.name != paths[-1] or last.kind != "plain" or pipe:
             raise UsageError(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
-        sources[-1].followed, sources[-1].size = True, None
+        last.followed, last.size = True, None
     again = partial(open_sources, paths, text=text, max_bytes=max_bytes)
     return SourceSet(
         sources,

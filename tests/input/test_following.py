@@ -133,6 +133,18 @@ def test_a_new_log_that_is_rotated_unused_is_not_waited_for(
     assert [data for data in read if data] == [b"third\n"]
 
 
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(
+    log: Path, at_end: FollowedFile, not_late: None
+) -> None:
+    log.unlink()
+    os.mkfifo(log)  # opening it would wait for a writer
+    assert at_end.read(100) is None
+    log.unlink()
+    log.write_text("new\n")
+    read = [at_end.read(100) for _ in range(3)]
+    assert [data for data in read if data] == [b"new\n"]
+
+
 def test_a_pause_gives_what_is_certain_and_the_end_gives_the_rest(log: Path) -> None:
     log.write_text("".join(f"line {i} of the log, all is well\n" for i in range(300)))
     stop, due = Switch(), Switch()
@@ -165,8 +177,10 @@ def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a.txt").write_text("text")
-    with pytest.raises(UsageError, match="followed"):
-        open_sources([str(folder)], follow=Follow(Switch()))
+    os.mkfifo(tmp_path / "pipe")
+    for path in (folder, tmp_path / "pipe"):
+        with pytest.raises(UsageError, match="followed"):
+            open_sources([str(path)], follow=Follow(Switch()))
 
 
 def test_intervals() -> None:
