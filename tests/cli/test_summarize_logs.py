@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,10 +54,20 @@ def test_a_log_from_a_pipe_is_read_whole(pack) -> None:
     assert json.loads(ran.stdout)["lines"] == 20
 
 
+def test_a_log_from_a_named_pipe_is_read_whole(cli, tmp_path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(lines(1) * 500,))
+    writer.start()
+    ran = cli("summarize", str(pipe), "--json")
+    writer.join()
+    assert json.loads(ran.stdout)["lines"] == 10_000
+
+
 def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
     code = (
         "from kvstream.cli.shared import interrupts, logs\n"
-        "head = logs._head_of_stdin(text=False)\n"
+        "head = logs._head_of_pipe(None, text=False)\n"
         "rest = interrupts.InterruptibleInput(lambda: False).readall()\n"
         "print(len(head), rest == b'some text\\n' * 20_000)\n"
     )

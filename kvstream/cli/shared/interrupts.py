@@ -116,6 +116,8 @@ class InterruptibleInput(io.RawIOBase):
 
     returned: ClassVar[tuple[object, bytes]] = (None, b"")
     """A standard input and the data read to recognize its kind, which the next reader gets."""
+    begun: ClassVar[dict[str, tuple[int, bytes]]] = {}
+    """The same for named pipes by path, with the descriptor: closing it would stop the writer."""
 
     ends_on_interrupt = True
 
@@ -129,7 +131,13 @@ class InterruptibleInput(io.RawIOBase):
             raise SourceError("Standard input is closed; name a file instead.")
         # Open without blocking: the writer of a named pipe may never come.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-        self.descriptor = sys.stdin.fileno() if path is None else os.open(path, flags)
+        self._ahead = b""
+        if path is None:
+            self.descriptor = sys.stdin.fileno()
+        elif str(path) in InterruptibleInput.begun:
+            self.descriptor, self._ahead = InterruptibleInput.begun.pop(str(path))
+        else:
+            self.descriptor = os.open(path, flags)
         self._own = path is not None
         self.interrupted, self.due = interrupted, due
 
@@ -140,6 +148,10 @@ class InterruptibleInput(io.RawIOBase):
         return self.descriptor
 
     def readinto(self, buffer: Any) -> int | None:
+        if self._ahead:
+            size = min(len(self._ahead), len(buffer))
+            buffer[:size], self._ahead = self._ahead[:size], self._ahead[size:]
+            return size
         stdin, data = InterruptibleInput.returned
         if data and not self._own and stdin is sys.stdin:
             size = min(len(data), len(buffer))

@@ -104,9 +104,11 @@ def is_log(
         return True  # the content is unknown, and most growing files are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
     if first == "-":
-        return looks_like_log(_head_of_stdin(text=text).splitlines())
+        return looks_like_log(_head_of_pipe(None, text=text).splitlines())
+    if Path(first).is_fifo() and not follow:
+        return looks_like_log(_head_of_pipe(Path(first), text=text).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
-        return False  # a named pipe can be read only once
+        return False
     least = 1 if follow else 2  # a log that was just rotated may have one line so far
     return looks_like_log(_head(open_sources([first], text=text)).splitlines(), least)
 
@@ -372,8 +374,11 @@ def _head(sources: Any) -> str:
     return held[:HEAD]
 
 
-def _head_of_stdin(*, text: bool) -> str:
-    """Return the first characters of standard input; the next reader gets them again."""
+def _head_of_pipe(path: Path | None, *, text: bool) -> str:
+    """Return the first characters of a named pipe, or of standard input (None).
+
+    The next reader gets them again.
+    """
     data, last = b"", time.monotonic()
 
     def clear() -> bool:
@@ -381,7 +386,7 @@ def _head_of_stdin(*, text: bool) -> str:
         idle = time.monotonic() > last + IDLE_SECONDS
         return idle and looks_like_log(data.decode("utf-8", "replace").splitlines())
 
-    source = InterruptibleInput(lambda: False, due=clear)
+    source = InterruptibleInput(lambda: False, due=clear, path=path)
     while len(data) < HEAD and data.count(b"\n") < ENOUGH:
         piece = source.read(HEAD - len(data))
         if not piece:
@@ -389,7 +394,10 @@ def _head_of_stdin(*, text: bool) -> str:
         data, last = data + piece, time.monotonic()
     from kvstream.api.sources import Source
 
-    InterruptibleInput.returned = sys.stdin, data
+    if path is None:
+        InterruptibleInput.returned = sys.stdin, data
+    else:
+        InterruptibleInput.begun[str(path)] = os.dup(source.descriptor), data
     with suppress(KvstreamError):  # a part of a packed file
         return _head(open_sources([Source(io.BytesIO(data), "-")], text=text))
     return ""
