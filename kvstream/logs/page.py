@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import accumulate
 from textwrap import wrap
 from typing import Any
+from unicodedata import east_asian_width
 
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS, Report, report
@@ -49,14 +51,30 @@ _NARROW_INDENT = " " * 8
 def _shown(text: str, width: int) -> str:
     """Return a text without control characters; if it is too wide, without its middle."""
     text = _printable(text)
-    if len(text) <= width:
+    if _columns(text) <= width:
         return text
     end = max(width // 3, 1)
-    return f"{text[: max(width - end - 1, 0)]}…{text[-end:]}"[:width]
+    begin = _beginning(text, max(width - end - 1, 0))
+    return _beginning(f"{begin}…{_beginning(text[::-1], end)[::-1]}", width)
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    return text if _columns(text) <= width else f"{_beginning(text, width - 1)}…"
+
+
+def _columns(text: str) -> int:
+    """Return the columns of a text on a terminal: Chinese characters, for example, take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _beginning(text: str, width: int) -> str:
+    """Return the beginning of a text that takes at most `width` columns."""
+    if text.isascii():
+        return text[:width]
+    ends = accumulate(map(_columns, text))
+    return text[: next((i for i, end in enumerate(ends) if end > width), len(text))]
 
 
 def _said(text: str) -> str:
@@ -98,7 +116,7 @@ def _values(finding: Finding, room: int) -> str:
     text = ""
     for _, part in sorted(parts, key=lambda part: part[0]):
         more = f"{text}; {part}" if text else part
-        if len(more) <= room:
+        if _columns(more) <= room:
             text = more
     return text
 
@@ -275,12 +293,13 @@ def _row(
     bulk = finding.section == SECTIONS[3]
     if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
         row = f"{finding.count:>7,}{level}  {finding.span(when)}  {place}  "
-        if width - len(row) >= LEAST_ROOM:
-            return [row + _shown(shape, width - len(row))]
+        if width - _columns(row) >= LEAST_ROOM:
+            return [row + _shown(shape, width - _columns(row))]
     if width >= NARROW:
         row = f"{finding.count:>9,}{level}  {finding.span(when)}  {place}  "
-        indent, lines = _INDENT, [row + _shown(shape, width - len(row))]
-        room = width - (len(lines[0]) + len(BETWEEN) if bulk else len("; ".join([indent, *told])))
+        indent, lines = _INDENT, [row + _shown(shape, width - _columns(row))]
+        behind = lines[0] + BETWEEN if bulk else "; ".join([indent, *told])
+        room = width - _columns(behind)
         values = _values(finding, room) if finding.count > 1 else ""
         if values and bulk:
             lines[0] += BETWEEN + values
@@ -295,7 +314,7 @@ def _row(
             told.append(values)
         second = "; ".join([f"{place}  {finding.span(when)}", *told])
         cut = wrap(_printable(second), width - len(indent))
-        lines += [indent + line for line in cut[:1]]
+        lines += [indent + _shown(line, width - len(indent)) for line in cut[:1]]
         if len(cut) > 1:
             lines.append(indent + _shown(" ".join(cut[1:]), width - len(indent)))
     if finding.trace and finding.section == SECTIONS[0]:

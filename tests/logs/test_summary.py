@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.page import FEWEST, page, page_of_screen, record
@@ -503,6 +504,14 @@ def test_rows_with_shortened_and_odd_names_can_be_cited() -> None:
     text = page(read_both("logs/" * 20 + "disk.log", "b\x1b[31mRED.log"))
     for said in "The disk of a is full (line 1).", "It shut down (mRED.log:1).":
         assert checked(said, text) == (said, [])
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_characters_of_two_columns_fit_the_screen(width: int) -> None:
+    names = ("用户甲乙丙", "管理员")
+    log = read([at(i, f"ERROR web: {'数据库连接失败，' * 9}{names[i % 2]} {i}") for i in range(40)])
+    for line in page_of_screen(log, 23, width=width).split("\n"):
+        assert cell_len(line) <= width
 
 
 @pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 160])
