@@ -39,7 +39,7 @@ OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
 )
 _FAILURE = re.compile(
-    r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
+    r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic(?:s|ked)?|exceptions?|\w+(?:Exception|Error)|denied"
     r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
     r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
     r"|lost connection|connection reset|broken pipe|no servers? available|no space left"

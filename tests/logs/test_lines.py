@@ -349,6 +349,7 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" [core:error] [pid 7:tid 8] [client 10.0.0.1:80] AH00126: x", "error"),
         (" [Server thread/WARN]: behind by 2000 ms", "warning"),
         ("production.CRITICAL: x", "fatal"),
+        ("thread 'main' panicked at src/main.rs:4:5:", "suspect"),
         ("security.INFO: login failed", "info"),
     ],
 )
