@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from kvstream.api.given import kind
@@ -55,6 +56,13 @@ class Text:
 
 SourceLike: TypeAlias = "Content | Source | Text | Sequence[Content | Source | Text] | SourceSet"
 """One source, or a list, tuple or other sequence of several sources, which are read in order."""
+
+
+def would_read(folder: Path, path: Path) -> bool:
+    """Return whether a reading of `folder` would read a file at `path`."""
+    from kvstream.input.folders import would_read
+
+    return would_read(folder, path)
 
 
 def open_sources(

@@ -19,20 +19,17 @@ from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.streams import memory_file
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
+from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,
-    announce,
     check_files,
-    open_model,
-    open_sources,
     plainly,
     prepared,
     reading,
     reading_line,
-    settled,
-    tell_pages,
 )
+from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError
 from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter

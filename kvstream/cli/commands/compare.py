@@ -20,20 +20,11 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
-from kvstream.cli.shared.running import (
-    announce,
-    can_be_read_again,
-    check_files,
-    check_reread,
-    open_model,
-    open_sources,
-    prepared,
-    settled,
-    show_plan,
-    whole_or_none,
-)
+from kvstream.cli.shared.running import check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
+from kvstream.cli.shared.sources import can_be_read_again, check_reread, open_sources
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.base import Reporters
 

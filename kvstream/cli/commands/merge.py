@@ -15,9 +15,10 @@ from kvstream.cli.options.model import model_help
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
+from kvstream.cli.shared.models import announce, open_model
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import of_maker, tell_of_loading
-from kvstream.cli.shared.running import announce, kept_line, open_model, prepared
+from kvstream.cli.shared.running import kept_line, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
 from kvstream.settings import Budget

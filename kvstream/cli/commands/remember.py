@@ -21,22 +21,18 @@ from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
+from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
-    announce,
     check_checkpoint,
-    check_shards,
     kept_line,
-    open_model,
-    open_sources,
     prepared,
     reading,
     reading_line,
-    settled,
     show_plan,
-    tell_pages,
 )
+from kvstream.cli.shared.sources import check_shards, open_sources, tell_pages
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.reporters import Reporters
 from kvstream.reporters.format import json_text, size

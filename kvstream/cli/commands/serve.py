@@ -18,7 +18,8 @@ from kvstream.cli.options.option import option
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import BytesType, Finite
 from kvstream.cli.shared import early
-from kvstream.cli.shared.running import POCKET, demonstration, open_model, quiet_libraries
+from kvstream.cli.shared.models import POCKET, demonstration, open_model
+from kvstream.cli.shared.running import quiet_libraries
 
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."

@@ -11,8 +11,9 @@ from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared import reports
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
-from kvstream.cli.shared.running import WITHHELD, answer_events, open_sources, tell_pages
+from kvstream.cli.shared.running import WITHHELD, answer_events
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
+from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.base import Reporters

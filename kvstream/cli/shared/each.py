@@ -20,14 +20,8 @@ from kvstream.cli.options.option import typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.running import (
-    EXTRACTS,
-    POCKET,
-    WITHHELD,
-    can_be_live,
-    demonstration,
-    quiet_libraries,
-)
+from kvstream.cli.shared.models import EXTRACTS, POCKET, demonstration
+from kvstream.cli.shared.running import WITHHELD, can_be_live, quiet_libraries
 from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citations import wrapped

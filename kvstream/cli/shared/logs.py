@@ -34,10 +34,11 @@ from kvstream.cli.options.option import first_typed, option, typed
 from kvstream.cli.options.reading import ASKED, OF_MEMORY, ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
+from kvstream.cli.shared.models import POCKET, open_model
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import POCKET, can_be_read_again, open_model
-from kvstream.cli.shared.running import open_sources as open_for_reading
+from kvstream.cli.shared.sources import can_be_read_again
+from kvstream.cli.shared.sources import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import in_lines, json_text, size
 from kvstream.reporters.plain import Teller

@@ -213,7 +213,7 @@ def refuse_clashes(
                 )
         folders = [place for _, place in texts if place.is_dir()] if option == IN_PLACE else []
         for folder in folders:
-            from kvstream.input.folders import would_read  # not for files: it imports RE2
+            from kvstream.api.sources import would_read  # not for files: it imports RE2
 
             if would_read(folder, path):
                 raise UsageError(

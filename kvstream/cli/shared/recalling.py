@@ -16,17 +16,8 @@ from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
-from kvstream.cli.shared.running import (
-    POCKET,
-    READER,
-    WITHHELD,
-    announce,
-    check_files,
-    open_model,
-    plainly,
-    prepared,
-    settled,
-)
+from kvstream.cli.shared.models import POCKET, READER, announce, open_model, settled
+from kvstream.cli.shared.running import WITHHELD, check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter

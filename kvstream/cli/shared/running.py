@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import select
-import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
-from kvstream.api.options import AUTO, WORD_SEARCH, refuse_beside_skimming
+from kvstream.api.options import AUTO, refuse_beside_skimming
 from kvstream.cli.options.many import Shards
-from kvstream.cli.options.model import refuse_revision
-from kvstream.cli.options.option import typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
-from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
+from kvstream.cli.shared.sources import check_reread, check_shards, open_sources, tell_pages
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -34,20 +30,8 @@ from kvstream.reporters.stats import Stats
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
-    from kvstream.api.model import Model
 
 
-POCKET = "pocket"
-READER = "reader"
-BASE = "smollm2"
-"""The base model of `reader`, without its adapter."""
-DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
-OTHERS = "choose another with -m, such as -m reader."
-EXTRACTS = (
-    "pocket is a small model for demonstration, and shows sentences of the text; other models (-m) "
-    "write summaries."
-)
-FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 WITHHELD = 6
 """Exit code if --strict withheld an answer."""
 
@@ -205,83 +189,6 @@ def plainly(options: ReadingOptions) -> ReadingOptions:
     return replace(options, progress="none" if options.progress == "none" else "plain")
 
 
-def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
-    """Choose the models that -m and --skim leave open.
-
-    For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it. With
-    `alone`, or with an option for one model, use only the named models. Raises UsageError if
-    --skim or --skim-by contradicts that.
-    """
-    from kvstream.api.models import reader_is_ready
-
-    for_one = ("extract", "reread", "checkpoint")
-    alone = alone or any(options.asked.get(name) for name in for_one) or len(options.methods) > 1
-    model, skim = options.model, options.skim
-    if not options.model_given and not alone and reader_is_ready():
-        model = READER
-    if skim == AUTO:
-        skims = model == READER and not alone and _on_cpu(options.loading["device"])
-        skim = POCKET if skims else NONE
-    if skim == model:
-        raise UsageError(
-            f"--skim and --model are both {skim}; name two models, or use --skim none."
-        )
-    ctx = click.get_current_context(silent=True)
-    if skim == NONE and ctx is not None and typed(ctx, "skim_by"):
-        raise UsageError(
-            f"--skim-by has no effect here, where {model} reads all of the text; leave it out, or "
-            "choose another model that skims with --skim MODEL."
-        )
-    loading = {**options.loading, "skim": None if skim == NONE else skim}
-    return replace(options, model=model, model_given=True, skim=skim, loading=loading)
-
-
-def summarizing(options: ReadingOptions) -> ReadingOptions:
-    """Replace `reader` by its base model for a summary: its adapter answers in a few words."""
-    if options.model != READER:
-        return options
-    if not options.quiet:
-        click.echo(f"{READER} answers questions; {BASE}, the model below it, summarizes.", err=True)
-    return replace(options, model=BASE)
-
-
-def _on_cpu(device: str) -> bool:
-    if device != "auto":
-        return device == "cpu"
-    import torch
-
-    return not torch.cuda.is_available()
-
-
-def announce(
-    reporter: Reporter, options: ReadingOptions, *, summary: bool = False, fixed: bool = False
-) -> None:
-    """Name the models of the run, announce that they are loaded, and describe pocket.
-
-    `fixed`: a memory file names the model, so do not advise to choose another one.
-    """
-    skim = options.loading.get("skim")
-    if not options.quiet:
-        if skim is not None:
-            reads = "a word search" if skim == WORD_SEARCH else skim
-            reporter.tell(
-                f"{options.model} answers; {reads} reads a long text for it. With --skim none "
-                f"{options.model} reads all of it."
-            )
-        elif options.model == POCKET and not fixed:
-            reporter.tell(EXTRACTS if summary else demonstration())
-    one = skim in (None, WORD_SEARCH)
-    reporter.loading(options.model if one else f"{options.model} and {skim}")
-
-
-def demonstration() -> str:
-    """Describe pocket, and how to get better answers."""
-    from kvstream.api.models import reader_is_ready, reader_is_shipped
-
-    fetch = reader_is_shipped() and not reader_is_ready()
-    return DEMONSTRATION + (FETCH if fetch else OTHERS)
-
-
 def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
     """Refuse an invalid file of --checkpoint before a model is loaded, and report its position.
 
@@ -294,36 +201,6 @@ def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
     tokens = checkpoint_tokens(options.checkpoint)
     if tokens is not None and not options.quiet:
         reporter.tell(f"Going on from {options.checkpoint}, {tokens:,} tokens in.")
-
-
-def check_shards(paths: Sequence[str]) -> None:
-    """Raise UsageError if the sources cannot be split into parts."""
-    for path in paths:
-        if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
-            raise _read_once("--shards needs a text of known length", path)
-
-
-def check_reread(
-    options: ReadingOptions,
-    paths: Sequence[str],
-    questions: Sequence[str],
-    copies: Mapping[str, str] | None = None,
-) -> None:
-    """Raise UsageError for --reread if the sources cannot be read a second time."""
-    if options.reread is None:
-        return
-    if not questions or options.extract:
-        raise UsageError("--reread reads the passages of an answer again; use it with a question.")
-    for path in paths:
-        if path not in (copies or {}) and not can_be_read_again(path):
-            raise _read_once("--reread reads the sources a second time", path)
-
-
-def _read_once(why: str, path: str) -> UsageError:
-    name = "standard input" if path == "-" else path
-    return UsageError(
-        f"{why}, and {name} can be read only once; write it to a file first, and name the file."
-    )
 
 
 def answer_events(
@@ -373,93 +250,6 @@ def reading_line(memory: Memory) -> str:
         memory.lines,
         memory.shards,
     )
-
-
-def open_model(options: ReadingOptions) -> Model:
-    """Load the model. The import is local because torch takes seconds to import.
-
-    Raises UsageError, ModelError.
-    """
-    from kvstream.api.model import load
-
-    refuse_revision(options.model)
-    return load(options.model, **options.loading)
-
-
-def open_sources(
-    paths: Sequence[str],
-    options: ReadingOptions,
-    stop: Callable[[], bool],
-    *,
-    follow: bool = False,
-    due: Callable[[], bool] = lambda: False,
-    copies: Mapping[str, str] | None = None,
-) -> Any:
-    """Open the sources. Standard input is used only if it is a source and was not copied."""
-    from kvstream.api.sources import Source, open_sources
-
-    if list(paths).count("-") > 1:
-        raise UsageError("Standard input (-) was named twice, but it can be read only once.")
-
-    def source(path: str) -> str | Source:
-        if copies and path in copies:
-            return Source(copies[path], path)
-        if path == "-":
-            return Source(InterruptibleInput(stop, due), path)
-        if follow or not os.path.exists(path) or can_be_read_again(path):
-            return path
-        try:
-            return Source(InterruptibleInput(stop, due, Path(path)), path)
-        except OSError as error:
-            raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-    opened = open_sources(
-        [source(path) for path in paths],
-        plain=options.text,
-        max_unpacked=options.max_unpacked,
-        follow=follow,
-        due=due,
-        interrupted=stop,
-    )
-    if list(paths) == ["-"] and not copies and _ended_empty():
-        raise opened.nothing()
-    return opened
-
-
-def _ended_empty() -> bool:
-    """Return whether standard input is known to be empty by now. Reads nothing from it."""
-    owner, data = InterruptibleInput.returned
-    if owner is sys.stdin and data:
-        return False
-    try:
-        descriptor = sys.stdin.fileno()
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode):
-            return found.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
-        if sys.platform == "win32":  # it cannot poll pipes
-            return False
-        if stat.S_ISCHR(found.st_mode):
-            return found.st_rdev == os.stat(os.devnull).st_rdev
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        events = [event for _, event in waiting.poll(0)]
-    except (AttributeError, OSError, ValueError):  # closed, or not a file
-        return False
-    return events == [select.POLLHUP]
-
-
-def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
-    """Report the PDFs that are converted, before the first event of a reading."""
-    if not pages:
-        return
-    total = sum(pages.values())
-    what = next(iter(pages)) if len(pages) == 1 else f"{len(pages):,} PDFs"
-    reporter.converting(f"{what} ({total:,} page{'s'[: total != 1]})")
-
-
-def can_be_read_again(path: str) -> bool:
-    """Return False for standard input, named pipes and process substitutions of a shell."""
-    return path != "-" and (os.path.isfile(path) or os.path.isdir(path))
 
 
 def quiet_libraries(options: ReadingOptions) -> None:

@@ -1,0 +1,122 @@
+"""The sources of a command: which can be read again, and opening them."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.shared.interrupts import InterruptibleInput
+from kvstream.errors import SourceError, UsageError
+from kvstream.reporters import Reporter
+
+
+def check_shards(paths: Sequence[str]) -> None:
+    """Raise UsageError if the sources cannot be split into parts."""
+    for path in paths:
+        if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
+            raise _read_once("--shards needs a text of known length", path)
+
+
+def check_reread(
+    options: ReadingOptions,
+    paths: Sequence[str],
+    questions: Sequence[str],
+    copies: Mapping[str, str] | None = None,
+) -> None:
+    """Raise UsageError for --reread if the sources cannot be read a second time."""
+    if options.reread is None:
+        return
+    if not questions or options.extract:
+        raise UsageError("--reread reads the passages of an answer again; use it with a question.")
+    for path in paths:
+        if path not in (copies or {}) and not can_be_read_again(path):
+            raise _read_once("--reread reads the sources a second time", path)
+
+
+def _read_once(why: str, path: str) -> UsageError:
+    name = "standard input" if path == "-" else path
+    return UsageError(
+        f"{why}, and {name} can be read only once; write it to a file first, and name the file."
+    )
+
+
+def open_sources(
+    paths: Sequence[str],
+    options: ReadingOptions,
+    stop: Callable[[], bool],
+    *,
+    follow: bool = False,
+    due: Callable[[], bool] = lambda: False,
+    copies: Mapping[str, str] | None = None,
+) -> Any:
+    """Open the sources. Standard input is used only if it is a source and was not copied."""
+    from kvstream.api.sources import Source, open_sources
+
+    if list(paths).count("-") > 1:
+        raise UsageError("Standard input (-) was named twice, but it can be read only once.")
+
+    def source(path: str) -> str | Source:
+        if copies and path in copies:
+            return Source(copies[path], path)
+        if path == "-":
+            return Source(InterruptibleInput(stop, due), path)
+        if follow or not os.path.exists(path) or can_be_read_again(path):
+            return path
+        try:
+            return Source(InterruptibleInput(stop, due, Path(path)), path)
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+    opened = open_sources(
+        [source(path) for path in paths],
+        plain=options.text,
+        max_unpacked=options.max_unpacked,
+        follow=follow,
+        due=due,
+        interrupted=stop,
+    )
+    if list(paths) == ["-"] and not copies and _ended_empty():
+        raise opened.nothing()
+    return opened
+
+
+def _ended_empty() -> bool:
+    """Return whether standard input is known to be empty by now. Reads nothing from it."""
+    owner, data = InterruptibleInput.returned
+    if owner is sys.stdin and data:
+        return False
+    try:
+        descriptor = sys.stdin.fileno()
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
+        if sys.platform == "win32":  # it cannot poll pipes
+            return False
+        if stat.S_ISCHR(found.st_mode):
+            return found.st_rdev == os.stat(os.devnull).st_rdev
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        events = [event for _, event in waiting.poll(0)]
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
+        return False
+    return events == [select.POLLHUP]
+
+
+def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
+    """Report the PDFs that are converted, before the first event of a reading."""
+    if not pages:
+        return
+    total = sum(pages.values())
+    what = next(iter(pages)) if len(pages) == 1 else f"{len(pages):,} PDFs"
+    reporter.converting(f"{what} ({total:,} page{'s'[: total != 1]})")
+
+
+def can_be_read_again(path: str) -> bool:
+    """Return False for standard input, named pipes and process substitutions of a shell."""
+    return path != "-" and (os.path.isfile(path) or os.path.isdir(path))
