@@ -80,14 +80,14 @@ def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Documen
             raise SourceError(f"{folder} cannot be read: {error.strerror}.")
         left_out["unreadable folder"] += 1
 
-    def no_disk(kind: str, what: str) -> None:
-        left_out[f"{what} on no disk ({kind})"] += 1
+    def skipped(what: str) -> None:
+        left_out[what] += 1
 
     def hidden() -> None:
         left_out[_HIDDEN] += 1
 
     found = []
-    for path in files_in(folder, unreadable, no_disk, hidden):
+    for path in files_in(folder, unreadable, skipped, hidden):
         document = _document(path, str(path), text=text)
         if " is binary " in document.problem:
             left_out["binary file"] += 1

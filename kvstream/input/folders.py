@@ -20,21 +20,21 @@ VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
 def files_in(
     folder: Path,
     unreadable: Callable[[OSError], None],
-    no_disk: Callable[[str, str], None],
+    skipped: Callable[[str], None],
     hidden: Callable[[], None],
 ) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
     Links to directories are not followed, so a loop of links does no harm. FIFOs, sockets and
     devices are skipped. ``unreadable`` is called for a directory that cannot be listed, ``hidden``
-    for each hidden or ignored file or directory. ``no_disk`` is called for a file or directory of
-    a pseudo file system, with the file system and ``file`` or ``folder``.
+    for each hidden or ignored file or directory. ``skipped`` is called with a description of each
+    file or directory of a pseudo file system, and of each link to a directory outside ``folder``.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
-        no_disk(kind, "folder")
+        skipped(f"folder on no disk ({kind})")
         return
-    yield from _walk(folder, _ignores_above(folder), unreadable, no_disk, hidden)
+    yield from _walk(folder, _ignores_above(folder), unreadable, skipped, hidden)
 
 
 def would_read(folder: Path, path: Path) -> bool:
@@ -60,7 +60,7 @@ def _walk(
     folder: Path,
     ignores: list[_Ignore],
     unreadable: Callable[[OSError], None],
-    no_disk: Callable[[str, str], None],
+    skipped: Callable[[str], None],
     hidden: Callable[[], None],
 ) -> Iterator[Path]:
     # No recursion, because folders can be nested deeper than Python's limit.
@@ -87,6 +87,9 @@ def _walk(
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not (is_folder or entry.is_file()):
+                    link = entry.is_dir() and not _ignored(path, ignores, is_folder=False)
+                    if link and _leads_out(path, folder):
+                        skipped("link to another folder")
                     continue
             except OSError as error:  # a link to itself
                 unreadable(error)
@@ -95,10 +98,16 @@ def _walk(
             if vcs or _ignored(path, ignores, is_folder=is_folder):
                 hidden()
             elif (kind := _pseudo(entry)) is not None:
-                no_disk(kind, "folder" if is_folder else "file")
+                skipped(f"{'folder' if is_folder else 'file'} on no disk ({kind})")
             else:
                 found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)
+
+
+def _leads_out(link: Path, folder: Path) -> bool:
+    """Return whether the files behind a link to a directory are neither in nor above a folder."""
+    target, here = link.resolve(), folder.resolve()
+    return not (target.is_relative_to(here) or here.is_relative_to(target))
 
 
 def _pseudo(entry: os.DirEntry[str]) -> str | None:

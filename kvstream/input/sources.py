@@ -203,11 +203,11 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
             raise error
         skipped["unreadable folder"] += 1
 
-    def no_disk(kind: str, what: str) -> None:
-        skipped[f"{what} on no disk ({kind})"] += 1
+    def left_out(what: str) -> None:
+        skipped[what] += 1
 
     hidden: list[None] = []
-    for path in files_in(folder, unreadable, no_disk, lambda: hidden.append(None)):
+    for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
         try:
             source, problem = look(path, str(path), text=text)
         except OSError:

@@ -710,6 +710,16 @@ def test_a_link_to_itself_hides_no_other_file(tmp_path: Path) -> None:
     assert "A mill stood here." in text_of(open_sources([str(tmp_path)]))
 
 
+def test_links_to_other_folders_are_counted(tmp_path: Path) -> None:
+    for name in ("here/sub", "there"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.txt").write_text("A mill stood here.")
+    here = tmp_path / "here"
+    for name, target in (("up", tmp_path), ("in", here / "sub"), ("out", tmp_path / "there")):
+        (here / name).symlink_to(target)
+    assert open_sources([str(here)]).warnings == [f"Skipped in {here}: 1 × link to another folder."]
+
+
 GOOD = "aus Köln, schöne Straße – “ja”\n"
 
 
