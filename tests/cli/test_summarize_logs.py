@@ -48,6 +48,12 @@ def test_a_log_is_summarized_without_a_model(log) -> None:
     assert b"Loading" not in ran.stderr
 
 
+def test_the_json_of_a_log_says_that_its_reading_was_interrupted(cli, log, monkeypatch) -> None:
+    assert json.loads(cli("summarize", log, "--json").stdout)["interrupted"] is False
+    monkeypatch.setattr(logs.Interrupts, "__call__", lambda _: True)
+    assert json.loads(cli("summarize", log, "--json").stdout)["interrupted"] is True
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_log_from_a_pipe_is_read_whole(pack) -> None:
     ran = kvstream("summarize", "--json", stdin=pack(lines(1).encode()))

@@ -196,7 +196,7 @@ def summarize(
             raise sources.nothing("only spaces and line ends")
         if follow and interrupts() and not options.quiet:
             teller.tell(reports.stopped())
-        reports.tell(last=True)
+        reports.tell(last=True, interrupted=interrupts() and not follow)
         if page_file is not None:
             page_file.write(log_page(log, rows or ROWS))
         for warning in sources.warnings:
@@ -253,8 +253,8 @@ class _Reports:
         self._told_at = ""
         self._model: Any = None
 
-    def tell(self, *, last: bool = False) -> None:
-        """Write a report if there are new lines."""
+    def tell(self, *, last: bool = False, interrupted: bool = False) -> None:
+        """Write a report if there are new lines. `interrupted`: the log has more lines."""
         log, lines = self._log, self._log.lines
         if lines == self._told and (self._told or not last):
             return
@@ -263,6 +263,7 @@ class _Reports:
         paragraph, removed = self._paragraph(news=news) if writes else ("", [])
         if self._options.as_json:
             made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
+            made["interrupted"] = interrupted
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
