@@ -20,6 +20,8 @@ LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
+EARLIEST = 1e9
+"""A number under a key of times that is certainly a time: seconds since 1970 in the year 2001."""
 SETTLED = 4
 """Number of lines that match the last, loose pattern, after which its number counts as a time."""
 _LEAP_YEAR = 1972
@@ -211,15 +213,23 @@ class LineParser:
         return self._split(text)[0] if text[:1] != "{" else None
 
     def _time_in(self, record: dict[str, Any]) -> float | None:
-        """Return the time of a record, None if it has no valid one."""
+        """Return the time of a record, None if it has no valid one.
+
+        A number may also be a duration, so a time with a date under another key is preferred.
+        """
         hour = record.get("time")
         if "date" in record and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
             # FortiGate has date and time under two keys
             both = self._time_of(f"{record['date']} {hour}")
             if both is not None:
                 return both
-        times = (self._time_of(record[k]) for k in TIMES if k in record)
-        return next((found for found in times if found is not None), None)
+        first = None
+        for key in TIMES:
+            found = self._time_of(record[key]) if key in record else None
+            if found is not None and found >= EARLIEST:
+                return found
+            first = found if first is None else first
+        return first
 
 
 def _year_of(digits: str | None) -> int | None:

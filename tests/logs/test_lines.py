@@ -637,6 +637,7 @@ def test_what_follows_a_time_is_a_zone_only_if_it_can_be_one(line: str, rest: st
     "line",
     [
         '{"time": null, "@timestamp": "2024-05-01T12:00:00Z", "msg": "hello"}',
+        '{"time": 0.25, "timestamp": "2024-05-01T12:00:00Z", "msg": "hello"}',
         '{"t": true, "date": "2024-05-01T12:00:00Z", "msg": "hello"}',
         'date=2024-05-01 time=12:00:00 devname="fw" msg="hello"',
     ],
