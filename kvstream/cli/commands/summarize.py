@@ -97,9 +97,10 @@ def command(
         raise click.UsageError(
             "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
         )
-    told = logs.unrecognized(ctx, paths) if kind == "auto" and not by_model else None
-    if told:
-        say(told)
+    if kind == "auto" and not by_model:
+        told = logs.unrecognized(ctx, paths, text=options.text)
+        if told:
+            say(told)
     if each is not None:
         from kvstream.cli.shared.each import read_each
 

@@ -121,16 +121,26 @@ def _left_to_the_model(ctx: click.Context) -> bool:
     return typed(ctx, "model") and ctx.params.get("model") == POCKET
 
 
-def unrecognized(ctx: click.Context, paths: Sequence[str]) -> str | None:
-    """Return the warning for a file that is named like a log but does not look like one."""
+def unrecognized(ctx: click.Context, paths: Sequence[str], *, text: bool) -> str | None:
+    """Return the warning for a file that is named like a log but does not look like one.
+
+    None for a blank file, which is no text either.
+    """
     for path in paths:
-        named = ".log" in os.path.basename(path) and os.path.isfile(path) and not _is_empty(path)
-        if named and not _left_to_the_model(ctx):
+        named = ".log" in os.path.basename(path) and os.path.isfile(path)
+        if named and not _left_to_the_model(ctx) and not _is_blank(path, text=text):
             return (
                 f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
                 "its templates instead."
             )
     return None
+
+
+def _is_blank(path: str, *, text: bool) -> bool:
+    """Return whether a file has no text at its beginning, or cannot be read."""
+    with suppress(KvstreamError):
+        return not _head(open_sources([path], text=text)).strip()
+    return True
 
 
 def _is_empty(path: str) -> bool:
