@@ -173,9 +173,14 @@ class _Talk:
             event.cancel()
 
     async def _leaving(self) -> None:
-        """Wait until the client has left."""
+        """Wait until the client has left, and cancel the job.
+
+        The response cannot do that alone: if the client leaves just before a stream begins, the
+        framework never iterates over its pieces.
+        """
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
+        self._service.worker.cancel(self._job, self._count)
 
     def _end(self) -> None:
         """Cancel the job. This has no effect if the worker is done with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
@@ -16,6 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerToken, Notice
+from kvstream.server.app import _Talk
 from kvstream.server.bound import Bound
 from kvstream.server.errors import ApiError
 from kvstream.server.job import Answering, Job, Reply
@@ -221,6 +223,32 @@ def test_a_line_of_the_log_is_written_without_the_lock(place) -> None:
         log.setLevel(before)
     assert len(free) >= 4
     assert all(free)
+
+
+def test_a_client_that_leaves_before_its_stream_begins_stops_the_job() -> None:
+    """The framework does not iterate over the pieces then."""
+
+    async def canceled() -> list[Job]:
+        found: list[Job] = []
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        worker = SimpleNamespace(
+            submit=lambda job: job.sink(Notice("at work")),
+            cancel=lambda job, count: found.append(job),
+        )
+        service: Any = SimpleNamespace(worker=worker, settings=SimpleNamespace(timeout=60.0))
+        request: Any = SimpleNamespace(client=None, scope={}, receive=receive)
+        body = Asked(endless).job.request
+        await _Talk(service, body, request).streamed()
+        left.set()
+        await asyncio.sleep(0.01)
+        return found
+
+    assert len(asyncio.run(canceled())) == 1
 
 
 # Retrying an answer.
