@@ -84,6 +84,17 @@ def unusable(message: str) -> ApiError:
     return ApiError(400, message, code="memory_unusable", param="model")
 
 
+def changed(name: str) -> ApiError:
+    """Return the error for a memory file that was replaced while a request waited for its turn."""
+    return ApiError(
+        503,
+        f"The file of the memory {name!r} was replaced just now; send the request again.",
+        kind="server_error",
+        code="memory_changed",
+        retry_after=1,
+    )
+
+
 def told(error: BaseException, *folders: Path | None) -> ApiError:
     """Return the error for a client, reworded and without paths of these server folders."""
     if isinstance(error, ApiError):

@@ -28,7 +28,7 @@ from kvstream.memory.saving import check_model
 from kvstream.server.catalog import named
 from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.entry import Entry
-from kvstream.server.errors import ApiError, shut_down, timed_out, unusable
+from kvstream.server.errors import ApiError, changed, shut_down, timed_out, unusable
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
 from kvstream.server.wording import for_clients
@@ -208,6 +208,8 @@ class Answering:
         file = None
         try:
             file = inspect(entry.path)
+            if file.digest != entry.digest:  # the bound counts the bytes of the earlier file
+                raise changed(entry.path.stem)
             memory = self.model.recall(file)
         except KvstreamError as error:
             message = for_clients(str(error), entry.path.parent)

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -193,6 +194,14 @@ def test_a_memory_file_that_changes_is_read_again(server, model, memories) -> No
     path.unlink()
     assert answers[0] != answers[1]
     error(server.ask(QUESTION, model="changing"), 404)
+
+
+def test_a_memory_file_that_changes_before_its_turn_is_not_opened(server, memories) -> None:
+    """The bound has room for the earlier file only."""
+    entry = server.service.catalog.entry(memories / "book.kvs")
+    with pytest.raises(ApiError, match="'book' was replaced just now") as refused:
+        server.service.worker.answering._recalled(replace(entry, digest="0" * 64))
+    assert refused.value.status == 503
 
 
 def test_a_broken_memory_is_an_error_that_tells_no_path(server, memories) -> None:
