@@ -141,7 +141,7 @@ def _each(
         plain,
         bytes_of(options.get("max_unpacked")),
     )
-    documents, told = documents_in(_paths(source), text=plain)
+    documents, told = documents_in(_paths(source), text=plain, into=job.into)
     tell = options.get("progress") or _nothing
     for message in told:
         tell(Notice(message))

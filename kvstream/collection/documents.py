@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import files_in
 from kvstream.input.sources import EXPANSION, look, no_text_files, quoted
 
+RESULT = re.compile(rf"-[0-9a-f]{{{KEY}}}\.(json|kvs)$")
+"""End of the file name of a result."""
 _HIDDEN = "hidden or ignored"
 """Key for hidden and ignored files in the counts of files left out. Their number is not reported.
 """
@@ -30,12 +34,15 @@ class Document:
     """Why it cannot be read, if that is known before the reading."""
 
 
-def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Document], list[str]]:
+def documents_in(
+    paths: Sequence[str], *, text: bool = False, into: Path | None = None
+) -> tuple[list[Document], list[str]]:
     """Return every file once, in the order of the paths and of names in a folder, and messages.
 
     A path that is written differently, such as ``a.txt`` and ``./a.txt``, is the same file.
     A folder stands for its text files, as in a single reading. Binary files in it are counted and
-    left out. A file that is damaged or unreadable or needs an extra is a document with a problem.
+    left out, and so are the results of earlier runs, whose folder is `into`. A file that is damaged
+    or unreadable or needs an extra is a document with a problem.
 
     Raises SourceError for a path that does not exist and if there is no document, and UsageError
     for a path that is neither a file nor a folder.
@@ -52,7 +59,7 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):
-            for document in _folder(Path(path), left_out, text=text):
+            for document in _folder(Path(path), left_out, text=text, into=into):
                 found.setdefault(Path(document.name).absolute(), document)
         elif stat.S_ISREG(mode):
             found.setdefault(Path(path).absolute(), _document(Path(path), path, text=text))
@@ -74,7 +81,9 @@ def digest_of(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Document]:
+def _folder(
+    folder: Path, left_out: Counter[str], *, text: bool, into: Path | None
+) -> list[Document]:
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
             raise SourceError(f"{folder} cannot be read: {error.strerror}.")
@@ -86,8 +95,12 @@ def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Documen
     def hidden() -> None:
         left_out[_HIDDEN] += 1
 
+    results = None if into is None else into.resolve()
     found = []
     for path in files_in(folder, unreadable, skipped, hidden):
+        if RESULT.search(path.name) and path.parent.resolve() == results:
+            left_out["result of an earlier run"] += 1
+            continue
         document = _document(path, str(path), text=text)
         if " is binary " in document.problem:
             left_out["binary file"] += 1

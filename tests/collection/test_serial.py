@@ -196,6 +196,19 @@ def test_a_file_named_in_two_ways_is_one_document(
     assert [document.name for document in documents] == ["a.txt", "b.txt"]
 
 
+def test_results_in_the_folder_of_the_documents_are_no_documents(letters: Path) -> None:
+    names = [d.name for d in documents_in([str(letters)])[0]]
+    for into in (letters, letters / "out"):
+        into.mkdir(exist_ok=True)
+        for name in ("a.txt-0123456789ab.json", "b.txt-0123456789ab.kvs"):
+            (into / name).write_text("{}")
+        documents, told = documents_in([str(letters)], into=into)
+        assert [d.name for d in documents] == names
+        assert told == ["Skipped: 2 × result of an earlier run."]
+        for path in into.glob("*.txt-*"):
+            path.unlink()
+
+
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(KvstreamError, match="is a file"):
