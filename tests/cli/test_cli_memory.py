@@ -356,6 +356,13 @@ def test_no_memory_of_a_folder_is_written_over_by_what_reads_it(
         assert (tmp_path / name).read_bytes() == before
 
 
+def test_merge_writes_no_stats_over_a_memory_that_it_joins(cli, memory: str, tmp_path) -> None:
+    before = Path(memory).read_bytes()
+    ran = cli("merge", memory, "b.kvs", "-o", str(tmp_path / "c.kvs"), "--stats", memory)
+    assert (ran.code, "are the same file" in ran.stderr) == (2, True), ran.stderr
+    assert Path(memory).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "options", [("--method", "window"), ("--budget", "64k"), ("--preset", "paper")]
 )

@@ -76,7 +76,8 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
 
-    refuse_clashes({"-o": target, "--stats": options.stats}, {})
+    outputs = {"-o": target, "--stats": options.stats}
+    refuse_clashes(outputs, {}, [str(path) for path in files], replaced=("-o",))
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
