@@ -85,6 +85,11 @@ class Kind:
         return position_of(self.content.notes)
 
     @property
+    def begun(self) -> bool:
+        """Whether this is the checkpoint of a reading that had not ended."""
+        return self.position is not None and not self.position.complete
+
+    @property
     def beside(self) -> Beside | None:
         """What is kept for the answering model, if another model read. Raises SourceError."""
         try:
@@ -114,10 +119,9 @@ class Kind:
             if self.questions
             else "without a question"
         )
-        begun = self.position is not None and not self.position.complete
         return (
             f"Memory of {trace['read']:,} tokens of {several} source{'s'[: several > 1]}, "
-            f"made {made}{'; the reading had not ended' if begun else ''}"
+            f"made {made}{'; the reading had not ended' if self.begun else ''}"
         )
 
 
@@ -306,6 +310,11 @@ def recall(
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
         memory.beside = beside_of(state, tensors)
         memory.warnings += kind.content.notes["warnings"]
+        if kind.begun:
+            memory.warnings.append(
+                f"{kind.path} is the checkpoint of a reading that had not ended: only "
+                f"{trace.read:,} tokens of its text were read."
+            )
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")

@@ -207,6 +207,11 @@ def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     saved = checkpoint_tokens(place)
     assert saved is not None
     assert 0 < saved < whole.read_tokens
+    part = model.recall(place)
+    part.read(text=BOOK)
+    part.save(tmp_path / "part.kvs")
+    told = f"had not ended: only {saved} tokens of its text were read."
+    assert told in model.recall(tmp_path / "part.kvs").ask(QUESTION).warnings[0]
     again: list = []
     memory = model.read(text=text, checkpoint=place, progress=again.append, **asked)
     read = sum(event.chunk for event in again if isinstance(event, StepDone))
