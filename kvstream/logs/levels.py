@@ -40,7 +40,8 @@ OF_LETTER = dict(
 )
 _FAILURE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic(?:s|ked)?|exceptions?|\w+(?:Exception|Error)|denied"
-    r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
+    r"|refused|rejected|timed?[ -]?out|unable|cannot|can't|could not|couldn't|segfault"
+    r"|abort(?:ed|ing)?"
     r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
     r"|lost connection|connection reset|broken pipe|no servers? available|no space left"
     r"|too many open files|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"

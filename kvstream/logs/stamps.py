@@ -22,10 +22,11 @@ _MON = "|".join(MONTHS)
 _STAMPS = [
     # The part after the second has its own pattern: lines of one second differ only in it.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872;
+    # 2024-05-01_10:00:00.123 of svlogd;
     # Wed 2024-05-01 10:00:00 CEST of journalctl
     (
         rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<p>.{{0,60}}?(?<![\w.:-]))"
-        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ \t-]{_HMS})",
+        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ \t_-]{_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 127.0.0.1 - - [10/Oct/2000:13:55:36 -0700]; [10/Oct/2000 13:55:36]
@@ -88,6 +89,17 @@ _STAMPS = [
         rf"(?P<p>(?:[A-Z][a-z]+\t)?\[?)"
         rf"(?P<stamp>(?P<mo>\d\d?)/(?P<d>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
         r"(?P<f>)(?P<zone>)\]?",
+    ),
+    # May 31, 2024 2:05:06 PM of java.util.logging
+    (
+        rf"(?P<p>)(?P<stamp>(?P<mo>{_MON}) (?P<d>\d\d?), (?P<y>\d{{4}}) {_HMS} (?P<half>[AP]M)\b)",
+        r"(?P<f>)(?P<zone>)",
+    ),
+    # 20240531T140506Z
+    (
+        r"(?P<p>\[?)(?P<stamp>(?P<y>20\d\d)(?P<mo>\d\d)(?P<d>\d\d)"
+        r"T(?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
+        rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 31.05.2024 14:05:06
     (
