@@ -17,7 +17,8 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.settings import Budget
 
 if TYPE_CHECKING:
-    from kvstream.input.sources import NamedPath, NamedStream, SourceSet
+    from kvstream.input.inspection import NamedPath, NamedStream
+    from kvstream.input.sources import SourceSet
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
@@ -142,7 +143,7 @@ def bytes_of(size: int | str | None) -> int:
 
 
 def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
-    from kvstream.input.sources import NamedPath, NamedStream
+    from kvstream.input.inspection import NamedPath, NamedStream
 
     if isinstance(given, Text):
         return NamedStream(given.name, _bytes(given.text), plain=True)
@@ -167,7 +168,7 @@ def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
 
 
 def _text(text: str | Iterable[str]) -> NamedStream:
-    from kvstream.input.sources import NamedStream
+    from kvstream.input.inspection import NamedStream
 
     if isinstance(text, str):
         return NamedStream(TEXT, _bytes(text), plain=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import files_in
-from kvstream.input.sources import EXPANSION, look, no_text_files, quoted
+from kvstream.input.inspection import look, no_text_files, quoted
+from kvstream.input.sources import EXPANSION
 
 RESULT = re.compile(rf"-[0-9a-f]{{{KEY}}}\.(json|kvs)$")
 """End of the file name of a result."""

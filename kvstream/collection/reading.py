@@ -23,8 +23,9 @@ from kvstream.events import (
     StepDone,
     returned,
 )
+from kvstream.input.inspection import NamedPath
 from kvstream.input.source import EmptyError
-from kvstream.input.sources import NamedPath, SourceSet, open_sources
+from kvstream.input.sources import SourceSet, open_sources
 from kvstream.memory.saving import record, save
 from kvstream.session.session import Session
 from kvstream.session.sharding import read_part

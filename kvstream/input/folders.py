@@ -1,4 +1,4 @@
-"""List the files of a directory, sorted, without those hidden or ignored by git."""
+"""List the files of a folder, sorted, without those hidden or ignored by git."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def files_in(
 ) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
-    Links to directories are not followed, so a loop of links does no harm. FIFOs, sockets and
-    devices are skipped. ``unreadable`` is called for a directory that cannot be listed, ``hidden``
-    for each hidden or ignored file or directory. ``skipped`` is called with a description of each
-    file or directory of a pseudo file system, and of each link to a directory outside ``folder``.
+    Links to folders are not followed, so a loop of links does no harm. FIFOs, sockets and
+    devices are skipped. ``unreadable`` is called for a folder that cannot be listed, ``hidden``
+    for each hidden or ignored file or folder. ``skipped`` is called with a description of each
+    file or folder of a pseudo file system, and of each link to a folder outside ``folder``.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
@@ -105,7 +105,7 @@ def _walk(
 
 
 def _leads_out(link: Path, folder: Path) -> bool:
-    """Return whether the files behind a link to a directory are neither in nor above a folder."""
+    """Return whether the files behind a link to a folder are neither in nor above a folder."""
     target, here = link.resolve(), folder.resolve()
     return not (target.is_relative_to(here) or here.is_relative_to(target))
 

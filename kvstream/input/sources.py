@@ -1,4 +1,4 @@
-"""Read files, directories, compressed files and standard input as one stream of text blocks.
+"""Read files, folders, compressed files and standard input as one stream of text blocks.
 
 Never more than a block is in memory. Sources are concatenated as by ``cat``. If one does not end
 in a newline, a newline of width 0 is inserted, so that the last line of one file and the first line
@@ -8,7 +8,6 @@ and before decoding.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import stat
@@ -17,10 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -28,11 +26,9 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, pseudo
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
 from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, by_mark, encoding_of
-from kvstream.input.folders import files_in
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
     COMPRESSED,
-    MAGIC,
     SNIFF,
     WAIT_SECONDS,
     PeekedStream,
@@ -40,6 +36,18 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
     reader_of,
+)
+from kvstream.input.inspection import (
+    ByteStream,
+    DamagedError,
+    Inspected,
+    NamedPath,
+    NamedStream,
+    damaged,
+    look,
+    not_text,
+    of_folder,
+    quoted,
 )
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
 
@@ -58,66 +66,6 @@ TOLD = 3
 """Maximum files that messages of one kind name individually. More are counted."""
 
 
-@dataclass
-class _Source:
-    name: str
-    path: Path | None = None
-    """None: standard input."""
-    size: int | None = None
-    """Bytes of a regular file; None for a pipe, whose kind is detected when it is read."""
-    kind: str = "plain"
-    length: int | None = None
-    """Decoded bytes, known after all have been read."""
-    followed: bool = False
-    """Whether to wait for more data that others write to it."""
-    folder: str = ""
-    """The named directory that contains the file; empty if the file itself was named."""
-    pseudo: str | None = None
-    """Kind of a file that is not on a disk; see `pseudo.kind`."""
-    expected: int | None = None
-    """Estimated bytes of text of a document, from its structure and a sample."""
-    share: float = 0.0
-    """Share of a document that has been converted: 0 to 1."""
-    converted: int = 0
-    """Bytes of text that were converted from a document."""
-    gave_text: bool = False
-    """Whether the source gave text other than white space."""
-    digest: Any = field(default_factory=hashlib.sha256, repr=False)
-    """SHA-256 of the decoded bytes so far."""
-    stream: ByteStream | bytes | None = None
-    """The stream or text to read instead of a path."""
-    plain: bool = False
-    """Whether to read it as UTF-8 text, regardless of its first bytes."""
-
-
-class ByteStream(Protocol):
-    """An open file: its `read` returns at most `size` bytes, empty at the end.
-
-    None means that there is no data yet.
-    """
-
-    def read(self, size: int, /) -> bytes | None: ...
-
-
-@dataclass(frozen=True)
-class NamedStream:
-    """An open file as a source, which is read once and left open; or bytes in memory."""
-
-    name: str
-    """Name of the source in citations."""
-    stream: ByteStream | bytes
-    plain: bool = False
-    """Whether it is UTF-8 text, so that nothing is unpacked or converted."""
-
-
-@dataclass(frozen=True)
-class NamedPath:
-    """A file or directory under another name."""
-
-    name: str
-    path: str
-
-
 def open_sources(
     paths: Sequence[str | NamedPath | NamedStream],
     *,
@@ -133,22 +81,22 @@ def open_sources(
     data at the end of the last file.
 
     Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
-    unreadable, binary, or a directory without text.
+    unreadable, binary, or a folder without text.
     """
     if not paths:
         raise SourceError("Nothing to read: name a file or a folder, or - for standard input.")
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
-    sources: list[_Source] = []
+    sources: list[Inspected] = []
     warnings: list[str] = []
     for given in paths:
         if isinstance(given, NamedStream):
             size = len(given.stream) if isinstance(given.stream, bytes) else None
-            sources.append(_Source(given.name, size=size, stream=given.stream, plain=given.plain))
+            sources.append(Inspected(given.name, size=size, stream=given.stream, plain=given.plain))
             continue
         name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
         if place == "-":
-            sources.append(_Source("-"))
+            sources.append(Inspected("-"))
             continue
         if not place:  # as a path it would mean the current folder
             raise UsageError("The name of a source is empty; name a file or a folder.")
@@ -156,7 +104,7 @@ def open_sources(
         try:
             mode = path.stat().st_mode
             if stat.S_ISDIR(mode):
-                sources += _folder(path, warnings, text=text)
+                sources += of_folder(path, warnings, text=text)
             else:
                 source, problem = look(path, name, text=text)
                 if problem:
@@ -190,121 +138,12 @@ def open_sources(
     )
 
 
-def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
-    """List the text files in a directory. Counts of skipped files are added to ``warnings``.
-
-    Raises SourceError if there are none.
-    """
-    found: list[_Source] = []
-    skipped: Counter[str] = Counter()
-
-    def unreadable(error: OSError) -> None:
-        if error.filename == str(folder):
-            raise error
-        skipped["unreadable folder"] += 1
-
-    def left_out(what: str) -> None:
-        skipped[what] += 1
-
-    hidden: list[None] = []
-    for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
-        try:
-            source, problem = look(path, str(path), text=text)
-        except OSError:
-            skipped["unreadable file"] += 1
-            continue
-        if not problem:
-            source.folder = str(folder)
-            found.append(source)
-        elif " is damaged: " in problem:
-            skipped["damaged file"] += 1
-        elif "kvstream[" in problem:
-            skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
-        else:
-            skipped["binary file"] += 1
-    told = [f"{count:,} × {what}" for what, count in skipped.items()]
-    if not found:
-        raise SourceError(no_text_files([str(folder)], told, hidden=bool(hidden)))
-    if told:
-        warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
-    return found
-
-
-def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
-    """Return the message for folders without text.
-
-    `hidden`: whether some of their files are hidden or ignored.
-    """
-    told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
-    left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
-    if not left_out:
-        return f"{told}; name another folder, or a file."
-    return f"{told} (skipped: {left_out}); name the files themselves."
-
-
-def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
-    """Inspect a file; return its source, and the reason if it cannot be read as text.
-
-    Raises OSError.
-    """
-    status = path.stat()
-    made_up = pseudo.kind(status)
-    if made_up is not None or not stat.S_ISREG(status.st_mode):
-        return _Source(name, path, pseudo=made_up), None
-    source = _Source(name, path, size=status.st_size)
-    with path.open("rb") as file:
-        beginning = PeekedStream(file)
-        head = beginning.look()
-        source.kind = kind_of(head)
-        if head.startswith(MAGIC["zip"]):
-            source.kind = documents.kind_of_zip(path)
-        if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
-            source.kind = "html"
-        if text and source.kind not in COMPRESSED:
-            source.kind = "plain"
-        if source.kind in documents.LIBRARIES:
-            return source, documents.missing_extra(source.kind, name)
-        start = b""
-        try:
-            read = decompressed(beginning, source.kind, name)
-            # One read may return less, such as only the bytes peeked at to detect the kind.
-            while len(start) < SNIFF and (more := read(SNIFF - len(start))):
-                start += more
-        except SourceError as error:
-            return source, str(error)
-        except damage_errors() as error:
-            # Truncated, or damaged later: the data before that will be read.
-            if not isinstance(error, EOFError) and not start:
-                return source, _damaged(name, source.kind, 0, error)
-    return source, None if text else _not_text(start, name)
-
-
-def _not_text(start: bytes, name: str) -> str | None:
-    if b"\0" not in start or by_mark(start):
-        return None
-    return (
-        f"{name} is binary (a NUL at byte {start.index(0):,}); "
-        "convert it to text first, or read it as it is with --text."
-    )
-
-
-class DamagedError(SourceError):
-    """Compressed data cannot be unpacked completely."""
-
-
-def _damaged(name: str, kind: str, position: int, error: BaseException) -> str:
-    return (
-        f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
-        f"({error}); fetch or pack it again."
-    )
-
-
 class SourceSet:
     """The sources of a run, read once, in order, as blocks of about 64 KiB."""
 
     def __init__(
         self,
-        sources: list[_Source],
+        sources: list[Inspected],
         warnings: list[str],
         *,
         text: bool,
@@ -329,7 +168,7 @@ class SourceSet:
         self._earlier: list[SourceRecord] = []
         self._last = ""
         self._encodings: list[tuple[str, str]] = []
-        self._damaged: list[tuple[_Source, SourceError]] = []
+        self._damaged: list[tuple[Inspected, SourceError]] = []
         """Files in folders that could not be read to their end."""
 
     @property
@@ -348,7 +187,7 @@ class SourceSet:
     def _about_damage(self) -> list[str]:
         """Return messages about files in folders that failed: those read in part, and others."""
         failed: dict[str, list[SourceError]] = {}
-        partly: dict[str, list[tuple[_Source, int, SourceError]]] = {}
+        partly: dict[str, list[tuple[Inspected, int, SourceError]]] = {}
         for source, error in self._damaged:
             if source.gave_text:
                 partly.setdefault(source.folder, []).append((source, source.length or 0, error))
@@ -462,7 +301,7 @@ class SourceSet:
         stream = self._sources[-1].stream
         return self._follow is not None or getattr(stream, "ends_on_interrupt", False)
 
-    def _expected(self, source: _Source) -> int:
+    def _expected(self, source: Inspected) -> int:
         """Estimate the decoded bytes of the current source from the part read so far."""
         assert source.size is not None
         done = self._position - self._bases[-1]
@@ -473,7 +312,7 @@ class SourceSet:
             ratio = done / self._head.taken
         return max(round(source.size * ratio), done)
 
-    def _document_size(self, source: _Source) -> int:
+    def _document_size(self, source: Inspected) -> int:
         """Estimate the bytes of text of a document: the converted bytes and the expected rest."""
         assert source.size is not None
         assert source.path is not None
@@ -535,7 +374,7 @@ class SourceSet:
         kind = EmptyError if held == EMPTY and not why else SourceError
         return kind(nothing_in(self.names[len(self._earlier) :], held) + why)
 
-    def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
+    def _blocks(self, index: int, source: Inspected) -> Iterator[TextBlock]:
         decoder: Any = None
         guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
@@ -570,7 +409,7 @@ class SourceSet:
         self._about_replaced(index, source, decoder)
 
     def _about_replaced(
-        self, index: int, source: _Source, decoder: BlockDecoder | OtherDecoder
+        self, index: int, source: Inspected, decoder: BlockDecoder | OtherDecoder
     ) -> None:
         """Warn about bytes that a decoder replaced."""
         if decoder.first_replaced is not None:
@@ -584,7 +423,7 @@ class SourceSet:
             )
             self._warnings.append(f"{shown_name(source.name)}: {told}")
 
-    def _part(self, index: int, source: _Source, part: Part) -> Iterator[TextBlock]:
+    def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
         """Yield a part of a document as blocks."""
         source.share = part.share
         for begin in range(0, len(part.text), BLOCK):
@@ -596,7 +435,7 @@ class SourceSet:
             yield TextBlock(data.decode(), start, index, place=part.place)
 
     def _decoder(
-        self, index: int, source: _Source, piece: bytes, before: BlockDecoder | None
+        self, index: int, source: Inspected, piece: bytes, before: BlockDecoder | None
     ) -> tuple[bytes, BlockDecoder | OtherDecoder]:
         """Return a decoder for a source with its first non-ASCII bytes in `piece`, and the bytes
         that it gets before the piece.
@@ -613,7 +452,7 @@ class SourceSet:
             self._about_replaced(index, source, before)
         return held, OtherDecoder(index, self._position - len(held), encoding)
 
-    def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
+    def _pieces(self, source: Inspected) -> Generator[bytes | Part, None, None]:
         """Yield the unpacked bytes of a source in pieces, or the parts of a document.
 
         A piece has at most BLOCK bytes. It is empty when the source pauses.
@@ -661,11 +500,11 @@ class SourceSet:
         finally:
             self._head = None
 
-    def _failed(self, source: _Source, error: SourceError) -> None:
+    def _failed(self, source: Inspected, error: SourceError) -> None:
         """Record a file that cannot be read further. Reading continues with the next one."""
         self._damaged.append((source, error))
 
-    def _given_up(self, source: _Source) -> None:
+    def _given_up(self, source: Inspected) -> None:
         """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
         opened = self._head.stream if self._head is not None else None
         if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
@@ -704,7 +543,7 @@ class SourceSet:
                 )
                 return
             except damage as error:
-                raise DamagedError(_damaged(name, kind, position, error)) from error
+                raise DamagedError(damaged(name, kind, position, error)) from error
             if fill and not position:
                 while len(data) < BLOCK and (more := read(BLOCK - len(data))):
                     data += more
@@ -712,7 +551,7 @@ class SourceSet:
                 return
             marked = marked or (not position and by_mark(data) is not None)
             if position < SNIFF and not as_it_is and not marked:
-                problem = _not_text(data[: SNIFF - position], name)
+                problem = not_text(data[: SNIFF - position], name)
                 if problem:
                     raise SourceError(problem)
             position += len(data)
@@ -723,7 +562,7 @@ class SourceSet:
                 )
             yield data
 
-    def _open(self, source: _Source) -> IO[bytes] | io.RawIOBase:
+    def _open(self, source: Inspected) -> IO[bytes] | io.RawIOBase:
         if source.followed and source.path is not None and self._follow is not None:
             return FollowedFile(source.path, self._follow)
         if source.path is not None and source.pseudo is not None:
@@ -767,8 +606,3 @@ class _Borrowed(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes | None:
         return self._take(size)
-
-
-def quoted(name: str) -> str:
-    """Return a name for an error message, in quotes if it contains white space."""
-    return repr(name) if any(c.isspace() for c in name) else name

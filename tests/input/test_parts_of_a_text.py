@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.input.blocks import TextBlock
+from kvstream.input.inspection import NamedStream
 from kvstream.input.parts import WINDOW, PartOfText, stretches
-from kvstream.input.sources import NamedStream, SourceSet, open_sources
+from kvstream.input.sources import SourceSet, open_sources
 from kvstream.tokenization.passages import Passages
 
 PIECES = (

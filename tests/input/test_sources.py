@@ -23,7 +23,8 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import BlockDecoder
 from kvstream.input.encodings import OtherDecoder
-from kvstream.input.sources import NamedStream, SourceSet, open_sources
+from kvstream.input.inspection import NamedStream
+from kvstream.input.sources import SourceSet, open_sources
 
 
 def text_of(sources: SourceSet) -> str:
@@ -506,7 +507,7 @@ def test_a_byte_before_the_encoding_is_known_is_not_lost(
     assert blocks[-1].offsets()[-1] == sources.bytes_read == len(b"".join(pieces))
     *first, last = sources.warnings
     assert last == "standard input is not UTF-8; it was read as cp1252."
-    assert [told.endswith("the first at byte 19.") for told in first] == [True] * warned
+    assert [told.endswith("at byte 19.") for told in first] == [True] * warned
 
 
 def test_a_few_words_of_latin_1(tmp_path: Path) -> None:

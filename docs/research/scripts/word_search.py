@@ -24,7 +24,8 @@ from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.answer.skim import words as search
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.synthetic.corpus import Corpus
-from kvstream.input.sources import NamedStream, open_sources
+from kvstream.input.inspection import NamedStream
+from kvstream.input.sources import open_sources
 from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.loading import load_tokenizer
 

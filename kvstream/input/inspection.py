@@ -1,0 +1,201 @@
+"""Inspect files and folders before they are read: the kind of each file, and what is no text."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvstream.errors import SourceError
+from kvstream.input import documents, pseudo
+from kvstream.input.encodings import by_mark
+from kvstream.input.folders import files_in
+from kvstream.input.formats import (
+    COMPRESSED,
+    MAGIC,
+    SNIFF,
+    PeekedStream,
+    damage_errors,
+    decompressed,
+    kind_of,
+)
+
+
+@dataclass
+class Inspected:
+    """A source, with what is known of it before and while it is read."""
+
+    name: str
+    path: Path | None = None
+    """None: standard input."""
+    size: int | None = None
+    """Bytes of a regular file; None for a pipe, whose kind is detected when it is read."""
+    kind: str = "plain"
+    length: int | None = None
+    """Decoded bytes, known after all have been read."""
+    followed: bool = False
+    """Whether to wait for more data that others write to it."""
+    folder: str = ""
+    """The named folder that contains the file; empty if the file itself was named."""
+    pseudo: str | None = None
+    """Kind of a file that is not on a disk; see `pseudo.kind`."""
+    expected: int | None = None
+    """Estimated bytes of text of a document, from its structure and a sample."""
+    share: float = 0.0
+    """Share of a document that has been converted: 0 to 1."""
+    converted: int = 0
+    """Bytes of text that were converted from a document."""
+    gave_text: bool = False
+    """Whether the source gave text other than white space."""
+    digest: Any = field(default_factory=hashlib.sha256, repr=False)
+    """SHA-256 of the decoded bytes so far."""
+    stream: ByteStream | bytes | None = None
+    """The stream or text to read instead of a path."""
+    plain: bool = False
+    """Whether to read it as UTF-8 text, regardless of its first bytes."""
+
+
+class ByteStream(Protocol):
+    """An open file: its `read` returns at most `size` bytes, empty at the end.
+
+    None means that there is no data yet.
+    """
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+@dataclass(frozen=True)
+class NamedStream:
+    """An open file as a source, which is read once and left open; or bytes in memory."""
+
+    name: str
+    """Name of the source in citations."""
+    stream: ByteStream | bytes
+    plain: bool = False
+    """Whether it is UTF-8 text, so that nothing is unpacked or converted."""
+
+
+@dataclass(frozen=True)
+class NamedPath:
+    """A file or folder under another name."""
+
+    name: str
+    path: str
+
+
+def of_folder(folder: Path, warnings: list[str], *, text: bool) -> list[Inspected]:
+    """List the text files in a folder. Counts of skipped files are added to ``warnings``.
+
+    Raises SourceError if there are none.
+    """
+    found: list[Inspected] = []
+    skipped: Counter[str] = Counter()
+
+    def unreadable(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+        skipped["unreadable folder"] += 1
+
+    def left_out(what: str) -> None:
+        skipped[what] += 1
+
+    hidden: list[None] = []
+    for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
+        try:
+            source, problem = look(path, str(path), text=text)
+        except OSError:
+            skipped["unreadable file"] += 1
+            continue
+        if not problem:
+            source.folder = str(folder)
+            found.append(source)
+        elif " is damaged: " in problem:
+            skipped["damaged file"] += 1
+        elif "kvstream[" in problem:
+            skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
+        else:
+            skipped["binary file"] += 1
+    told = [f"{count:,} × {what}" for what, count in skipped.items()]
+    if not found:
+        raise SourceError(no_text_files([str(folder)], told, hidden=bool(hidden)))
+    if told:
+        warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
+    return found
+
+
+def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
+    """Return the message for folders without text.
+
+    `hidden`: whether some of their files are hidden or ignored.
+    """
+    told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
+    left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
+    if not left_out:
+        return f"{told}; name another folder, or a file."
+    return f"{told} (skipped: {left_out}); name the files themselves."
+
+
+def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
+    """Inspect a file; return its source, and the reason if it cannot be read as text.
+
+    Raises OSError.
+    """
+    status = path.stat()
+    made_up = pseudo.kind(status)
+    if made_up is not None or not stat.S_ISREG(status.st_mode):
+        return Inspected(name, path, pseudo=made_up), None
+    source = Inspected(name, path, size=status.st_size)
+    with path.open("rb") as file:
+        beginning = PeekedStream(file)
+        head = beginning.look()
+        source.kind = kind_of(head)
+        if head.startswith(MAGIC["zip"]):
+            source.kind = documents.kind_of_zip(path)
+        if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
+            source.kind = "html"
+        if text and source.kind not in COMPRESSED:
+            source.kind = "plain"
+        if source.kind in documents.LIBRARIES:
+            return source, documents.missing_extra(source.kind, name)
+        start = b""
+        try:
+            read = decompressed(beginning, source.kind, name)
+            # One read may return less, such as only the bytes peeked at to detect the kind.
+            while len(start) < SNIFF and (more := read(SNIFF - len(start))):
+                start += more
+        except SourceError as error:
+            return source, str(error)
+        except damage_errors() as error:
+            # Truncated, or damaged later: the data before that will be read.
+            if not isinstance(error, EOFError) and not start:
+                return source, damaged(name, source.kind, 0, error)
+    return source, None if text else not_text(start, name)
+
+
+def not_text(start: bytes, name: str) -> str | None:
+    if b"\0" not in start or by_mark(start):
+        return None
+    return (
+        f"{name} is binary (a NUL at byte {start.index(0):,}); "
+        "convert it to text first, or read it as it is with --text."
+    )
+
+
+class DamagedError(SourceError):
+    """Compressed data cannot be unpacked completely."""
+
+
+def damaged(name: str, kind: str, position: int, error: BaseException) -> str:
+    return (
+        f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
+        f"({error}); fetch or pack it again."
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a name for an error message, in quotes if it contains white space."""
+    return repr(name) if any(c.isspace() for c in name) else name
