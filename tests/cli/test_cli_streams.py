@@ -709,3 +709,29 @@ def test_a_terminal_that_is_closed_leaves_no_file_behind(book, tmp_path) -> None
     process.communicate(timeout=30)
     assert process.returncode == 129
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+def test_a_question_on_a_terminal_can_be_edited() -> None:
+    pytest.importorskip("readline")
+    code = "from kvstream.cli.commands.chat import questions; print(list(questions(print)))"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=environment()
+    )
+    os.close(theirs)
+    received = b""
+    # Arrows go back a letter, and to the line before.
+    for line in (b"Wo?\x1b[D\x1b[Dh\n", b"\x1b[A\n", b"\x04"):
+        while not received.rstrip(b" ").endswith(b">") and b"]" not in received[-3:]:
+            assert select.select([ours], [], [], 30)[0]
+            received += os.read(ours, 65536)
+        received = b""
+        os.write(ours, line)
+    while select.select([ours], [], [], 30)[0]:
+        try:
+            received += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+    assert process.wait(30) == 0
+    os.close(ours)
+    assert "['Who?', 'Who?']" in received.decode()

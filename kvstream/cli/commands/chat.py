@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -157,6 +157,24 @@ def _replaced(line: str) -> str:
     return line.encode(encoding, "surrogateescape").decode(encoding, "replace")
 
 
+def _read(asked: bool) -> str:
+    """Return the next line of standard input, empty at its end. Show a prompt if `asked`."""
+    if asked:
+        sys.stderr.write("> ")
+        sys.stderr.flush()
+    return sys.stdin.readline()
+
+
+def _edited() -> str:
+    """Return a line that the user typed and edited, empty at the end of the input."""
+    with suppress(ImportError):  # not on Windows, whose console edits lines itself
+        import readline  # noqa: F401  # its import is what gives input() arrow keys and history
+    try:
+        return input("> ") + "\n"
+    except EOFError:
+        return ""
+
+
 def turns(budget: int) -> int:
     """Return the number of turns to keep. A turn takes at least about ten entries."""
     return max(1, budget // 10)
@@ -165,17 +183,15 @@ def turns(budget: int) -> int:
 def questions(tell: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of standard input that are not empty, until a line ends the chat.
 
-    On a terminal, show a prompt on stderr. Help and unknown commands are answered by `tell`.
+    On a terminal, show a prompt, and let the user edit the line if stdout is one, too. Help and
+    unknown commands are answered by `tell`.
     """
     asked = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):  # invalid bytes must not end the chat
         sys.stdin.reconfigure(errors="surrogateescape")
     told = False
     while True:
-        if asked:
-            sys.stderr.write("> ")
-            sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = _edited() if asked and sys.stdout.isatty() else _read(asked)
         if not line:
             if asked:
                 sys.stderr.write("\n")
