@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.summary import RUSH, LogSummary, Series, Shape
+from kvstream.logs.series import RUSH, Series
+from kvstream.logs.shape import Shape
+from kvstream.logs.summary import LogSummary
 
 HARMLESS = 10
 """Minimum factor of a burst of lines with the level info or debug."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from kvstream.logs.summary import LogSummary, Shape
+from kvstream.logs.shape import Shape
+from kvstream.logs.summary import LogSummary
 
 
 class Clock:

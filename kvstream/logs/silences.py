@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kvstream.logs.summary import Component, Gap, LogSummary, Series
+from kvstream.logs.series import Component, Gap, Series
+from kvstream.logs.summary import LogSummary
 
 LONGER = 2.5
 """Minimum length of a silence of a component, as a multiple of its second longest gap."""

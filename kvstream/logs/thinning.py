@@ -23,7 +23,7 @@ from kvstream.input.source import LineCounts, Source, SourceOver
 from kvstream.logs.levels import level_of
 from kvstream.logs.lines import LONGEST_LINE, LineParser, looks_like_log
 from kvstream.logs.parts import component_of, message_of
-from kvstream.logs.summary import EXAMPLE
+from kvstream.logs.shape import EXAMPLE
 from kvstream.logs.templates import TemplateTree
 
 HEAD = 32 * 1024

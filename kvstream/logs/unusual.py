@@ -19,8 +19,10 @@ from kvstream.logs.bursts import (
 from kvstream.logs.clock import Clock
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.parts import is_trace, message_of
+from kvstream.logs.series import RUSH
+from kvstream.logs.shape import Shape
 from kvstream.logs.silences import gap_of, silence_of
-from kvstream.logs.summary import RUSH, LogSummary, Shape
+from kvstream.logs.summary import LogSummary
 from kvstream.logs.templates import shown
 from kvstream.logs.values import changed_value, variables_of
 

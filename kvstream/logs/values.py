@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from kvstream.logs.clock import Clock
-from kvstream.logs.summary import Shape, Variable
+from kvstream.logs.shape import Shape, Variable
 from kvstream.logs.swings import Swing
 from kvstream.logs.templates import WILDCARD
 

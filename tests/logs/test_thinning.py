@@ -11,7 +11,7 @@ from kvstream.api.sources import Source, open_sources
 from kvstream.input.blocks import TextBlock
 from kvstream.logs import thinning
 from kvstream.logs.lines import LONGEST_LINE
-from kvstream.logs.summary import EXAMPLE
+from kvstream.logs.shape import EXAMPLE
 from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
 from kvstream.tokenization.passages import Passages
 

@@ -30,7 +30,8 @@ import kvstream
 from kvstream.logs import unusual
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.summary import LogSummary, Shape
+from kvstream.logs.shape import Shape
+from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import RARE, SECTIONS, Finding
 
 CAUSES = (
