@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstream.events import Result
+from kvstream.reporters.cells import beginning, cut, end_of
 from kvstream.reporters.format import fit, for_terminal, share, strip
 
 SHOWN = 3
@@ -43,7 +44,7 @@ def citation_lines(
     for number, cited in enumerate(citations[:SHOWN], 1):
         tail = f"{_place(cited)} ({share(cited['weight'], 1.0)})"
         head = f"[{number}] "
-        name = _end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
+        name = end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
         lines.append(head + name + tail)
         room = LINES * max(16, width - len(INDENT))
         text = _around(_one_line(str(cited["text"])), answer, room)
@@ -57,7 +58,7 @@ def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
         return []
     told = ["", "Lines with the words of the question:"]
     for found in lines["matches"]:
-        told.append(f"{_end_of(_one_line(found['source']), max(8, width - 12))}:{found['line']}")
+        told.append(f"{end_of(_one_line(found['source']), max(8, width - 12))}:{found['line']}")
         text = _one_line(found["text"])
         told += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
     return told
@@ -102,17 +103,11 @@ def _place(cited: Mapping[str, Any]) -> str:
         first, last = cited["page"], cited["page_end"]
         return f" p. {first}" if first == last else f" pp. {first}-{last}"
     if cited.get("chapter") is not None:
-        return f", {_beginning(_one_line(cited['chapter']))}"
+        return f", {cut(_one_line(cited['chapter']), CHAPTER)}"
     first, last = cited["line_start"], cited["line_end"]
     if first is None:
         return ""
     return f":{first}" if first == last else f":{first}-{last}"
-
-
-def _beginning(text: str) -> str:
-    from rich.cells import cell_len
-
-    return text if cell_len(text) <= CHAPTER else _cells(text, CHAPTER - 3).rstrip() + "..."
 
 
 def _one_line(text: str) -> str:
@@ -140,9 +135,9 @@ def _around(text: str, answer: str, room: int) -> str:
         inside = [f for i, f in hits if i >= start and ends[i + 1] - ends[start] <= cells]
         return len(set().union(*inside))
 
-    beginning = told(0, room - 8)
+    at_first = told(0, room - 8)
     best = max((place for place, _ in hits), key=lambda i: told(i, room // 2), default=0)
-    if told(best, room // 2) <= beginning:
+    if told(best, room // 2) <= at_first:
         return text
     start = best
     while start > 0 and ends[best] - ends[start - 1] <= room // 3:
@@ -162,7 +157,7 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     lines, line = [], ""
     for word in text.split(" "):
         while cell_len(word) > width:  # no spaces: Chinese, or a long address
-            part = _cells(word, width) if not line else ""
+            part = beginning(word, width) if not line else ""
             lines.append(line or part)
             line, word = "", word[len(part) :]
         if cell_len(line) + bool(line) + cell_len(word) > width:
@@ -172,30 +167,8 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     lines.append(line)
     lines = [kept for kept in lines if kept]
     if most is not None and len(lines) > most:
-        last = _cells(lines[most - 1], width - 4)
+        last = beginning(lines[most - 1], width - 4)
         if len(last) < len(lines[most - 1]) and lines[most - 1][len(last)] != " ":
             last = last.rpartition(" ")[0] or last  # whole words
         lines = [*lines[: most - 1], last.rstrip() + " ..."]
     return lines
-
-
-def _cells(text: str, width: int) -> str:
-    """Return the beginning of `text` that takes at most `width` cells, at least a character."""
-    from rich.cells import cell_len
-
-    end, taken = 0, 0
-    for char in text:
-        taken += cell_len(char)
-        if end and taken > width:
-            break
-        end += 1
-    return text[:end]
-
-
-def _end_of(text: str, width: int) -> str:
-    """Return the end of a path, which says more than its beginning."""
-    from rich.cells import cell_len
-
-    if cell_len(text) <= width:
-        return text
-    return "..." + _cells(text[::-1], width - 3)[::-1]

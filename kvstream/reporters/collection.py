@@ -17,6 +17,7 @@ from kvstream.events import (
     DocumentStarted,
     Notice,
 )
+from kvstream.reporters.cells import cut, end_of, padded
 from kvstream.reporters.format import duration, for_terminal, number, share, size
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
 from kvstream.reporters.tally import LISTED, Tally
@@ -209,7 +210,8 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
         said += [f"{number(tokens)} tokens"] if tokens else []
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
-        lines.append(f"{_short(name, max(8, width - len(tail) - 3))} · {tail}")
+        room = max(8, width - len(tail) - 3)
+        lines.append(f"{end_of(for_terminal(name), room)} · {tail}")
     if len(tally.running) > RUNNING:
         lines.append(f"and {number(len(tally.running) - RUNNING)} more")
     return [line[:width] for line in lines]
@@ -217,19 +219,20 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
 
 def table(tally: Tally, width: int) -> Iterator[str]:
     """Yield the rows of documents by the support of their answers; none without support."""
+    from rich.cells import cell_len
+
     rows = tally.ranking()
     if not rows:
         return
-    name = min(NAME, max(len("document"), *(len(row.name) for row in rows)))
+    names = [end_of(for_terminal(row.name), NAME) for row in rows]
+    name = max(cell_len(shown) for shown in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
-    for row in rows:
+    for row, shown in zip(rows, names, strict=True):
         mark = "!" if row.warned else " "
-        answer = for_terminal(row.answer)
-        answer = answer if len(answer) <= room else answer[: room - 3].rstrip() + "..."
+        answer = cut(for_terminal(row.answer), room)
         support = share(row.support, 1.0) if row.support else "-"  # the text has no answer
-        cells = f"{support:>7}  {_short(row.name, name):{name}} {mark}  {answer}"
-        yield cells.rstrip()
+        yield f"{support:>7}  {padded(shown, name)} {mark}  {answer}".rstrip()
     if tally.done > len(rows):
         yield f"({number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"
     if any(row.warned for row in rows):
@@ -270,9 +273,3 @@ def _named(event: DocumentFailed) -> str:
     """Return name and reason of a failure. Most reasons begin with the name."""
     reason = event.reason
     return reason if reason.startswith(event.name) else f"{event.name}: {reason}"
-
-
-def _short(name: str, width: int) -> str:
-    """Return the end of a path, which says more than its beginning."""
-    name = for_terminal(name)
-    return name if len(name) <= width else f"...{name[3 - width :]}"

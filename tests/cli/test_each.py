@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from kvstream.api.collection import ask_each
 from kvstream.cli.shared.each import _not_read
@@ -290,6 +291,17 @@ def test_the_table_ranks_by_support() -> None:
     assert shares[0] == 98
     assert all(len(line) <= 80 for line in lines)
     assert f"({2 * RANKED} more" in lines[-1]
+
+
+def test_the_table_fits_with_characters_of_two_columns() -> None:
+    tally = Tally()
+    tally.add(done("a.txt", 0.5))
+    tally.add(done("文" * 30 + ".txt", 0.4, "答" * 60))
+    head, first, second = list(table(tally, 80))
+    assert {cell_len(line) <= 80 for line in (head, first, second)} == {True}
+    assert (
+        cell_len(second[: second.index("答")]) == first.index("an answer") == head.index("answer")
+    )
 
 
 def test_a_warning_names_its_document_once() -> None:
