@@ -268,6 +268,8 @@ def _wait_for_input() -> None:
     A process that shares it may have turned that off. A read without data would then look like the
     end of the text.
     """
+    if sys.platform == "win32":  # reads of its pipes always wait
+        return
     with suppress(OSError, ValueError, AttributeError):  # closed, or no file
         if not os.get_blocking(sys.stdin.fileno()):
             os.set_blocking(sys.stdin.fileno(), True)

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def reader_of(stream: Any) -> Callable[[int], Any]:
     """
     read: Callable[[int], Any] = getattr(stream, "read1", stream.read)
     raw = getattr(stream, "raw", None)
-    if raw is None:
+    if raw is None or sys.platform == "win32":  # whose streams always block
         return read
     with suppress(OSError, ValueError, AttributeError):  # no file
         if not os.get_blocking(raw.fileno()):
