@@ -45,13 +45,9 @@ def would_read(folder: Path, path: Path) -> bool:
     ignores, at = _ignores_above(root), root
     parts = place.relative_to(root).parts
     for part in parts:
-        here = _Ignore.of(at)
-        ignores = ignores if here is None else [here, *ignores]
+        ignores = _ignores_in(at, ignores)
         at /= part
-        is_folder = at != place
-        if part.startswith(".") or (is_folder and part in VCS_FOLDERS):
-            return False
-        if _ignored(at, ignores, is_folder=is_folder):
+        if part.startswith(".") or _left_out(at, ignores, is_folder=at != place):
             return False
     return bool(parts)
 
@@ -75,9 +71,7 @@ def _walk(
         except OSError as error:
             unreadable(error)
             continue
-        here = _Ignore.of(at)
-        if here is not None:
-            ignores = [here, *ignores]
+        ignores = _ignores_in(at, ignores)
         found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
         for entry in entries:
             if entry.name.startswith("."):
@@ -94,14 +88,25 @@ def _walk(
             except OSError as error:  # a link to itself
                 unreadable(error)
                 continue
-            vcs = is_folder and entry.name in VCS_FOLDERS
-            if vcs or _ignored(path, ignores, is_folder=is_folder):
+            if _left_out(path, ignores, is_folder=is_folder):
                 hidden()
             elif (kind := _pseudo(entry)) is not None:
                 skipped(f"{'folder' if is_folder else 'file'} on no disk ({kind})")
             else:
                 found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)
+
+
+def _ignores_in(folder: Path, ignores: list[_Ignore]) -> list[_Ignore]:
+    """Return the rules for the content of a folder: its own, and those above it."""
+    here = _Ignore.of(folder)
+    return ignores if here is None else [here, *ignores]
+
+
+def _left_out(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
+    """Return whether version control owns a folder, or git ignores a file or folder."""
+    owned = is_folder and path.name in VCS_FOLDERS
+    return owned or _ignored(path, ignores, is_folder=is_folder)
 
 
 def _leads_out(link: Path, folder: Path) -> bool:
