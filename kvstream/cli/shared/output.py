@@ -110,18 +110,18 @@ class OutputFile:
         except OSError as error:
             self.wrote = False  # the file is incomplete
             if self.rescued:
-                self._rescue(text)
+                self._rescue(self.temporary, text)
             raise self.failure(error) from error
         self.wrote = True
         if self.temporary is not None:
             self.whole = os.fstat(self.stream.fileno()).st_size
         return count
 
-    def _rescue(self, text: str) -> None:
-        """Write earlier texts and `text` to stdout. A device or pipe has the earlier ones."""
+    def _rescue(self, hidden: Path | None, text: str = "") -> None:
+        """Write what the hidden file has, and `text`, to stdout. A device has the earlier text."""
         with suppress(OSError, KvstreamError):
-            if self.temporary is not None:
-                text = self.temporary.read_bytes()[: self.whole].decode() + text
+            if hidden is not None:
+                text = hidden.read_bytes()[: self.whole].decode() + text
             sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
             sys.stdout.flush()
 
@@ -146,9 +146,7 @@ class OutputFile:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
             if self.wrote:
-                with suppress(OSError):
-                    sys.stdout.write(temporary.read_text(encoding="utf-8"))
-                    sys.stdout.flush()
+                self._rescue(temporary)
             with suppress(OSError):
                 temporary.unlink()
             raise self.failure(error) from error
