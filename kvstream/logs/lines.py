@@ -11,7 +11,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
-from kvstream.logs.parts import bare, continues, names_container, uncolored, with_name
+from kvstream.logs.parts import (
+    bare,
+    continues,
+    names_container,
+    uncolored,
+    with_name,
+    without_fields,
+)
 from kvstream.logs.records import TIMES, line_of, record_of
 from kvstream.logs.requests import place_of_status, with_failure, with_status, with_status_at
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
@@ -32,8 +39,8 @@ _LENGTHS = 4
 """Maximum number of different lengths of these beginnings."""
 
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
-_PRIORITY = re.compile(r"<(\d{1,3})>(?:\d )?$")
-"""Of syslog: eight times the facility, and the level."""
+_PRIORITY = re.compile(r"<(\d{1,3})>(\d )?$")
+"""Of syslog: eight times the facility, and the level; then the version, in RFC 5424 alone."""
 
 
 class LineParser:
@@ -164,6 +171,7 @@ class LineParser:
             level = SYSLOG[int(priority.group(1)) % 8]
             # Most programs write all of their lines as info or notice.
             before = level.upper() if level in SEVERE else ""
+            rest = without_fields(rest) if priority.group(2) else rest
         if before and before not in ("[", "- "):
             return seconds, f"{before} {rest}"
         return seconds, rest

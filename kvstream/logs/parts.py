@@ -45,6 +45,11 @@ _RUNTIME = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{8,9}|\d+(?=\S* std)))(?:Z|[+-]\d\d:\d\d) "
     r"(?:(?:stdout|stderr) [FP](?: |$))?"
 )
+_FIELDS = re.compile(
+    r" ?\S+ (?P<app>\S+) (?P<process>\S+) \S+ "
+    r"(?:(?:-|(?:\[(?:\\.|[^\]\\])*\])+)(?: |$))?\ufeff?"
+)
+"""Of RFC 5424: host, program, process, message type and data before the message."""
 _CONTAINER = re.compile(r"[-_]\d+$|/")
 """In a name: the number that compose adds, or what is between pod and container."""
 _DOCKER = '{"log":"'
@@ -101,6 +106,18 @@ def with_name(name: str, rest: str) -> str:
     if level is None:
         return f"{name}: {rest.lstrip()}"
     return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"
+
+
+def without_fields(rest: str) -> str:
+    """Return a line of RFC 5424 without its time as older programs write it: program[7]: message.
+
+    Its host, message type and structured data are left out.
+    """
+    fields = _FIELDS.match(rest)
+    if fields is None or fields["app"] == "-":
+        return rest
+    process = "" if fields["process"] == "-" else f"[{fields['process']}]"
+    return f"{fields['app']}{process}: {rest[fields.end() :]}"
 
 
 def component_of(rest: str) -> str | None:

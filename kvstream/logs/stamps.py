@@ -106,6 +106,11 @@ _STAMPS = [
         rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d)\.(?P<mo>\d\d)\.(?P<y>\d{{4}}),? {_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
+    # type=SYSCALL msg=audit(1364481363.243:24287): of auditd; the number is that of the event
+    (
+        r"(?P<p>(?:node=\S+ )?type=[\w\[\]]+ )msg=audit\((?P<stamp>1\d{9})",
+        r"(?P<f>\.\d{3})(?P<zone>):\d+\):",
+    ),
     # host app 1117838570 message; only if no other pattern matches, as it may be any number
     (
         r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",

@@ -40,6 +40,8 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
         (f"{NOON}.5 hello", NOON + 0.5),
         (f"{NOON}500 hello", NOON + 0.5),
+        (f"type=CWD msg=audit({NOON}.500:24287):  cwd=hello", NOON + 0.5),
+        (f"node=web type=UNKNOWN[1334] msg=audit({NOON}.500:7): hello", NOON + 0.5),
         ('{"time": "2024-05-01T12:00:00Z", "level": "info", "msg": "hello"}', NOON),
         (f'{{"ts": {NOON}.5, "msg": "hello"}}', NOON + 0.5),
         ('time=2024-05-01T12:00:00Z level=info msg="hello there"', NOON),
@@ -296,16 +298,24 @@ def test_a_status_of_failure_in_a_record_is_a_level(record, level: str) -> None:
     [
         ("<11>May  1 12:00:00 host app[7]: no route", "error", "app"),
         ("<28>May  1 12:00:00 host app[7]: no route", "warning", "app"),
-        ("<131>1 2024-05-01T12:00:00Z host app 7 - - no route", "error", None),
+        ("<131>1 2024-05-01T12:00:00Z host app 7 - - no route", "error", "app"),
         ("<14>May  1 12:00:00 host app[7]: no route", "", "app"),
         ("<14>May  1 12:00:00 host app[7]: connection refused", "suspect", "app"),
-        ("<134>1 2024-05-01T12:00:00Z host app 7 - - no route", "", None),
+        ("<134>1 2024-05-01T12:00:00Z host app 7 - - no route", "", "app"),
+        (
+            '<132>1 2024-05-01T12:00:00Z host app - ID7 [a@1 b="c\\] d"][e@1] no route',
+            "warning",
+            "app",
+        ),
+        ("<132>1 2024-05-01T12:00:00Z host app web.1 - no route", "warning", "app"),
+        ("<134>1 2024-05-01T12:00:00Z - - - - - no route", "", None),
     ],
 )
 def test_priorities_of_syslog_are_levels(line: str, level: str, component: str | None) -> None:
     rest = LineParser().parse(line)[1]
     assert (level_of(rest), component_of(rest)) == (level, component)
     assert "<" not in rest
+    assert component is None or message_of(rest) in ("no route", "connection refused")
 
 
 def test_levels_of_gelf_are_those_of_syslog() -> None:
