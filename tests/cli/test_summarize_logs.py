@@ -54,6 +54,14 @@ def test_the_json_of_a_log_says_that_its_reading_was_interrupted(cli, log, monke
     assert json.loads(cli("summarize", log, "--json").stdout)["interrupted"] is True
 
 
+def test_the_json_of_a_log_has_the_warnings_about_its_sources(cli, log) -> None:
+    assert json.loads(cli("summarize", log, "--json").stdout)["warnings"] == []
+    with open(log, "ab") as file:
+        file.write("2024-05-01 12:01:00 INFO app: caf\xe9\n".encode("latin-1"))
+    (warning,) = json.loads(cli("summarize", log, "--json").stdout)["warnings"]
+    assert "is not UTF-8" in warning
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_log_from_a_pipe_is_read_whole(pack) -> None:
     ran = kvstream("summarize", "--json", stdin=pack(lines(1).encode()))

@@ -187,7 +187,7 @@ def summarize(
             names = sources.names[:-1] if follow else sources.names
             sources.reorder(in_order(names, text=options.text))
         log = LogSummary()
-        reports = _Reports(log, out, options, rows, width, teller.tell)
+        reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         for source, text_piece in _pieces(sources):
             if interrupts():
@@ -251,13 +251,14 @@ class _Reports:
     def __init__(
         self,
         log: LogSummary,
+        sources: Any,
         out: Any,
         options: ReadingOptions,
         rows: int | None,
         width: int | None,
         tell: Callable[[str], None],
     ) -> None:
-        self._log, self._out, self._options = log, out, options
+        self._log, self._sources, self._out, self._options = log, sources, out, options
         self._rows, self._width, self._tell = rows, width, tell
         self._told = 0  # lines
         self._told_at = ""
@@ -273,7 +274,7 @@ class _Reports:
         paragraph, removed = self._paragraph(news=news) if writes else ("", [])
         if self._options.as_json:
             made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
-            made["interrupted"] = interrupted
+            made |= {"interrupted": interrupted, "warnings": list(self._sources.warnings)}
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
