@@ -8,6 +8,7 @@ of the text that a question is about makes it more likely than no memory does.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ def memory_files(folder: Path) -> list[Path]:
     if not found:
         raise SourceError(
             f"{folder} has no memory files (*{SUFFIX}); make them with "
-            f"`kvstream remember DIR --each -o {folder}`."
+            f"`kvstream remember DIR --each -o {shlex.quote(str(folder))}`."
         )
     return found
 
