@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -156,7 +157,7 @@ class Checkpoint:
                     else ""
                 )
                 + "Remove the file to start again, or read what is new into it with "
-                f"`kvstream remember --memory {self.path} SOURCE -o FILE`."
+                f"`kvstream remember --memory {shlex.quote(str(self.path))} SOURCE -o FILE`."
             )
         self._saved = feed.count
 
@@ -166,12 +167,15 @@ class Checkpoint:
             self._save(memory, feed, complete=False)
 
     def leave(self, memory: Memory, feed: Handed) -> None:
-        """Save the memory of an interrupted reading, if it has read more since the last time."""
+        """Save the memory of an interrupted reading, if it has read more since the last time.
+
+        Raises KvstreamError on failure.
+        """
         if feed.count > self._saved:
             self._save(memory, feed, complete=False)
 
     def finish(self, memory: Memory, feed: Handed) -> None:
-        """Save the memory of a complete reading."""
+        """Save the memory of a complete reading. Raises KvstreamError on failure."""
         self._save(memory, feed, complete=True)
 
     def remove(self) -> None:
@@ -179,11 +183,11 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
     def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
+        self._saved = feed.count  # after a failure, the next try is also `every` tokens later
         position = Position(feed.count, feed.sha256, complete, self.base)
         # A resumed reading gets the text of citations from the sources again.
         digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
-        self._saved = feed.count
 
 
 def _some(feed: Handed | TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk:
@@ -218,7 +222,7 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
     if found is None:
         raise UsageError(
             f"{path} is a memory file, not a checkpoint; name another file, or continue it "
-            f"with `kvstream remember --memory {path} SOURCE`."
+            f"with `kvstream remember --memory {shlex.quote(str(path))} SOURCE`."
         )
     return found
 

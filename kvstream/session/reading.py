@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kvstream.engine.reader import Reader, StepReport
-from kvstream.errors import SourceError
+from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, nothing_in
@@ -76,6 +76,8 @@ class Reading:
     """Whether the text so far has only spaces and line ends."""
     _lines: LineCounts | None = None
     """Line counts of logs that memory had read before."""
+    _unsaved: bool = False
+    """Whether the checkpoint could not be saved once."""
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; return the memory. Raises SourceError, NoTextError.
@@ -113,7 +115,7 @@ class Reading:
         # A pipe that ended because of the interrupt may have had more text.
         stopped = self.request.interrupted() and (cut_short or not feed.ended)
         if stopped:
-            self._leave(memory, feed, handed, cut_short=cut_short)
+            yield from self._leave(memory, feed, handed, cut_short=cut_short)
         self._warn(memory, feed)
         for message in memory.warnings[told:]:
             yield Notice(message)
@@ -124,7 +126,7 @@ class Reading:
         self._place(memory.trace)
         memory.prefill_s = seconds()
         if self.checkpoint is not None and not stopped:
-            self.checkpoint.finish(memory, handed)
+            yield from self._save(self.checkpoint.finish, memory, handed)
         return memory
 
     def _handed(self, memory: Memory, feed: TokenFeed) -> Handed:
@@ -164,7 +166,7 @@ class Reading:
                     pruned = trace.read
                 if self.checkpoint is not None:
                     self._place(trace)
-                    self.checkpoint.note(memory, handed)
+                    yield from self._save(self.checkpoint.note, memory, handed)
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self.on_the_way(memory)
             if interrupted() and not cut_short and self.sources.ends_on_interrupt:
@@ -185,12 +187,25 @@ class Reading:
         if self._blank:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
 
-    def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed, *, cut_short: bool) -> None:
-        """Record that the reading was interrupted."""
+    def _save(
+        self, save: Callable[[Memory, Handed], None], memory: Memory, handed: Handed
+    ) -> Iterator[Event]:
+        """Save the checkpoint. If that fails, tell the user once; the reading is not affected."""
+        try:
+            save(memory, handed)
+        except KvstreamError as error:
+            if not self._unsaved:
+                yield Notice(f"{error} The checkpoint is not up to date.", note=True)
+            self._unsaved = True
+
+    def _leave(
+        self, memory: Memory, feed: TokenFeed, handed: Handed, *, cut_short: bool
+    ) -> Iterator[Event]:
+        """Save the checkpoint of an interrupted reading, and record the interrupt."""
         trace = memory.trace
         if self.checkpoint is not None:
             self._place(trace)
-            self.checkpoint.leave(memory, handed)
+            yield from self._save(self.checkpoint.leave, memory, handed)
         expected = feed.estimate()  # None: the end of a pipe is not known
         trace.interrupted = cut_short or expected is None or expected > trace.read
         memory.warnings.append(stopped_after(trace.read, expected or 0))

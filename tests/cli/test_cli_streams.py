@@ -196,6 +196,12 @@ def test_a_disk_that_becomes_full_loses_no_earlier_answer(tmp_path, capsys) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_for_stats_costs_no_answer(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "Q?", "--stats", "/dev/full")
+    assert (ran.code, ran.stdout) == (1, "It is 51234.\n")
+    assert "Cannot write /dev/full: No space left on device" in ran.stderr
+
+
 @pytest.mark.parametrize("option", ["-o", "--stats"])
 def test_an_unwritable_file_is_found_before_the_work(cli, fake_session, book, option) -> None:
     fake_session.last = None

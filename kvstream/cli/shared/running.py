@@ -52,11 +52,11 @@ def prepared(
     progress.verbose = options.verbose
     progress.cites = answers and cites_apart(options, output)
     reporters: list[Reporter] = [progress]
+    reporters += reports.opened(stack, options)
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
-        reporters.append(Stats(stats))
-    reporters += reports.opened(stack, options)
+        reporters.append(Stats(stats))  # the last one, because its `close` may raise an error
     reporter = Reporters(reporters)
     stack.callback(reporter.close)
     return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
