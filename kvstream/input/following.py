@@ -43,6 +43,7 @@ class FollowedFile(io.RawIOBase):
         self._since: float | None = None
         """Time at which the next file was first seen in use."""
         self._last = b""
+        self._unread = 0
 
     def readable(self) -> bool:
         return True
@@ -64,7 +65,16 @@ class FollowedFile(io.RawIOBase):
             time.sleep(POLL_SECONDS)
         return b""
 
+    @property
+    def unread(self) -> int:
+        """Bytes at the end of the file that were not read."""
+        if not self.file.closed:
+            size = os.fstat(self.file.fileno()).st_size
+            self._unread = max(0, size - self.file.tell())
+        return self._unread
+
     def close(self) -> None:
+        self._unread = self.unread
         self.file.close()
         if self._next is not None:
             self._next.close()

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -160,6 +161,7 @@ class SourceSet:
         self._stdin = stdin
         self._max_bytes = max_bytes
         self._follow = follow
+        self._followed: FollowedFile | None = None
         self._again = again
         self._bases: list[int] = []
         self._position = 0
@@ -174,7 +176,15 @@ class SourceSet:
     @property
     def warnings(self) -> list[str]:
         """Reasons why an answer may be wrong; complete when everything was read."""
-        return [*self._warnings, *self._about_encodings(), *self._about_damage()]
+        about = self._about_encodings(), self._about_damage(), self._about_the_rest()
+        return [*self._warnings, *chain.from_iterable(about)]
+
+    def _about_the_rest(self) -> list[str]:
+        """Return a message about the end of a followed file that was not read."""
+        if self._followed is None or self._follow is None or not self._follow.stop():
+            return []
+        rest, name = self._followed.unread, self._followed.path
+        return [f"The last {rest:,} bytes of {name} were not read."] if rest else []
 
     def _about_encodings(self) -> list[str]:
         """Return messages about files that are not UTF-8, individually or counted."""
@@ -564,7 +574,8 @@ class SourceSet:
 
     def _open(self, source: Inspected) -> IO[bytes] | io.RawIOBase:
         if source.followed and source.path is not None and self._follow is not None:
-            return FollowedFile(source.path, self._follow)
+            self._followed = FollowedFile(source.path, self._follow)
+            return self._followed
         if source.path is not None and source.pseudo is not None:
             return pseudo.PseudoFile(source.path)
         if source.path is not None:

@@ -166,6 +166,20 @@ def test_a_pause_gives_what_is_certain_and_the_end_gives_the_rest(log: Path) -> 
     assert not feed.paused
 
 
+def test_text_that_arrived_and_was_not_read_is_told(log: Path) -> None:
+    stop, due = Switch(), Switch()
+    due.on = True
+    sources = open_sources([str(log)], follow=Follow(stop, due))
+    blocks = iter(sources)
+    assert next(blocks).text == "one\n"
+    with log.open("a") as more:
+        more.write("two\nthree\n")
+    assert sources.warnings == [], "it can still be read"
+    stop.on = True
+    assert [block.text for block in blocks if block.text] == []
+    assert sources.warnings == [f"The last 10 bytes of {log} were not read."]
+
+
 def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
     import gzip
 

@@ -190,13 +190,13 @@ def summarize(
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         for source, text_piece in _pieces(sources):
-            if interrupts():
-                break
             # After a pause, the next text may be the newline that ends the previous source.
             if source != current and (text_piece or not log.sources):
                 log.begin(sources.names[source])
                 current = source
             log.feed(text_piece)
+            if interrupts():
+                break
             if not text_piece and waiting.begins() and not options.quiet:
                 teller.tell(waiting.told(paths[-1], log.lines))
             if every is not None and every.due(log.lines):
