@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
-from kvstream.errors import KvstreamError
 from kvstream.events import (
     Answered,
     AnswerStarted,
@@ -23,30 +21,15 @@ from kvstream.reporters.process import device_bytes, resident_bytes
 
 
 class Stats(Reporter):
-    """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works.
-
-    If a write fails, nothing more is written; `close` raises the error.
-    """
+    """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works."""
 
     def __init__(self, stream: Sink) -> None:
         self.stream = stream
         self.held: tuple[int, ...] = ()
-        self.failed: KvstreamError | None = None
 
     def show(self, event: Event) -> None:
-        if self.failed is not None:
-            return
-        try:
-            self.stream.write(json_text(self.record(event)) + "\n")
-            self.stream.flush()
-        except KvstreamError as error:  # a full disk must not cost the reading and its answer
-            self.failed = error
-
-    def close(self) -> None:
-        """Raise the error of the first failed write, once, unless another one is on its way."""
-        failed, self.failed = self.failed, None
-        if failed is not None and sys.exception() is None:
-            raise failed
+        self.stream.write(json_text(self.record(event)) + "\n")
+        self.stream.flush()
 
     def record(self, event: Event) -> dict[str, Any]:
         """Return the fields of an event; a step also has its retention since the previous step."""

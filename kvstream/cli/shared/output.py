@@ -43,7 +43,8 @@ class OutputFile:
 
     Text goes to a hidden file beside it, so an earlier file of that name (even a source) stays
     until there is an answer. Devices and pipes are written directly, and so is a file that others
-    watch while it grows (``in_place``).
+    watch while it grows (``in_place``). Such a file is a by-product: if a write fails, nothing more
+    is written, and `close` raises the error.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class OutputFile:
         """File to replace at the end; None if the path itself is written."""
         self.temporary: Path | None = None
         self.wrote = False
+        self.failed: KvstreamError | None = None
+        """The error of a file that is written in place."""
         self.named = False
         """Whether the complete file has its name."""
         try:
@@ -104,11 +107,16 @@ class OutputFile:
 
     def write(self, text: str) -> int:
         """Write and flush at once, to notice a full disk here and not at the end."""
+        if self.failed is not None:
+            return len(text)
         try:
             count = self.stream.write(text)
             self.stream.flush()
         except OSError as error:
             self.wrote = False  # the file is incomplete
+            if self.in_place:
+                self.failed = self.failure(error)
+                return len(text)
             if self.rescued:
                 self._rescue(self.temporary, text)
             raise self.failure(error) from error
@@ -135,6 +143,8 @@ class OutputFile:
         """
         with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
+        if self.failed is not None and sys.exception() is None:
+            raise self.failed
         if self.temporary is None or self.target is None:
             return
         temporary, self.temporary = self.temporary, None

@@ -56,7 +56,7 @@ def prepared(
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
-        reporters.append(Stats(stats))  # the last one, because its `close` may raise an error
+        reporters.append(Stats(stats))
     reporter = Reporters(reporters)
     stack.callback(reporter.close)
     return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
