@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kvstream.errors import SourceError
+from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, pseudo
 from kvstream.input.encodings import by_mark
 from kvstream.input.folders import files_in
@@ -85,6 +85,38 @@ class NamedPath:
 
     name: str
     path: str
+
+
+def named(
+    given: str | NamedPath | NamedStream, warnings: list[str], *, text: bool
+) -> list[Inspected]:
+    """Return what was named as one source, or the files of a folder.
+
+    ``-`` is standard input. Raises UsageError for an empty name, and SourceError for what is
+    missing, unreadable, binary, or a folder without text.
+    """
+    if isinstance(given, NamedStream):
+        size = len(given.stream) if isinstance(given.stream, bytes) else None
+        return [Inspected(given.name, size=size, stream=given.stream, plain=given.plain)]
+    name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
+    if place == "-":
+        return [Inspected("-")]
+    if not place:  # as a path it would mean the current folder
+        raise UsageError("The name of a source is empty; name a file or a folder.")
+    path = Path(place)
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            return of_folder(path, warnings, text=text)
+        source, problem = look(path, name, text=text)
+    except FileNotFoundError:
+        raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
+    except OSError as error:
+        raise SourceError(f"{quoted(name)} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # a NUL in the name
+        raise SourceError(f"{name!r} is not a path: {error}.") from None
+    if problem:
+        raise SourceError(problem)
+    return [source]
 
 
 def of_folder(folder: Path, warnings: list[str], *, text: bool) -> list[Inspected]:

@@ -10,61 +10,34 @@ from __future__ import annotations
 
 import io
 import os
-import stat
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain
-from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.input import documents, pseudo
+from kvstream.input import documents
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
-from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, by_mark, encoding_of
-from kvstream.input.following import Follow, FollowedFile
-from kvstream.input.formats import (
-    COMPRESSED,
-    SNIFF,
-    WAIT_SECONDS,
-    PeekedStream,
-    damage_errors,
-    decompressed,
-    kind_of,
-    reader_of,
-)
-from kvstream.input.inspection import (
-    ByteStream,
-    DamagedError,
-    Inspected,
-    NamedPath,
-    NamedStream,
-    damaged,
-    look,
-    not_text,
-    of_folder,
-    quoted,
-)
+from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, encoding_of
+from kvstream.input.following import Follow
+from kvstream.input.formats import WAIT_SECONDS
+from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
+from kvstream.input.messages import Messages
+from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
 EMPTY = "0 bytes of text"
 """The content of empty sources, for a message."""
-BLOCK = 64 * 1024
-"""Bytes to request in one read."""
 # Expected text bytes per byte of a file, until some of it has been read.
 EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0}
 SAMPLED = 100
 """Number of documents of one kind whose text is estimated individually. The others get the same
 ratio."""
-TOLD = 3
-"""Maximum files that messages of one kind name individually. More are counted."""
 
 
 def open_sources(
@@ -88,37 +61,8 @@ def open_sources(
         raise SourceError("Nothing to read: name a file or a folder, or - for standard input.")
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
-    sources: list[Inspected] = []
-    warnings: list[str] = []
-    for given in paths:
-        if isinstance(given, NamedStream):
-            size = len(given.stream) if isinstance(given.stream, bytes) else None
-            sources.append(Inspected(given.name, size=size, stream=given.stream, plain=given.plain))
-            continue
-        name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
-        if place == "-":
-            sources.append(Inspected("-"))
-            continue
-        if not place:  # as a path it would mean the current folder
-            raise UsageError("The name of a source is empty; name a file or a folder.")
-        path = Path(place)
-        try:
-            mode = path.stat().st_mode
-            if stat.S_ISDIR(mode):
-                sources += of_folder(path, warnings, text=text)
-            else:
-                source, problem = look(path, name, text=text)
-                if problem:
-                    raise SourceError(problem)
-                sources.append(source)
-        except FileNotFoundError:
-            raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
-        except OSError as error:
-            raise SourceError(
-                f"{quoted(name)} cannot be read: {error.strerror or error}."
-            ) from None
-        except ValueError as error:  # a NUL in the name
-            raise SourceError(f"{name!r} is not a path: {error}.") from None
+    messages = Messages()
+    sources = [each for given in paths for each in named(given, messages.general, text=text)]
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         last = sources[-1]
         pipe = last.path is not None and last.path.is_fifo()
@@ -127,16 +71,9 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         last.followed, last.size = True, None
+    pieces = SourcePieces(messages, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow)
     again = partial(open_sources, paths, text=text, max_bytes=max_bytes)
-    return SourceSet(
-        sources,
-        warnings,
-        text=text,
-        stdin=stdin,
-        max_bytes=max_bytes,
-        follow=follow,
-        again=again,
-    )
+    return SourceSet(sources, pieces, messages, text=text, follows=follow is not None, again=again)
 
 
 class SourceSet:
@@ -145,81 +82,32 @@ class SourceSet:
     def __init__(
         self,
         sources: list[Inspected],
-        warnings: list[str],
+        pieces: SourcePieces,
+        messages: Messages,
         *,
         text: bool,
-        stdin: BinaryIO | io.RawIOBase | None,
-        max_bytes: int | None,
-        follow: Follow | None,
+        follows: bool,
         again: partial[SourceSet],
     ) -> None:
-        self._warnings = warnings
-        self.notes: list[str] = []
-        """Messages for the user that are no reason to doubt an answer."""
-        self._sources = sources
-        self._text = text
-        self._stdin = stdin
-        self._max_bytes = max_bytes
-        self._follow = follow
-        self._followed: FollowedFile | None = None
-        self._again = again
+        self._sources, self._pieces, self._messages = sources, pieces, messages
+        self._text, self._follows, self._again = text, follows, again
         self._bases: list[int] = []
         self._position = 0
-        self._head: PeekedStream | None = None
         self._started = False
         self._earlier: list[SourceRecord] = []
         self._last = ""
-        self._encodings: list[tuple[str, str]] = []
-        self._damaged: list[tuple[Inspected, SourceError]] = []
-        """Files in folders that could not be read to their end."""
 
     @property
     def warnings(self) -> list[str]:
         """Reasons why an answer may be wrong; complete when everything was read."""
-        about = self._about_encodings(), self._about_damage(), self._about_the_rest()
-        return [*self._warnings, *chain.from_iterable(about)]
+        rest, name = self._pieces.unread, self._sources[-1].name
+        told = [f"The last {rest:,} bytes of {name} were not read."] if rest else []
+        return self._messages.warnings + told
 
-    def _about_the_rest(self) -> list[str]:
-        """Return a message about the end of a followed file that was not read."""
-        if self._followed is None or self._follow is None or not self._follow.stop():
-            return []
-        rest, name = self._followed.unread, self._followed.path
-        return [f"The last {rest:,} bytes of {name} were not read."] if rest else []
-
-    def _about_encodings(self) -> list[str]:
-        """Return messages about files that are not UTF-8, individually or counted."""
-        if len(self._encodings) <= TOLD:
-            return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
-        counts = Counter(encoding for _, encoding in self._encodings).most_common()
-        told = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
-        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
-
-    def _about_damage(self) -> list[str]:
-        """Return messages about files in folders that failed: those read in part, and others."""
-        failed: dict[str, list[SourceError]] = {}
-        partly: dict[str, list[tuple[Inspected, int, SourceError]]] = {}
-        for source, error in self._damaged:
-            if source.gave_text:
-                partly.setdefault(source.folder, []).append((source, source.length or 0, error))
-            else:
-                failed.setdefault(source.folder, []).append(error)
-        told = []
-        for folder, some in partly.items():
-            if len(some) > TOLD:
-                told.append(
-                    f"{len(some):,} files in {folder} were read only in part (the first: "
-                    f"{some[0][2]})"
-                )
-                continue
-            told += [
-                f"Only the first {length:,} bytes of text of {source.name} were read: {error}"
-                for source, length, error in some
-            ]
-        return told + [
-            f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
-            f"(the first: {errors[0]})"
-            for folder, errors in failed.items()
-        ]
+    @property
+    def notes(self) -> list[str]:
+        """Other messages for the user; complete when everything was read."""
+        return self._messages.notes
 
     def again(self) -> SourceSet:
         """Open the same sources again. Raises SourceError for standard input and open files."""
@@ -309,7 +197,7 @@ class SourceSet:
         if len(self._bases) - len(self._earlier) != len(self._sources):
             return False
         stream = self._sources[-1].stream
-        return self._follow is not None or getattr(stream, "ends_on_interrupt", False)
+        return self._follows or getattr(stream, "ends_on_interrupt", False)
 
     def _expected(self, source: Inspected) -> int:
         """Estimate the decoded bytes of the current source from the part read so far."""
@@ -318,8 +206,8 @@ class SourceSet:
         if source.kind == "plain":
             return max(source.size, done)
         ratio = EXPANSION[source.kind]  # of a compressed file
-        if self._head is not None and self._head.taken and done:
-            ratio = done / self._head.taken
+        if (taken := self._pieces.taken) and done:
+            ratio = done / taken
         return max(round(source.size * ratio), done)
 
     def _document_size(self, source: Inspected) -> int:
@@ -380,7 +268,7 @@ class SourceSet:
         for source in self._sources:
             if ended := getattr(source.stream, "ended", ""):
                 return SourceError(f"Nothing to read: {ended}")
-        why = "".join(f" {line}" for line in self._about_damage())
+        why = "".join(f" {line}" for line in self._messages.about_damage())
         kind = EmptyError if held == EMPTY and not why else SourceError
         return kind(nothing_in(self.names[len(self._earlier) :], held) + why)
 
@@ -388,7 +276,7 @@ class SourceSet:
         decoder: Any = None
         guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
-        with closing(self._pieces(source)) as pieces:
+        with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):
                     yield from self._part(index, source, piece)
@@ -416,22 +304,16 @@ class SourceSet:
         block = decoder.decode(b"", final=True)
         if block is not None:
             yield block
-        self._about_replaced(index, source, decoder)
+        self._tell_replaced(index, source, decoder)
 
-    def _about_replaced(
+    def _tell_replaced(
         self, index: int, source: Inspected, decoder: BlockDecoder | OtherDecoder
     ) -> None:
         """Warn about bytes that a decoder replaced."""
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
-            count, encoding = decoder.replaced, decoder.encoding.upper()
-            told = (
-                f"1 byte is not {encoding} and was replaced, at byte {place:,}."
-                if count == 1
-                else f"{count:,} bytes are not {encoding} and were replaced, the first at byte "
-                f"{place:,}."
-            )
-            self._warnings.append(f"{shown_name(source.name)}: {told}")
+            encoding = decoder.encoding.upper()
+            self._messages.replaced(source.name, decoder.replaced, encoding, place)
 
     def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
         """Yield a part of a document as blocks."""
@@ -456,139 +338,11 @@ class SourceSet:
         encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
             return b"", before or BlockDecoder(index, self._position)
-        self._encodings.append((shown_name(source.name), encoding))
+        self._messages.encoded(source.name, encoding)
         held = b"" if before is None else before.rest
         if before is not None:
-            self._about_replaced(index, source, before)
+            self._tell_replaced(index, source, before)
         return held, OtherDecoder(index, self._position - len(held), encoding)
-
-    def _pieces(self, source: Inspected) -> Generator[bytes | Part, None, None]:
-        """Yield the unpacked bytes of a source in pieces, or the parts of a document.
-
-        A piece has at most BLOCK bytes. It is empty when the source pauses.
-        """
-        if source.kind in documents.LIBRARIES and source.path is not None:
-            try:
-                yield from documents.parts_of(source.kind, source.path, self.notes, self._warnings)
-            except SourceError as error:
-                if not source.folder:
-                    raise
-                self._failed(source, error)
-            return
-        name = shown_name(source.name)
-        try:
-            with closing(PeekedStream(self._open(source))) as head:
-                self._head = head
-                kind = "plain" if source.followed or source.plain else kind_of(head.look())
-                if kind in documents.LIBRARIES and kind != "html" and not self._text:
-                    raise SourceError(
-                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
-                    )
-                if kind == "html" and not self._text:
-                    problem = documents.missing_extra(kind, name)
-                    if problem:
-                        raise SourceError(problem)
-                    head.may_pause = True
-                    for part in documents.page_parts(head, name):
-                        yield part or b""
-                    return
-                as_it_is = self._text or source.plain
-                file = source.path is not None and Path(source.path).is_file()
-                fill = file and not source.followed and kind == "plain"
-                try:
-                    yield from self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
-                except DamagedError as error:
-                    if not source.folder:
-                        raise
-                    self._failed(source, error)
-                self._given_up(source)
-        except OSError as error:
-            failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
-            if not source.folder:
-                raise failure from error
-            self._failed(source, failure)
-        finally:
-            self._head = None
-
-    def _failed(self, source: Inspected, error: SourceError) -> None:
-        """Record a file that cannot be read further. Reading continues with the next one."""
-        self._damaged.append((source, error))
-
-    def _given_up(self, source: Inspected) -> None:
-        """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
-        opened = self._head.stream if self._head is not None else None
-        if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
-            return
-        told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
-        if not opened.given:
-            raise SourceError(
-                f"{told}: it is not a document, but a kernel file ({source.pseudo}). Name another "
-                "file, or pipe its content to kvstream."
-            )
-        self._warnings.append(
-            f"{told} (it is a kernel file, {source.pseudo}), so its reading ended there."
-        )
-
-    def _plain(
-        self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
-    ) -> Iterator[bytes]:
-        """Unpack ``head``. Warns of an early end; raises SourceError for damaged or binary data.
-
-        ``fill``: fill the first piece completely, because the encoding is guessed from it. False
-        for a pipe, so that reading does not wait for data that is not written yet.
-        """
-        read = decompressed(head, kind, name)
-        damage = damage_errors() if kind in COMPRESSED else ()
-        position, marked = 0, False
-        while True:
-            try:
-                data = read(BLOCK)
-                if data is None:
-                    yield b""
-                    continue
-            except EOFError:
-                self._warnings.append(
-                    f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
-                    "text; everything before that was read."
-                )
-                return
-            except damage as error:
-                raise DamagedError(damaged(name, kind, position, error)) from error
-            if fill and not position:
-                while len(data) < BLOCK and (more := read(BLOCK - len(data))):
-                    data += more
-            if not data:
-                return
-            marked = marked or (not position and by_mark(data) is not None)
-            if position < SNIFF and not as_it_is and not marked:
-                problem = not_text(data[: SNIFF - position], name)
-                if problem:
-                    raise SourceError(problem)
-            position += len(data)
-            if kind in COMPRESSED and self._max_bytes is not None and position > self._max_bytes:
-                raise SourceError(
-                    f"{name} unpacks to more than {self._max_bytes:,} bytes, if it ever ends; "
-                    "raise --max-unpacked if that is right."
-                )
-            yield data
-
-    def _open(self, source: Inspected) -> IO[bytes] | io.RawIOBase:
-        if source.followed and source.path is not None and self._follow is not None:
-            self._followed = FollowedFile(source.path, self._follow)
-            return self._followed
-        if source.path is not None and source.pseudo is not None:
-            return pseudo.PseudoFile(source.path)
-        if source.path is not None:
-            return source.path.open("rb")
-        if isinstance(source.stream, bytes):
-            return io.BytesIO(source.stream)
-        if source.stream is not None:
-            return _Borrowed(source.stream)
-        if self._stdin is not None:
-            return _Borrowed(self._stdin)
-        if sys.stdin is None:
-            raise SourceError("Standard input is closed; name a file instead.")
-        return _Borrowed(sys.stdin.buffer)
 
 
 def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
@@ -604,16 +358,3 @@ def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
 def _letters(piece: bytes) -> int:
     """Return the number of non-ASCII bytes."""
     return len(piece) - len(piece.translate(None, HIGH))
-
-
-class _Borrowed(io.RawIOBase):
-    """A stream of the caller, which is read but not closed."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._take: Callable[[int], bytes | None] = reader_of(stream)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes | None:
-        return self._take(size)

@@ -1,0 +1,82 @@
+"""The warnings and notes about sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvstream.errors import SourceError
+from kvstream.input.inspection import Inspected
+from kvstream.input.source import shown_name
+
+TOLD = 3
+"""Maximum files that messages of one kind name individually. More are counted."""
+
+
+class Messages:
+    """Collects what the user must know about the sources of a run."""
+
+    def __init__(self) -> None:
+        self.general: list[str] = []
+        """Complete warnings; those about encodings and damage are made when they are asked for."""
+        self.notes: list[str] = []
+        """Messages that are no reason to doubt an answer."""
+        self._encodings: list[tuple[str, str]] = []
+        self._damaged: list[tuple[Inspected, SourceError]] = []
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons why an answer may be wrong; complete when everything was read."""
+        return [*self.general, *self._about_encodings(), *self.about_damage()]
+
+    def encoded(self, name: str, encoding: str) -> None:
+        """Record a source that is not UTF-8."""
+        self._encodings.append((shown_name(name), encoding))
+
+    def damaged(self, source: Inspected, error: SourceError) -> None:
+        """Record a file of a folder that cannot be read, or not to its end."""
+        self._damaged.append((source, error))
+
+    def replaced(self, name: str, count: int, encoding: str, place: int) -> None:
+        """Warn of `count` bytes that are not of the encoding, the first at byte `place`."""
+        told = (
+            f"1 byte is not {encoding} and was replaced, at byte {place:,}."
+            if count == 1
+            else f"{count:,} bytes are not {encoding} and were replaced, the first at byte "
+            f"{place:,}."
+        )
+        self.general.append(f"{shown_name(name)}: {told}")
+
+    def _about_encodings(self) -> list[str]:
+        """Return messages about files that are not UTF-8, individually or counted."""
+        if len(self._encodings) <= TOLD:
+            return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
+        counts = Counter(encoding for _, encoding in self._encodings).most_common()
+        told = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
+        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
+
+    def about_damage(self) -> list[str]:
+        """Return messages about files in folders that failed: those read in part, and others."""
+        failed: dict[str, list[SourceError]] = {}
+        partly: dict[str, list[tuple[Inspected, int, SourceError]]] = {}
+        for source, error in self._damaged:
+            if source.gave_text:
+                partly.setdefault(source.folder, []).append((source, source.length or 0, error))
+            else:
+                failed.setdefault(source.folder, []).append(error)
+        told = []
+        for folder, some in partly.items():
+            if len(some) > TOLD:
+                told.append(
+                    f"{len(some):,} files in {folder} were read only in part (the first: "
+                    f"{some[0][2]})"
+                )
+                continue
+            told += [
+                f"Only the first {length:,} bytes of text of {source.name} were read: {error}"
+                for source, length, error in some
+            ]
+        return told + [
+            f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
+            f"(the first: {errors[0]})"
+            for folder, errors in failed.items()
+        ]

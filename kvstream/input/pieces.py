@@ -1,0 +1,201 @@
+"""The bytes of each source: opened, unpacked, and checked to be text."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from kvstream.errors import SourceError
+from kvstream.input import documents, pseudo
+from kvstream.input.blocks import Part
+from kvstream.input.encodings import by_mark
+from kvstream.input.following import Follow, FollowedFile
+from kvstream.input.formats import (
+    COMPRESSED,
+    SNIFF,
+    PeekedStream,
+    damage_errors,
+    decompressed,
+    kind_of,
+    reader_of,
+)
+from kvstream.input.inspection import ByteStream, DamagedError, Inspected, damaged, not_text
+from kvstream.input.messages import Messages
+from kvstream.input.source import shown_name
+
+BLOCK = 64 * 1024
+"""Bytes to request in one read."""
+
+
+class SourcePieces:
+    """Reads one source after the other, in pieces of at most BLOCK bytes."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        *,
+        text: bool,
+        stdin: BinaryIO | io.RawIOBase | None,
+        max_bytes: int | None,
+        follow: Follow | None,
+    ) -> None:
+        """The arguments are those of `sources.open_sources`."""
+        self._messages = messages
+        self._text, self._stdin, self._max_bytes = text, stdin, max_bytes
+        self._follow = follow
+        self._followed: FollowedFile | None = None
+        self._opened: PeekedStream | None = None
+
+    @property
+    def taken(self) -> int:
+        """Bytes of the open source so far, as they are stored; 0 if none is open."""
+        return 0 if self._opened is None else self._opened.taken
+
+    @property
+    def unread(self) -> int:
+        """Bytes of a followed file that had arrived when following was stopped."""
+        stopped = self._follow is not None and self._follow.stop()
+        return self._followed.unread if stopped and self._followed is not None else 0
+
+    def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
+        """Yield the unpacked bytes of a source in pieces, or the parts of a document.
+
+        A piece has at most BLOCK bytes. It is empty when the source pauses.
+        """
+        if source.kind in documents.LIBRARIES and source.path is not None:
+            try:
+                yield from documents.parts_of(
+                    source.kind, source.path, self._messages.notes, self._messages.general
+                )
+            except SourceError as error:
+                if not source.folder:
+                    raise
+                self._messages.damaged(source, error)
+            return
+        name = shown_name(source.name)
+        try:
+            with closing(PeekedStream(self._open(source))) as head:
+                self._opened = head
+                kind = "plain" if source.followed or source.plain else kind_of(head.look())
+                if kind in documents.LIBRARIES and kind != "html" and not self._text:
+                    raise SourceError(
+                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
+                    )
+                if kind == "html" and not self._text:
+                    problem = documents.missing_extra(kind, name)
+                    if problem:
+                        raise SourceError(problem)
+                    head.may_pause = True
+                    for part in documents.page_parts(head, name):
+                        yield part or b""
+                    return
+                as_it_is = self._text or source.plain
+                file = source.path is not None and Path(source.path).is_file()
+                fill = file and not source.followed and kind == "plain"
+                try:
+                    yield from self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
+                except DamagedError as error:
+                    if not source.folder:
+                        raise
+                    self._messages.damaged(source, error)
+                self._given_up(source)
+        except OSError as error:
+            failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
+            if not source.folder:
+                raise failure from error
+            self._messages.damaged(source, failure)
+        finally:
+            self._opened = None
+
+    def _given_up(self, source: Inspected) -> None:
+        """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
+        opened = self._opened.stream if self._opened is not None else None
+        if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
+            return
+        told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
+        if not opened.given:
+            raise SourceError(
+                f"{told}: it is not a document, but a kernel file ({source.pseudo}). Name another "
+                "file, or pipe its content to kvstream."
+            )
+        self._messages.general.append(
+            f"{told} (it is a kernel file, {source.pseudo}), so its reading ended there."
+        )
+
+    def _plain(
+        self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
+    ) -> Iterator[bytes]:
+        """Unpack ``head``. Warns of an early end; raises SourceError for damaged or binary data.
+
+        ``fill``: fill the first piece completely, because the encoding is guessed from it. False
+        for a pipe, so that reading does not wait for data that is not written yet.
+        """
+        read = decompressed(head, kind, name)
+        damage = damage_errors() if kind in COMPRESSED else ()
+        position, marked = 0, False
+        while True:
+            try:
+                data = read(BLOCK)
+                if data is None:
+                    yield b""
+                    continue
+            except EOFError:
+                self._messages.general.append(
+                    f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
+                    "text; everything before that was read."
+                )
+                return
+            except damage as error:
+                raise DamagedError(damaged(name, kind, position, error)) from error
+            if fill and not position:
+                while len(data) < BLOCK and (more := read(BLOCK - len(data))):
+                    data += more
+            if not data:
+                return
+            marked = marked or (not position and by_mark(data) is not None)
+            if position < SNIFF and not as_it_is and not marked:
+                problem = not_text(data[: SNIFF - position], name)
+                if problem:
+                    raise SourceError(problem)
+            position += len(data)
+            if kind in COMPRESSED and self._max_bytes is not None and position > self._max_bytes:
+                raise SourceError(
+                    f"{name} unpacks to more than {self._max_bytes:,} bytes, if it ever ends; "
+                    "raise --max-unpacked if that is right."
+                )
+            yield data
+
+    def _open(self, source: Inspected) -> IO[bytes] | io.RawIOBase:
+        if source.followed and source.path is not None and self._follow is not None:
+            self._followed = FollowedFile(source.path, self._follow)
+            return self._followed
+        if source.path is not None and source.pseudo is not None:
+            return pseudo.PseudoFile(source.path)
+        if source.path is not None:
+            return source.path.open("rb")
+        if isinstance(source.stream, bytes):
+            return io.BytesIO(source.stream)
+        if source.stream is not None:
+            return _Borrowed(source.stream)
+        if self._stdin is not None:
+            return _Borrowed(self._stdin)
+        if sys.stdin is None:
+            raise SourceError("Standard input is closed; name a file instead.")
+        return _Borrowed(sys.stdin.buffer)
+
+
+class _Borrowed(io.RawIOBase):
+    """A stream of the caller, which is read but not closed."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._take: Callable[[int], bytes | None] = reader_of(stream)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes | None:
+        return self._take(size)
