@@ -123,16 +123,16 @@ class Searching:
             found.steps += 1
             found.seconds = time.perf_counter() - began
             yield self._step(found, len(batch), plan, stream.estimate())
+        ended = stream.at_end  # before `close`, after which nothing more can be read
         stream.close()
         if not trace.read:
             raise NoTextError("The input has no text; there is nothing to read.")
         kept.note(trace.end, final=True)
         if not len(kept) and not kept.dropped:
             raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
-        if request.interrupted() and (sources.ends_on_interrupt or not stream.at_end):
-            expected = stream.estimate()
-            trace.interrupted = expected is None or expected > trace.read
-            found.warnings.append(stopped_after(trace.read, expected or 0))
+        if request.interrupted() and (sources.ends_on_interrupt or not ended):
+            trace.interrupted = True
+            found.warnings.append(stopped_after(trace.read, stream.estimate() or 0))
         found.warnings += sources.warnings
         for message in found.warnings:
             yield Notice(message)

@@ -22,10 +22,12 @@ from kvstream.events import Answered, AnswerStarted, Event, Result, Started, Ste
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
+from kvstream.session import searching
 from kvstream.session.searching import STEP, Searching
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.loading import ReadAhead
 
 SEED, FACTS = 3, 6
 FACTS_OF = make_facts(FACTS, SEED)
@@ -198,6 +200,45 @@ def test_ctrl_c_answers_from_what_was_read(session: Session, tmp_path: Path) -> 
     assert result.read == STEP
     assert result.interrupted
     assert any("Reading was stopped after 8,192 tokens" in warning for warning in result.warnings)
+
+
+def test_a_pipe_that_ends_on_ctrl_c_may_have_had_more(session: Session) -> None:
+    class Pipe:
+        ends_on_interrupt = True
+        left = 12
+
+        def read(self, size: int = -1, /) -> bytes:
+            self.left -= 1
+            return b"The sun rose over the town, and nobody came.\n" * 9 if self.left >= 0 else b""
+
+    pipe = Pipe()
+    request = Request(("Who came?",), RUN, interrupted=lambda: pipe.left < 0)
+    events = list(Searching(session).ask(open_sources([NamedStream("stdin", pipe)]), request))
+    [result] = [event.result for event in events if isinstance(event, Answered)]
+    assert any("Reading was stopped after" in warning for warning in result.warnings)
+    assert result.interrupted
+
+
+def test_ctrl_c_between_two_blocks_of_a_file_is_told(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The sun rose over the town, and nobody came.\n" * 5000)
+    block = ReadAhead(session.tokenizer, open_sources([str(path)]))
+    step = len(block.read(1)) + block._ready_tokens
+    block.close()
+    monkeypatch.setattr(searching, "STEP", step)
+    seen: list[Event] = []
+
+    def stop() -> bool:
+        return any(isinstance(event, StepDone) for event in seen)
+
+    request = Request(("Who came?",), RUN, interrupted=stop)
+    for event in Searching(session).ask(open_sources([str(path)]), request):
+        seen.append(event)
+    [result] = [event.result for event in seen if isinstance(event, Answered)]
+    assert result.read == step
+    assert result.interrupted
 
 
 def test_a_budget_that_is_too_small(session: Session, story: Path) -> None:
