@@ -46,6 +46,13 @@ class NoTextError(SourceError):
     """No token was read: the sources are empty, or the run was interrupted too early."""
 
 
+def nothing_read(*, interrupted: bool) -> NoTextError:
+    """Return the error for a reading without a token."""
+    if interrupted:
+        return NoTextError("Reading was stopped before the first token.")
+    return NoTextError("The input has no text; there is nothing to read.")
+
+
 @dataclass
 class Reading:
     """One reading of sources, from its settings to its memory."""
@@ -181,9 +188,7 @@ class Reading:
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if memory.trace.read == earlier:
-            if self.request.interrupted():
-                raise NoTextError("Reading was stopped before the first token.")
-            raise NoTextError("The input has no text; there is nothing to read.")
+            raise nothing_read(interrupted=self.request.interrupted())
         if self._blank:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
 

@@ -18,7 +18,7 @@ from kvstream.input.source import RereadableSource, nothing_in
 from kvstream.memory.base import Trace
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
-from kvstream.session.reading import NoTextError, stopped_after
+from kvstream.session.reading import nothing_read, stopped_after
 from kvstream.session.session import Session
 from kvstream.session.skimming import told
 from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
@@ -126,7 +126,7 @@ class Searching:
         ended = stream.at_end  # before `close`, after which nothing more can be read
         stream.close()
         if not trace.read:
-            raise NoTextError("The input has no text; there is nothing to read.")
+            raise nothing_read(interrupted=request.interrupted())
         kept.note(trace.end, final=True)
         if not len(kept) and not kept.dropped:
             raise SourceError(nothing_in(sources.names, "only spaces and line ends"))

@@ -241,6 +241,12 @@ def test_ctrl_c_between_two_blocks_of_a_file_is_told(
     assert result.interrupted
 
 
+def test_ctrl_c_before_the_first_token_is_no_empty_input(session: Session, story: Path) -> None:
+    request = Request(("Who came?",), RUN, interrupted=lambda: True)
+    with pytest.raises(SourceError, match="Reading was stopped before the first token"):
+        list(Searching(session).ask(open_sources([str(story)]), request))
+
+
 def test_a_budget_that_is_too_small(session: Session, story: Path) -> None:
     with pytest.raises(BudgetError, match="Use --budget"):
         ask(session, story, "Who?", run=RunSettings(Budget(tokens=70)))
