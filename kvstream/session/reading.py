@@ -122,7 +122,7 @@ class Reading:
         # A pipe that ended because of the interrupt may have had more text.
         stopped = self.request.interrupted() and (cut_short or not feed.ended)
         if stopped:
-            yield from self._leave(memory, feed, handed, cut_short=cut_short)
+            yield from self._leave(memory, feed, handed)
         self._warn(memory, feed)
         for message in memory.warnings[told:]:
             yield Notice(message)
@@ -203,17 +203,15 @@ class Reading:
                 yield Notice(f"{error} The checkpoint is not up to date.", note=True)
             self._unsaved = True
 
-    def _leave(
-        self, memory: Memory, feed: TokenFeed, handed: Handed, *, cut_short: bool
-    ) -> Iterator[Event]:
+    def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed) -> Iterator[Event]:
         """Save the checkpoint of an interrupted reading, and record the interrupt."""
         trace = memory.trace
         if self.checkpoint is not None:
             self._place(trace)
             yield from self._save(self.checkpoint.leave, memory, handed)
-        expected = feed.estimate()  # None: the end of a pipe is not known
-        trace.interrupted = cut_short or expected is None or expected > trace.read
-        memory.warnings.append(stopped_after(trace.read, expected or 0))
+        trace.interrupted = True
+        # Of the whole text, also if the feed hands out only its two ends. None: a pipe.
+        memory.warnings.append(stopped_after(trace.read, feed.stream.estimate() or 0))
 
     def _warn(self, memory: Memory, feed: TokenFeed) -> None:
         """Add warnings about the sources and about broken-up control sequences."""

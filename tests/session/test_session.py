@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.input.sources import open_sources
+from kvstream.run import feed
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -101,6 +102,21 @@ def test_truncate_keeps_the_two_ends(session: Session, story: Path) -> None:
     assert coverage[0] == 1.0
     assert coverage[-1] > 0.9
     assert sum(coverage[4:36]) == 0
+
+
+@pytest.mark.parametrize("dropped", [200, 400])
+def test_truncate_tells_that_it_was_stopped_before_the_end(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch, dropped: int
+) -> None:
+    """The interrupt comes while it drops the middle, of which it has more than it may keep."""
+    monkeypatch.setattr(feed, "DROP_BLOCK", 200)
+    settings = RunSettings(Budget(tokens=512), "truncate", max_tokens=4)
+    stops = iter([False] * (1 + dropped // 200))
+    r = result(run(session, story, settings, interrupted=lambda: next(stops, True)))
+    whole = len(session.tokenizer.encode(story.read_text()))
+    assert r.retained + dropped == r.read < whole
+    assert any(f"after {r.read:,} tokens of about {whole:,}" in told for told in r.warnings)
+    assert r.interrupted
 
 
 def test_a_budget_in_bytes_is_kept_in_bytes(session: Session, story: Path) -> None:
