@@ -118,11 +118,7 @@ class Evictor:
         is lost because an answer evicted entries of memory.
         """
         if self.method.evidence().window_attention and step.window_attention is None:
-            raise KvstreamError(
-                f"{self.method.name} selects by attention that is no longer known: a long answer "
-                "evicted entries of this memory. Read the sources again, or ask for a shorter "
-                "answer."
-            )
+            raise self._attention_lost()
         chosen = self.method.select(step, keep)
         expected = (*step.origin.shape[:-1], keep)
         if chosen.shape != expected:
@@ -131,6 +127,12 @@ class Evictor:
                 f"{list(chosen.shape)}; expected {list(expected)} (layers, KV heads, entries)."
             )
         return chosen
+
+    def _attention_lost(self) -> KvstreamError:
+        return KvstreamError(
+            f"{self.method.name} selects by attention that is no longer known: a long answer "
+            "evicted entries of this memory. Read the sources again, or ask for a shorter answer."
+        )
 
     def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
         """Fold evicted entries into compressive memory: all of `part` except `chosen` [K, m]."""
@@ -220,7 +222,8 @@ class Evictor:
     ) -> Iterator[tuple[list[LayerStore], slice, Step]]:
         """Yield each group of layers with its candidates and the step that the method sees.
 
-        If layers have to agree on a selection, all of them vote before the first is yielded.
+        If layers have to agree on a selection, all of them vote before the first is yielded. Raises
+        KvstreamError if one cannot, because the attention to its entries is lost.
         """
         steps = (self.view(group, part, new, loss) for group, part in parts)
         held = zip(parts, steps, strict=True)
@@ -238,6 +241,8 @@ class Evictor:
         for _, step in every[1:]:
             step.votes = self.method.votes(step)
         votes = [step.votes for _, step in every if step.votes is not None]
+        if len(votes) < len(every):
+            raise self._attention_lost()
         agreed = together(votes, [step.origin for _, step in every])
         for ((group, part), step), sums in zip(every, agreed, strict=True):
             step.agreed = sums

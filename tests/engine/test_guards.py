@@ -68,6 +68,22 @@ def test_a_method_does_not_select_by_attention_that_is_lost(reader: Reader) -> N
         reader.evictor.select(step, 8)
 
 
+def test_layers_do_not_vote_without_those_whose_attention_is_lost() -> None:
+    """An answer evicts entries of the larger layers only, and then passages are ranked."""
+    run = RunSettings(growth="square-sqrt")
+    method = registry.make("infinipot", {"catalyst_kind": "none"})
+    sizes, text = BudgetSplit(256, 4, 0, 5, 20), tokens(500, seed=3)
+    reader = Reader(bounded("llama"), method, run, sizes, tokens(4, 1), estimate=900, extract=True)
+    while reader.seen < 500:
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        reader.step(piece, last=False)
+    reader.rank()
+    list(reader.answer(tokens(5, 7), lambda logits: int(logits.argmax()), frozenset(), 120))
+    assert [store.window_attention is None for store in reader.compressible] == [False, True]
+    with pytest.raises(KvstreamError, match="attention that is no longer known"):
+        reader.rank()
+
+
 def test_a_memory_in_the_middle_of_a_move_is_lost(reader: Reader) -> None:
     reader.cache.torn = True
     with pytest.raises(KvstreamError, match="This memory is lost"):
