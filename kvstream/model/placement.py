@@ -24,8 +24,8 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        float(torch.zeros(1, device=device))  # `meta` can make tensors, but none has a number
+    except (RuntimeError, AssertionError, ImportError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(
             f"The device {name!r} cannot be used here ({first}); `kvstream doctor` lists those "

@@ -178,6 +178,12 @@ def test_one_gpu_is_compared_with_its_memory(folder: Path, monkeypatch: pytest.M
     assert placement.device_map(settings, device) == {"device_map": "auto"}
 
 
+@pytest.mark.parametrize("name", ["meta", "hpu", "nothing"])
+def test_a_device_that_cannot_compute_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"The device '{name}' cannot be used here"):
+        placement.device_of(name)
+
+
 def test_sizes_are_known_from_folder_cache_and_hub(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
