@@ -171,8 +171,9 @@ def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) 
     facts = replace(bounded("llama").facts, folder=str(tmp_path))
     with pytest.raises(UsageError, match=r"methods train foresight.*--method keydiff"):
         load_scorers(facts)
-    with pytest.raises(UsageError, match="is not a file"):
-        load_scorers(facts, str(tmp_path / "missing"))
+    for missing in (str(tmp_path / "missing"), "x" * 3000):
+        with pytest.raises(UsageError, match="is not a file"):
+            load_scorers(facts, missing)
     (tmp_path / FILE).write_bytes(b"no scorers")
     with pytest.raises(UsageError, match="cannot be read as scorers"):
         load_scorers(facts)

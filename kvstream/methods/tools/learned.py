@@ -70,7 +70,7 @@ class LearnedFile:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        if not self.path.is_file():
+        if not os.path.isfile(self.path):  # unlike `Path.is_file` also of a name that is too long
             was, there = ("were", "there are none") if self.several else ("was", "there is none")
             where = (
                 f"{self.path} is not a file"
