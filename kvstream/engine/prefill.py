@@ -113,13 +113,20 @@ class Prefill:
             return hidden
         hidden = self._pass(chunk.ids, replace(request, segments=()))
         self.cache.tag(n, chunk.first)
+        self.measure_catalysts()
+        return hidden
+
+    def measure_catalysts(self) -> None:
+        """Measure the attention of the catalysts to memory, which does not change.
+
+        Accumulated attention stays as the text left it: no token of the text is in this pass.
+        """
         accumulated = [store.accumulated_attention for store in self.evictor.layers]
+        request = replace(self.request(0, True), accumulated_attention=False)
         with self.cache.passing():
-            alone = replace(request, accumulated_attention=False)
-            self.model.forward(catalyst, self.cache, alone)
+            self.model.forward(self.catalyst, self.cache, request)
         for store, measured in zip(self.evictor.layers, accumulated, strict=True):
             store.accumulated_attention = measured
-        return hidden
 
     def measure(
         self, hidden: Tensor, chunk: Chunk, plan: StepPlan, *, always: bool

@@ -25,16 +25,14 @@ def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
 
 def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     """Return (ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
-    model, evictor, cache = prefill.model, prefill.evictor, prefill.cache
-    catalyst = prefill.catalyst
+    evictor, cache, catalyst = prefill.evictor, prefill.cache, prefill.catalyst
     if cache.held + len(catalyst) > cache.capacity:
         raise BudgetError(
             f"Ranking takes {len(catalyst)} entries, but memory holds {cache.held} and left no "
             f"room for it under its budget of {cache.capacity}."
         )
     if catalyst:
-        with cache.passing():
-            model.forward(catalyst, cache, prefill.request(0, True))
+        prefill.measure_catalysts()
     # Sinks are protected from the first eviction on. Before it they are candidates like others.
     first = evictor.prompt if evictor.sinks is None else evictor.first_candidate
     chosen = []

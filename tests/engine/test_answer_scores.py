@@ -25,12 +25,15 @@ PROMPT, QUESTION, BUDGET = 3, 5, 200
 METHODS = [H2O(), BumbleBee(recent=4), Cascade(run=1, contest="attention", gamma=0.9)]
 
 
-def read(method: Method) -> Reader:
+def read(method: Method, catalyst: int = 0) -> Reader:
     """Return a reader with a tiny model that has read 300 tokens under a budget of 200."""
-    sizes = BudgetSplit(budget=BUDGET, prompt=PROMPT, catalyst=0, question=QUESTION, answer=8)
-    reader = Reader(
-        bounded("llama"), method, RunSettings(keep=120), sizes, tokens(PROMPT, 1), (), 300
+    sizes = BudgetSplit(
+        budget=BUDGET, prompt=PROMPT, catalyst=catalyst, question=QUESTION, answer=8
     )
+    reader = Reader(
+        bounded("llama"), method, RunSettings(keep=120), sizes, tokens(PROMPT, 1),
+        [tokens(catalyst, 7)] if catalyst else (), 300,
+    )  # fmt: skip
     text = tokens(300, 2)
     while reader.seen < 300:
         piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
@@ -190,3 +193,14 @@ def test_an_answer_that_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LayerStore, "measured", never)
     assert len(ask(reader, room)) == room
+
+
+def test_a_ranking_leaves_what_was_accumulated() -> None:
+    """It reads the catalyst again, and no token of the text."""
+    reader = read(H2O(), catalyst=6)
+    before = [store.accumulated_attention for store in reader.compressible]
+    reader.rank()
+    for store, accumulated in zip(reader.compressible, before, strict=True):
+        assert accumulated is not None
+        assert store.accumulated_attention is not None
+        assert torch.equal(store.accumulated_attention, accumulated)
