@@ -130,13 +130,13 @@ def answer(
     return basis
 
 
-def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
+def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Result, Basis]:
     """Answer a question without its events: return the result and what the answer rests on.
 
-    Raises BudgetError.
+    With `strict`, a weakly supported answer is withheld. Raises BudgetError.
     """
     seen: list[Event] = []
-    basis = returned(answer(memory, question), seen.append)
+    basis = returned(answer(memory, question, strict=strict), seen.append)
     return next(event.result for event in seen if isinstance(event, Answered)), basis
 
 

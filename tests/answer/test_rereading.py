@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstream.answer.answering import NOT_SUPPORTED
 from kvstream.answer.reread.excerpts import LENGTH, Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.reread.second_pass import LEAST, answered_second, choose, fitting
 from kvstream.answer.support import Support
 from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate, make_facts
-from kvstream.events import Answered, AnswerStarted, Result
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Result
 from kvstream.input.sources import open_sources
 from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
@@ -243,6 +244,21 @@ def test_bm25_withholds_a_doubtful_answer_with_strict(
         answers[strict] = next(e.result for e in events if isinstance(e, Answered))
     assert answers[False].withheld is None
     assert answers[True].withheld == answers[False].answer
+
+
+def test_a_first_answer_is_withheld_with_strict_if_no_passage_is_found(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Support, "doubts", property(lambda self: ("It is a guess",)))
+    monkeypatch.setattr("kvstream.answer.answering.abstains", lambda answer: False)
+    run = RunSettings(Budget(tokens=512), max_tokens=8)
+    request = Request(("Zyx?",), run, reread="words", strict=True)
+    events = list(session.ask(open_sources([str(story)]), request))
+    result = next(e.result for e in events if isinstance(e, Answered))
+    assert "No passage was found" in result.warnings[-1]
+    assert result.withheld
+    written = "".join(e.text for e in events if isinstance(e, AnswerToken))
+    assert written == result.answer == NOT_SUPPORTED
 
 
 def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Path) -> None:

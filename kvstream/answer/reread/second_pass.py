@@ -52,7 +52,8 @@ def second_pass(
     """
     assert request.reread is not None
     questions = request.questions or ("",)
-    firsts = [answered(memory, question) for question in questions]
+    # If no passage is found, the first answer is the only one, so `strict` applies to it, too.
+    firsts = [answered(memory, question, strict=request.strict) for question in questions]
     held = positions.kept(memory)
     memory.release()
     for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
@@ -260,7 +261,7 @@ def _together(
             "peak_kv_bytes": second.peak_kv_bytes,
             "seconds": round(seconds, 3),
             "first": {
-                "answer": first.answer,
+                "answer": first.answer if first.withheld is None else first.withheld,
                 "citations": list(first.citations),
                 "support": first.support,
                 "peak_kv_tokens": first.peak_kv_tokens,
