@@ -13,7 +13,7 @@ from kvstream.answer.support import abstains
 from kvstream.collection.job import Job
 from kvstream.collection.results import whole
 from kvstream.collection.task import Task
-from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
+from kvstream.errors import BudgetError, KvstreamError, SourceError, is_out_of_memory
 from kvstream.events import (
     Answered,
     DocumentDone,
@@ -87,9 +87,11 @@ class DocumentReader:
                     if isinstance(event, Answered):
                         answer = event.result.answer
                         yield {**event.result.to_json(), "abstains": abstains(answer)}
-            except BudgetError as error:
-                # A method that cannot read the text (full) must not prevent the others' answers.
-                if len(self.job.parts) == 1:
+            except (BudgetError, SourceError) as error:
+                # A method that cannot read the text (full), or a word search that finds nothing in
+                # it, must not prevent the others' answers.
+                alone = len(self.job.parts) == 1
+                if alone or (isinstance(error, SourceError) and not part.by_words):
                     raise
                 yield {"command": "compare", "method": part.method, "error": str(error)}
 
