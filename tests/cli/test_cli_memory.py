@@ -109,6 +109,17 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     assert Path(memory).read_bytes() == before
 
 
+def test_the_stats_of_a_chat_have_its_answers(cli, memory, tmp_path) -> None:
+    stats = tmp_path / "stats.jsonl"
+    asked = ("chat", "--memory", memory, "--stats", str(stats), "-n", "6")
+    ran = cli(*asked, stdin=f"{QUESTION}\n".encode())
+    lines = [json.loads(line) for line in stats.read_text().splitlines()]
+    assert lines[0]["event"] == "answer_started"
+    assert lines[-1]["event"] == "answered"
+    assert lines[-1]["question"] == QUESTION
+    assert lines[-1]["answer"] == ran.stdout.strip()
+
+
 def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:
     asked = ("chat", "--memory", memory, "-n", "6", "--strict")
     # Count the answer as a claim even if it is a refusal.

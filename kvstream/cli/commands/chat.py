@@ -33,6 +33,7 @@ from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError
 from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.stats import Stats
 
 HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
@@ -93,6 +94,8 @@ def command(
             reporter.tell(reading_line(talk))
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
+        # The chat itself shows the answers and their warnings.
+        recorders = [each for each in reporter.reporters if isinstance(each, Stats)]
         history: list[tuple[str, str]] = []
         # Warnings of the reading were shown; those of a memory file appear with the first answer.
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
@@ -103,7 +106,8 @@ def command(
             answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:
                 for event in answers:
-                    writer.show(event)
+                    for each in (writer, *recorders):
+                        each.show(event)
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
                         for warning in event.result.warnings:
