@@ -20,7 +20,7 @@ from kvstream.answer.reread.excerpts import LENGTH, Excerpt, Excerpts, excerpts_
 from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.reread.second_pass import LEAST, answered_second, choose, fitting
 from kvstream.answer.support import Support
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, SourceError
 from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Result
 from kvstream.input.sources import open_sources
@@ -230,6 +230,15 @@ def test_bm25_alone_reads_no_more_than_the_budget(session: Session, story: Path)
     assert result.method == "bm25"
     assert result.read <= result.peak_kv_tokens <= 512
     assert result.evicted == 0
+
+
+def test_bm25_answers_the_questions_whose_words_it_finds(session: Session, story: Path) -> None:
+    pytest.importorskip("rank_bm25")
+    request = Request(("Zyx?", FACT.question), RunSettings(Budget(tokens=512), max_tokens=8))
+    events: list[Any] = []
+    with pytest.raises(SourceError, match=r"a word of question 1; bm25"):
+        events.extend(session.ask_by_words(open_sources([str(story)]), request))
+    assert [e.result.question for e in events if isinstance(e, Answered)] == [FACT.question]
 
 
 def test_bm25_withholds_a_doubtful_answer_with_strict(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from kvstream.cli.shared.side_by_side import Row, blocks
 
 LONG = "It lies behind the third stone of the garden wall, where nobody has looked for many years."
 QUESTIONS = ("Who hid the letter that came on Tuesday?", "Where was it found?")
@@ -111,6 +115,15 @@ def test_csv_has_a_line_for_each_method_and_question(cli, asked) -> None:
     assert all(r["answer"] == LONG and r["peak_kv_tokens"] == "932" for r in rows)
     assert cli(*asked, "--csv", "--json").code == 2
     assert cli(*asked, "--csv", "--dry-run").code == 2
+
+
+def test_a_method_that_answers_only_one_question_is_refused_at_the_others() -> None:
+    told = dict.fromkeys(("prefill_s", "answer_s", "tokens_per_s", "peak_kv_tokens", "retained"), 0)
+    result: Any = SimpleNamespace(question=QUESTIONS[1], answer="In the wall.", **told)
+    rows = [Row("bm25", result, 0.0), Row("bm25", None, 0.0, "nothing found")]
+    lines = list(blocks(rows, QUESTIONS, 80))
+    assert lines[1].split() == ["bm25", "(refused)"]
+    assert lines[4].split() == ["bm25", "In", "the", "wall."]
 
 
 def test_what_a_method_cannot_is_said_in_its_place(cli, asked, fake_session) -> None:

@@ -94,11 +94,12 @@ def words_alone(
 
     This is the baseline for reading under a budget. In the result, the method is ``bm25``, `read`
     counts the tokens that the model read, and `prefill_s` includes the search. Raises SourceError
-    if no excerpt has a word of the question.
+    at the end if no excerpt has a word of a question.
     """
     forms = WordForms()
     for block in again():
         forms.feed(block)
+    unfound: list[int] = []
     for number, question in enumerate(request.questions):
         began = time.perf_counter()
         asked = replace(request, questions=(question,))
@@ -107,7 +108,8 @@ def words_alone(
         sizes = room_of(model, tokenizer, whole), tokens
         excerpts = choose(again, question, tokenizer, sizes, by="words")
         if not excerpts:
-            raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
+            unfound.append(number)
+            continue
         memory = read(excerpts, whole, forms)
         memory.prefill_s = time.perf_counter() - began
         for event in answer(memory, question, number, last=True, strict=request.strict):
@@ -116,6 +118,10 @@ def words_alone(
                 event = Answered(replace(event.result, method="bm25", warnings=told))
             yield event
         memory.release()
+    if unfound:
+        several = " or ".join(f"question {number + 1}" for number in unfound)
+        asked_for = "the question" if len(request.questions) == 1 else several
+        raise SourceError(f"No part of the text has a word of {asked_for}; bm25 has no answer.")
 
 
 def whole_request(request: Request, question: str, budget: int) -> Request:

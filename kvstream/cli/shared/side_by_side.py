@@ -43,14 +43,15 @@ def columns(*, to_file: bool) -> int:
 def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterator[str]:
     """Yield lines of at most `width` columns: a block per question, and one for the methods."""
     methods = list(dict.fromkeys(row.method for row in rows))
-    for number, question in enumerate(questions or [""]):
+    for question in questions or [""]:
         if len(questions) > 1:
             yield from wrapped(_line(f"Question: {question}"), width)
         for method in methods:
-            # A refused method has one row for all questions.
             own = [row for row in rows if row.method == method]
-            row = own[min(number, len(own) - 1)]
-            if row.result is None or number < len(own):
+            answers = [row for row in own if row.result and row.result.question == question]
+            # A refused method has one row, for all questions that it did not answer.
+            refused = [row for row in own if row.result is None]
+            for row in (*answers, *refused)[:1]:
                 yield from _answer(row, max(map(len, methods)), width)
         yield ""
     if any(row.warned for row in rows):
