@@ -125,6 +125,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
         (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
         (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),
+        (["ask", "BOOK", "Who hid it?", "Where?"], "too, give each question with -Q"),
         (["ask", "Who hid it?", "-Q", "Q?"], "If it is a question, give it with -Q, too"),
         (["remember", "BOOK", "-o", "b.kvs", "--temp", "1"], "--temp has no effect in kvstream"),
         (["remember", "BOOK", "-o", "b.kvs", "--extract"], "it does not answer"),

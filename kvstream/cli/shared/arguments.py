@@ -80,7 +80,14 @@ def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> 
     missing = next((p for p in paths if p != "-" and not os.path.exists(p)), None)
     if missing is None:
         return
-    if os.path.exists(last) or missing.rstrip().endswith("?"):
+    asks = missing.rstrip().endswith("?")
+    if asks and last.rstrip().endswith("?") and not os.path.exists(last):
+        raise click.UsageError(
+            f"{missing!r} is not a file. If it is a question, too, give each question with -Q: "
+            "with -Q, all other arguments are sources.",
+            ctx,
+        )
+    if asks or os.path.exists(last):
         sources = shlex.join([*(p for p in paths if p != missing), last])
         raise click.UsageError(
             f"{missing!r} is not a file. Is it the question? The question comes last: "
