@@ -211,10 +211,10 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
 def not_text(start: bytes, name: str) -> str | None:
     if b"\0" not in start or by_mark(start):
         return None
-    return (
-        f"{name} is binary (a NUL at byte {start.index(0):,}); "
-        "convert it to text first, or read it as it is with --text."
-    )
+    remedy = "convert it to text first, or read it as it is with --text."
+    if name.endswith(".kvs"):  # a memory file that was given as a source
+        remedy = f"if it is a memory file, give it with --memory {quoted(name)}."
+    return f"{name} is binary (a NUL at byte {start.index(0):,}); {remedy}"
 
 
 class DamagedError(SourceError):
