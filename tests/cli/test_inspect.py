@@ -64,6 +64,13 @@ def test_people_see_the_same_numbers(cli, written) -> None:
     assert "made without a question" in pages[1]
 
 
+def test_a_single_step_is_counted_in_the_singular(cli, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("It rained.")
+    path = str(tmp_path / "a.kvs")
+    assert cli("remember", str(tmp_path / "a.txt"), "-o", path, "-q", *FEW).code == 0
+    assert ", 1 step in " in cli("inspect", path).stdout
+
+
 def test_passages_for_another_model_are_counted(cli, written, session, tmp_path) -> None:
     from kvstream.memory import saving
     from kvstream.memory.base import Beside

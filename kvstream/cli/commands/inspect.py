@@ -117,7 +117,8 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _schedule(record: Mapping[str, Any]) -> str:
     schedule, seconds = record["schedule"], record["memory"]["read_s"]
     told = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
-    told += f", {number(schedule['steps'])} steps"
+    steps = schedule["steps"]
+    told += f", {number(steps)} step{'s'[: steps != 1]}"
     return told + (f" in {duration(seconds)}" if seconds else "")
 
 
