@@ -93,8 +93,9 @@ def test_files_of_results_and_of_memories(
     assert asked.stdout.startswith("Ada")
 
 
-def test_methods_side_by_side(letters: Path, cli: Callable[..., Any]) -> None:
-    done = cli("compare", str(letters), WHO, "--each", "--method", "infinipot,window", *SMALL)
+@pytest.mark.parametrize("command", ["compare", "ask"])
+def test_methods_side_by_side(letters: Path, cli: Callable[..., Any], command: str) -> None:
+    done = cli(command, str(letters), WHO, "--each", "--method", "infinipot,window", *SMALL)
     assert [line.split(":")[0] for line in done.stdout.splitlines() if ": " in line] == [
         "infinipot", "window",
     ] * 2  # fmt: skip

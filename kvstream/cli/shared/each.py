@@ -84,7 +84,7 @@ def read_each(
         interrupts.reading = True
         code, withheld = 0, False
         printed = options.as_json or (into is None and command != "remember")
-        labels = len(questions) > 1, command == "compare"
+        labels = len(questions) > 1, _compares(command, options)
         for outcome in outcomes:
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
             # An answer that could not be written to its file goes to stdout.
@@ -112,6 +112,11 @@ def _not_read(documents: int, into: Path | None) -> str:
     return f"{told} With -o FOLDER, the same command continues with the rest."
 
 
+def _compares(command: str, options: ReadingOptions) -> bool:
+    """Return whether the answers of a document are of several methods."""
+    return command == "compare" or len(options.methods) > 1
+
+
 def _outcomes(
     command: str,
     paths: Sequence[str],
@@ -121,7 +126,7 @@ def _outcomes(
     baseline: str | None,
     run: dict[str, Any],
 ) -> Iterator[Outcome]:
-    several = command == "compare" or len(options.methods) > 1
+    several = _compares(command, options)
     if several and command in ("summarize", "remember"):
         raise UsageError(f"{command} uses one method, but --method names several; name one.")
     asked = effective(options.asked)
