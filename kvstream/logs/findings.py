@@ -180,7 +180,7 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
             f"the first of {len(run):,} rare templates, counted together, until "
             f"{when(last.high, last.last_line)}",
         )
-        if len(run) >= START and any(_START.search(f.message) for f in run[:START_LINES]):
+        if len(run) >= START and any(_START.search(f.message or f.text) for f in run[:START_LINES]):
             first.notes.insert(1, "looks like a start of the system")
         first.count, first.templates = sum(f.count for f in run), len(run)
         first.last_line, first.last_time, first.high = last.last_line, last.last_time, last.high

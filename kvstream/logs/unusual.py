@@ -56,6 +56,7 @@ class Finding:
     """`low` and `high` are the earliest and the latest time, because the clock can go back."""
     example: str = ""
     message: str = ""
+    """The message of `first_line`; empty if the example of the template is an earlier line."""
     trace: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: list[dict[str, Any]] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Unusual:
             low=first_time if since else shape.low,
             high=shape.high,
             example=shape.example,
-            message=message_of(shape.message),
+            message="" if since else message_of(shape.message),
             trace=shape.trace,
             notes=remarks.notes,
             variables=variables_of(shape),

@@ -315,6 +315,8 @@ def test_what_is_new_since_the_last_report() -> None:
     assert (error.count, error.first_line) == (1, 12)
     assert "new" in error.notes
     assert (beat.count, beat.first_line) == (1, 11)
+    assert "beat <*>" in page(log, news=True)
+    assert "beat 0" not in page(log, news=True), "which is the text of another line"
 
 
 def test_the_bulk_has_its_values_in_one_line() -> None:
