@@ -146,10 +146,11 @@ def reading_options(command: Command) -> Command:
             raise click.BadParameter(
                 f"File {str(output)!r} is a folder.", context, param_hint="'-o' / '--output'"
             )
+        given = given_options()
+        if not (typed(context, "reread") or _can_reread(context, shared)):
+            given.discard("reread")  # a default for answers from the sources
         # A setting in the config file may belong to a method that this run does not use.
-        options = ReadingOptions.of(
-            shared, strict_settings=typed(context, "set"), given=given_options()
-        )
+        options = ReadingOptions.of(shared, strict_settings=typed(context, "set"), given=given)
         with _telling_of(options.checkpoint, quiet=options.quiet):
             return command(options=options, **values)
 
@@ -160,6 +161,12 @@ def reading_options(command: Command) -> Command:
     return stack(  # type: ignore
         memory_options, model, skim_options, loading_options, answer_options, output_options
     )(wrapper)
+
+
+def _can_reread(ctx: click.Context, shared: Mapping[str, Any]) -> bool:
+    """Return whether a run answers from sources that it can read again after their end."""
+    without = shared["extract"] or any(ctx.params.get(n) for n in ("memory", "follow", "every"))
+    return not without and ctx.info_name != "summarize"
 
 
 @contextmanager
