@@ -118,7 +118,7 @@ def _schedule(record: Mapping[str, Any]) -> str:
     schedule, seconds = record["schedule"], record["memory"]["read_s"]
     told = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
     steps = schedule["steps"]
-    told += f", {number(steps)} step{'s'[: steps != 1]}"
+    told += f", {number(steps)} step{'' if steps == 1 else 's'}"
     return told + (f" in {duration(seconds)}" if seconds else "")
 
 
