@@ -15,7 +15,7 @@ from kvstream.api.given import path_of, question_of, several_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
-from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
 from kvstream.memory.base import Memory as HeldMemory
 from kvstream.memory.glance import models_in
 from kvstream.memory.joining import join
@@ -86,20 +86,23 @@ class Memories:
         """
         found = []
         for place, each in enumerate(self.rank(question)[:best]):
-            file = inspect(each.path)
-            memory = self._opened(file)
             try:
-                answer = memory.ask(question, **options)
-            except BudgetError as error:  # ranking did not load this file
+                answer = self._asked(each.path, question, options)
+            except (BudgetError, ModelError, SourceError) as error:  # ranking did not load the file
                 self.problems.append(f"{each.path}: {error}")
                 continue
-            finally:
-                memory.release()
             found.append((_preference(answer, place), each, answer))
         if not found:
             raise UsageError(f"None of the {len(self.files)} files can be used: {self.problems[0]}")
         found.sort(key=lambda row: row[0])
         return [(each, answer) for _, each, answer in found]
+
+    def _asked(self, path: Path, question: str, options: QuestionOptions) -> Answer:
+        memory = self._opened(inspect(path))
+        try:
+            return memory.ask(question, **options)
+        finally:
+            memory.release()
 
     def _opened(self, file: MemoryFile) -> Memory:
         session = self._session_of(file.kind)

@@ -135,6 +135,19 @@ def test_only_so_many_are_loaded(session: Session, folder: Path) -> None:
     assert [r.gain is not None for r in ranked] == [True, True, False, False]
 
 
+def test_a_file_that_breaks_after_the_ranking_costs_no_other_answer(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that ranking did not load."""
+    memories, question = Memories(session, folder), "Who measured the comet?"
+    ranked = memories.rank(question)
+    monkeypatch.setattr(memories, "rank", lambda _: ranked)
+    ranked[0].path.write_bytes(b"")
+    answers = memories.answers(question, best=2, max_tokens=4)
+    assert [each.path for each, _ in answers] == [ranked[1].path]
+    assert str(ranked[0].path) in memories.problems[0]
+
+
 def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> None:
     (folder / "empty.kvs").write_bytes(b"")
     (folder / "cut.kvs").write_bytes((folder / "bakery.kvs").read_bytes()[:900])
