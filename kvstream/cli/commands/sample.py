@@ -91,7 +91,8 @@ def command(
 
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
-    refuse_clashes({"--output": output, "--questions": questions}, {})
+    outputs = {"--output": output, "--questions": questions}
+    refuse_clashes(outputs, {}, [] if into is None else [into], replaced=("--output",))
     # SIGTERM and SIGHUP raise, so that temporary files are removed.
     with (
         Interrupts(Teller(sys.stderr).tell),
