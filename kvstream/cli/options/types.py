@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, WORD_SEARCH
+from kvstream.api.options import AUTO, BM25, WORD_SEARCH
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import PAPER, Budget, parse_count, seed_of, threads_of
@@ -91,6 +91,8 @@ class MethodsType(click.ParamType):
             # The name of a plugin's method may differ from its entry point; it is checked later.
             if name not in known and not plugins():
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
+                if name == BM25:
+                    close = f" `kvstream compare --with {BM25}` adds this baseline."
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
                     param,
