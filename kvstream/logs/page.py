@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import accumulate
 from textwrap import wrap
 from typing import Any
-from unicodedata import east_asian_width
 
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS, Report, report
@@ -20,6 +18,7 @@ from kvstream.logs.levels import SEVERE
 from kvstream.logs.lines import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
+from kvstream.reporters.cells import beginning, cells
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
@@ -51,30 +50,15 @@ _NARROW_INDENT = " " * 8
 def _shown(text: str, width: int) -> str:
     """Return a text without control characters; if it is too wide, without its middle."""
     text = _printable(text)
-    if _columns(text) <= width:
+    if cells(text) <= width:
         return text
     end = max(width // 3, 1)
-    begin = _beginning(text, max(width - end - 1, 0))
-    return _beginning(f"{begin}…{_beginning(text[::-1], end)[::-1]}", width)
+    begin = beginning(text, max(width - end - 1, 0))
+    return beginning(f"{begin}…{beginning(text[::-1], end)[::-1]}", width)
 
 
 def _cut(text: str, width: int) -> str:
-    return text if _columns(text) <= width else f"{_beginning(text, width - 1)}…"
-
-
-def _columns(text: str) -> int:
-    """Return the columns of a text on a terminal: Chinese characters, for example, take two."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _beginning(text: str, width: int) -> str:
-    """Return the beginning of a text that takes at most `width` columns."""
-    if text.isascii():
-        return text[:width]
-    ends = accumulate(map(_columns, text))
-    return text[: next((i for i, end in enumerate(ends) if end > width), len(text))]
+    return text if cells(text) <= width else f"{beginning(text, width - 1)}…"
 
 
 def _said(text: str) -> str:
@@ -116,7 +100,7 @@ def _values(finding: Finding, room: int) -> str:
     text = ""
     for _, part in sorted(parts, key=lambda part: part[0]):
         more = f"{text}; {part}" if text else part
-        if _columns(more) <= room:
+        if cells(more) <= room:
             text = more
     return text
 
@@ -293,13 +277,13 @@ def _row(
     bulk = finding.section == SECTIONS[3]
     if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
         row = f"{finding.count:>7,}{level}  {finding.span(when)}  {place}  "
-        if width - _columns(row) >= LEAST_ROOM:
-            return [row + _shown(shape, width - _columns(row))]
+        if width - cells(row) >= LEAST_ROOM:
+            return [row + _shown(shape, width - cells(row))]
     if width >= NARROW:
         row = f"{finding.count:>9,}{level}  {finding.span(when)}  {place}  "
-        indent, lines = _INDENT, [row + _shown(shape, width - _columns(row))]
+        indent, lines = _INDENT, [row + _shown(shape, width - cells(row))]
         behind = lines[0] + BETWEEN if bulk else "; ".join([indent, *told])
-        room = width - _columns(behind)
+        room = width - cells(behind)
         values = _values(finding, room) if finding.count > 1 else ""
         if values and bulk:
             lines[0] += BETWEEN + values

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstream.events import Result
-from kvstream.reporters.cells import beginning, cut, end_of
+from kvstream.reporters.cells import beginning, cells, cut, end_of
 from kvstream.reporters.format import fit, for_terminal, share, strip
 
 SHOWN = 3
@@ -119,20 +119,18 @@ def _around(text: str, answer: str, room: int) -> str:
 
     About `room` cells will be shown. Return the whole text if its beginning has as many words.
     """
-    from rich.cells import cell_len
-
     wanted = {word.casefold() for word in _WORD.findall(answer) if _tells(word)}
     words = text.split(" ")
     ends = [0]
     for word in words:
-        ends.append(ends[-1] + cell_len(word) + 1)
+        ends.append(ends[-1] + cells(word) + 1)
     if not wanted or ends[-1] <= room:
         return text
     hits = [(i, wanted.intersection(_WORD.findall(w.casefold()))) for i, w in enumerate(words)]
     hits = [(place, found) for place, found in hits if found]
 
-    def told(start: int, cells: int) -> int:
-        inside = [f for i, f in hits if i >= start and ends[i + 1] - ends[start] <= cells]
+    def told(start: int, most: int) -> int:
+        inside = [f for i, f in hits if i >= start and ends[i + 1] - ends[start] <= most]
         return len(set().union(*inside))
 
     at_first = told(0, room - 8)
@@ -152,15 +150,13 @@ def _tells(word: str) -> bool:
 
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     """Split `text` into at most `most` lines of `width` cells; three dots mark a cut."""
-    from rich.cells import cell_len
-
     lines, line = [], ""
     for word in text.split(" "):
-        while cell_len(word) > width:  # no spaces: Chinese, or a long address
-            part = beginning(word, width) if not line else ""
+        while cells(word) > width:  # no spaces: Chinese, or a long address
+            part = beginning(word, width, least=1) if not line else ""
             lines.append(line or part)
             line, word = "", word[len(part) :]
-        if cell_len(line) + bool(line) + cell_len(word) > width:
+        if cells(line) + bool(line) + cells(word) > width:
             lines.append(line)
             line = ""
         line = f"{line} {word}".strip()

@@ -17,7 +17,7 @@ from kvstream.events import (
     DocumentStarted,
     Notice,
 )
-from kvstream.reporters.cells import cut, end_of, padded
+from kvstream.reporters.cells import cells, cut, end_of, padded
 from kvstream.reporters.format import duration, for_terminal, number, share, size
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
 from kvstream.reporters.tally import LISTED, Tally
@@ -219,13 +219,11 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
 
 def table(tally: Tally, width: int) -> Iterator[str]:
     """Yield the rows of documents by the support of their answers; none without support."""
-    from rich.cells import cell_len
-
     rows = tally.ranking()
     if not rows:
         return
     names = [end_of(for_terminal(row.name), NAME) for row in rows]
-    name = max(cell_len(shown) for shown in ("document", *names))
+    name = max(cells(shown) for shown in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
     for row, shown in zip(rows, names, strict=True):
