@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
 from kvstream.api.files import MemoryFile, inspect, opened
-from kvstream.api.given import path_of, question_of, several_of
+from kvstream.api.given import path_of, question_of, several_of, whole_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
@@ -84,6 +84,7 @@ class Memories:
         Refusals come last. Other answers are sorted by their probability to be right, then by the
         rank of their memory. Raises UsageError if no memory can be asked.
         """
+        best = whole_of("best", best, least=1)
         found = []
         for place, each in enumerate(self.rank(question)[:best]):
             try:

@@ -44,6 +44,7 @@ def test_a_question_is_text(model, memory, tmp_path: Path, question, says: str) 
     refused(lambda: memory.ask(question), says)
     memory.save(tmp_path / "a.kvs")
     refused(lambda: model.memories(tmp_path).answers(question), says)
+    refused(lambda: model.memories(tmp_path).answers("Who?", best=0), "best=")
     if question is not None:  # here None asks for a summary
         refused(lambda: model.plan(text=TEXT, question=question), says)
         refused(lambda: kvstream.ask_each(tmp_path, question, model=model), says)
