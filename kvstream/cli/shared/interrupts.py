@@ -114,10 +114,8 @@ class InterruptibleInput(io.RawIOBase):
     never see the flag. While ``due`` returns true, a read of an idle pipe returns None.
     """
 
-    returned: ClassVar[tuple[object, bytes]] = (None, b"")
-    """A standard input and the data read to recognize its kind, which the next reader gets."""
-    begun: ClassVar[dict[str, tuple[int, bytes]]] = {}
-    """The same for named pipes by path, with the descriptor: closing it would stop the writer."""
+    begun: ClassVar[dict[object, tuple[int, bytes]]] = {}
+    """Descriptor and data of `put_back`, by path, or by the object of standard input."""
 
     ends_on_interrupt = True
 
@@ -131,11 +129,12 @@ class InterruptibleInput(io.RawIOBase):
             raise SourceError("Standard input is closed; name a file instead.")
         # Open without blocking: the writer of a named pipe may never come.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+        self._place = sys.stdin if path is None else str(path)
         self._ahead = b""
-        if path is None:
+        if self._place in self.begun:
+            self.descriptor, self._ahead = self.begun.pop(self._place)
+        elif path is None:
             self.descriptor = sys.stdin.fileno()
-        elif str(path) in InterruptibleInput.begun:
-            self.descriptor, self._ahead = InterruptibleInput.begun.pop(str(path))
         else:
             self.descriptor = os.open(path, flags)
         self._own = path is not None
@@ -152,11 +151,6 @@ class InterruptibleInput(io.RawIOBase):
             size = min(len(self._ahead), len(buffer))
             buffer[:size], self._ahead = self._ahead[:size], self._ahead[size:]
             return size
-        stdin, data = InterruptibleInput.returned
-        if data and not self._own and stdin is sys.stdin:
-            size = min(len(data), len(buffer))
-            buffer[:size], InterruptibleInput.returned = data[:size], (stdin, data[size:])
-            return size
         while not self.interrupted():
             if self._ready():
                 try:
@@ -168,6 +162,12 @@ class InterruptibleInput(io.RawIOBase):
             if self.due():
                 return None
         return 0
+
+    def put_back(self, data: bytes) -> None:
+        """Leave the input to the next reader, who begins with `data`, which was read here."""
+        # If a named pipe is closed before that, its writer fails.
+        descriptor = os.dup(self.descriptor) if self._own else self.descriptor
+        self.begun[self._place] = descriptor, data
 
     def close(self) -> None:
         if self._own and not self.closed:

@@ -407,10 +407,7 @@ def _head_of_pipe(path: Path | None, *, text: bool) -> str:
         data, last = data + piece, time.monotonic()
     from kvstream.api.sources import Source
 
-    if path is None:
-        InterruptibleInput.returned = sys.stdin, data
-    else:
-        InterruptibleInput.begun[str(path)] = os.dup(source.descriptor), data
+    source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file
         return _head(open_sources([Source(io.BytesIO(data), "-")], text=text))
     return ""

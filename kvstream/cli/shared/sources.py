@@ -73,6 +73,7 @@ def open_sources(
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
+    empty = list(paths) == ["-"] and not copies and _ended_empty()
     opened = open_sources(
         [source(path) for path in paths],
         plain=options.text,
@@ -81,15 +82,15 @@ def open_sources(
         due=due,
         interrupted=stop,
     )
-    if list(paths) == ["-"] and not copies and _ended_empty():
+    if empty:
         raise opened.nothing()
     return opened
 
 
 def _ended_empty() -> bool:
     """Return whether standard input is known to be empty by now. Reads nothing from it."""
-    owner, data = InterruptibleInput.returned
-    if owner is sys.stdin and data:
+    _, data = InterruptibleInput.begun.get(sys.stdin, (None, b""))
+    if data:
         return False
     try:
         descriptor = sys.stdin.fileno()
