@@ -12,7 +12,8 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, Any, cast
+from functools import partial
+from typing import IO, Any
 
 from kvstream.errors import SourceError
 
@@ -123,21 +124,54 @@ def _undecided(head: bytes) -> bool:
 
 def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
     """Return a function ``read(n)`` that unpacks ``head`` and returns at most n bytes at a time."""
-    reader: Any
-    stream = cast(IO[bytes], head)
     if kind == "gzip":
-        reader = gzip.GzipFile(fileobj=head, mode="rb")
-    elif kind == "bz2":
-        reader = bz2.BZ2File(stream)
-    elif kind == "xz":
-        reader = lzma.LZMAFile(stream)  # noqa: SIM115 -- ends with its stream
-    elif kind == "zstd":
+        return gzip.GzipFile(fileobj=head, mode="rb").read1
+    if kind == "bz2":
+        return Unpacked(head, bz2.BZ2Decompressor).read
+    if kind == "xz":
+        return Unpacked(head, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)).read
+    if kind == "zstd":
         return Unzstd(head, _zstd(name)).read
-    else:
-        head.may_pause = True
-        return head.read
-    read: Callable[[int], bytes] = getattr(reader, "read1", reader.read)
-    return read
+    head.may_pause = True
+    return head.read
+
+
+class Unpacked:
+    """Unpacks bzip2 or xz streams one after the other, with NULs as padding between them.
+
+    The readers of the standard library end without an error at padding, and at a stream that is
+    damaged at its beginning: all text after that would be lost without a message.
+    """
+
+    def __init__(self, head: PeekedStream, new: Callable[[], Any]) -> None:
+        self._head, self._new = head, new
+        self._stream = new()
+        self._open = False
+        """Whether the last stream is incomplete."""
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; b"" at the end.
+
+        Raises EOFError if the last stream is cut, and OSError or LZMAError if one is damaged.
+        """
+        packed = b""
+        while True:
+            if self._stream.eof:
+                packed, self._stream, self._open = self._stream.unused_data, self._new(), False
+            if not self._open:
+                packed = packed.lstrip(b"\0")
+            if not packed and self._stream.needs_input:
+                packed = self._head.read(SNIFF) or b""
+                if packed:
+                    continue
+                if self._open:
+                    raise EOFError
+                return b""
+            self._open = True
+            data: bytes = self._stream.decompress(packed, size)
+            packed = b""
+            if data:
+                return data
 
 
 class Unzstd:

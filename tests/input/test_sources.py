@@ -93,6 +93,23 @@ def test_packed_standard_input_and_several_members() -> None:
     assert text_of(sources) == "one\ntwo\n"
 
 
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress])
+def test_packed_streams_one_after_the_other(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    first, second, path = pack(b"one\n"), pack(b"two\n"), tmp_path / "a"
+    for data in (first + second, first + bytes(4) + second + bytes(8)):
+        path.write_bytes(data)
+        sources = open_sources([str(path)])
+        assert text_of(sources) == "one\ntwo\n"
+        assert sources.warnings == []
+    path.write_bytes(first + second[:-3])
+    sources = open_sources([str(path)])
+    assert text_of(sources).startswith("one\n")
+    assert "ends in the middle of its" in sources.warnings[0]
+    path.write_bytes(first + b"?" + second[1:])
+    with pytest.raises(SourceError, match=r"damaged: .* after 4 bytes"):
+        text_of(open_sources([str(path)]))
+
+
 def test_zstd(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     path = tmp_path / "a"
