@@ -52,6 +52,11 @@ class _Reading:
         """Whether there is anything to show."""
         return bool(self.started or self.kept is not None or self.results or self.problem)
 
+    @property
+    def answer_s(self) -> float:
+        """Seconds of all answers."""
+        return sum(result.answer_s for result in self.results)
+
 
 class Report:
     """Collects the contents of a page; pass `show` as `progress` of every reading:
@@ -173,15 +178,16 @@ class Report:
         facts = readings[0].facts if readings else []
         times = readings[0].times if readings else []
         if len(readings) == 1 and readings[0].results:
-            record = readings[0].results[0].to_json()
-            seconds = record["timing"]["prefill_s"] + record["timing"]["answer_s"]
+            record = readings[0].results[-1].to_json()  # earlier ones may be of a part of the text
+            timing = {**record["timing"], "answer_s": readings[0].answer_s}
+            seconds = timing["prefill_s"] + timing["answer_s"]
             facts = _facts(record["tokens"], record["peak"], record["budget"], seconds)
-            times = _times(record["timing"])
+            times = _times(timing)
         elif len(readings) > 1:
             times = [
-                (r.name, f"read {duration(r.results[0].prefill_s)}, "
-                 f"answered {duration(r.results[0].answer_s)}, "
-                 f"{number(r.results[0].tokens_per_s)} tokens/s")
+                (r.name, f"read {duration(r.results[-1].prefill_s)}, "
+                 f"answered {duration(r.answer_s)}, "
+                 f"{number(r.results[-1].tokens_per_s)} tokens/s")
                 for r in readings if r.results
             ]  # fmt: skip
         return Page(

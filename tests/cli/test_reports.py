@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fakes import FakeSession
 
+from kvstream import Report
 from kvstream.api.logs import LogSummary, page, record
 from kvstream.cli.shared import log_pages
+from kvstream.events import Answered
+from kvstream.run.request import Request
+from kvstream.settings import ModelSettings
 
 pytest.importorskip("jinja2", reason="needs the extra report")
 
@@ -117,6 +123,21 @@ def test_ask_and_its_options_write_a_page(cli, tmp_path: Path) -> None:
         assert f"Wrote {page}" in ran.stderr
         assert QUESTION in page.read_text()
         page.unlink()
+
+
+def test_the_figures_are_of_the_whole_reading_and_of_all_answers() -> None:
+    first, *_, last = FakeSession(ModelSettings("pocket")).ask([], Request(questions=("Who?",)))
+    report = Report()
+    for read in (1024, 4096):  # as with --every
+        report.show(Answered(replace(last.result, read=read, evicted=read - 430)))
+    page = report._page(None)
+    facts = {name: value for name, value, _ in page.facts}
+    assert (facts["Read"], facts["Evicted"], facts["Time"]) == ("4,096", "3,666", "3.0 s")
+    assert ("answering", "1.0 s") in page.times
+    report.show(first)
+    report.show(last)
+    _, told = report._page(None).times[0]
+    assert told.startswith("read 2.0 s, answered 1.0 s")
 
 
 @pytest.mark.parametrize(
