@@ -35,8 +35,11 @@ _NAMES = {
 }
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
-_NOT_READ = frozenset([f"{_WORD}del", f"{_WORD}moveFrom", f"{_EITHER}Fallback"])
-"""Deletions not yet accepted, the old place of moved text, and the fallback of a choice."""
+_NOT_READ = frozenset([
+    f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_EITHER}Fallback",
+])  # fmt: skip
+"""Deletions not yet accepted, the old place of moved text, the earlier style of a paragraph, and
+the fallback of a choice."""
 
 
 class Packed:

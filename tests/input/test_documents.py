@@ -389,6 +389,17 @@ def test_what_was_moved_in_a_docx_is_read_at_its_new_place(tmp_path: Path) -> No
     assert docx_text(tmp_path, body) == "kept added\nmoved\n"
 
 
+def test_the_style_of_a_docx_is_the_present_one(tmp_path: Path) -> None:
+    def styled(text: str, now: str, before: str) -> str:
+        now, before = (f'<w:pStyle w:val="{style}"/>' for style in (now, before))
+        changed = f"<w:pPrChange><w:pPr>{before}</w:pPr></w:pPrChange>"
+        return f"<w:p><w:pPr>{now}{changed}</w:pPr>{run(text)}</w:p>"
+
+    body = styled("Rain", "Heading1", "BodyText") + styled("It rained.", "BodyText", "Heading1")
+    assert docx_text(tmp_path, body) == "Rain\nIt rained.\n"
+    assert {p.place for p in parts_of("docx", tmp_path / "a.docx", [], [])} == {"Rain"}
+
+
 def test_a_text_box_of_a_docx_is_read_once(tmp_path: Path) -> None:
     box = f"<w:txbxContent><w:p>{run('inside')}</w:p></w:txbxContent>"
     body = (
