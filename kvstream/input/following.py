@@ -67,10 +67,11 @@ class FollowedFile(io.RawIOBase):
 
     @property
     def unread(self) -> int:
-        """Bytes at the end of the file that were not read."""
+        """Bytes at the end of the file that were not read, and those of the next file."""
         if not self.file.closed:
-            size = os.fstat(self.file.fileno()).st_size
-            self._unread = max(0, size - self.file.tell())
+            files = [self.file, *([] if self._next is None else [self._next])]
+            sizes = [os.fstat(file.fileno()).st_size - file.tell() for file in files]
+            self._unread = sum(max(0, size) for size in sizes)
         return self._unread
 
     def close(self) -> None:

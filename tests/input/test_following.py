@@ -180,6 +180,15 @@ def test_text_that_arrived_and_was_not_read_is_told(log: Path) -> None:
     assert sources.warnings == [f"The last 10 bytes of {log} were not read."]
 
 
+def test_text_of_a_new_log_that_was_not_read_is_told(log: Path, at_end: FollowedFile) -> None:
+    log.rename(log.with_suffix(".1"))
+    log.write_text("two\n")
+    assert at_end.read(100) is None, "its old file may still get lines"
+    assert at_end.unread == 4
+    at_end.close()
+    assert at_end.unread == 4
+
+
 def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
     import gzip
 
