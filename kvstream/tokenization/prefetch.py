@@ -45,13 +45,9 @@ def _run(
     """Run the thread: put blocks of tokens into the queue."""
     try:
         while not closed.is_set():
-            # Encode one block and no more, as for a reader of single tokens; then take all of it.
-            first = stream.read(1)
-            if stream.paused and not len(first):
+            chunk = stream.block()
+            if stream.paused and not len(chunk):
                 continue  # a long log in which no line passes lets others act; nobody waits here
-            rest = stream.read(stream._ready_tokens)
-            ids = np.concatenate([first.ids, rest.ids])
-            chunk = TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
             block = _Block(chunk, stream.estimate(), stream.broken, shown[:])
             shown.clear()
             _put(block, blocks, closed)

@@ -116,6 +116,18 @@ class TokenStream:
         end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
         return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
+    def block(self) -> TokenBatch:
+        """Return the tokens of the next block of text, without a look at the block after it.
+
+        Empty at the end or at a pause. Raises SourceError.
+        """
+        first = self.read(1)  # encodes one block and no more, as for a reader of single tokens
+        if not len(first):
+            return first
+        rest = self.read(self._ready_tokens)
+        ids = np.concatenate([first.ids, rest.ids])
+        return TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
+
     def close(self) -> None:
         """Do nothing. `ReadAhead` ends its thread here."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 import kvstream
 from kvstream.api.model import Model
+from kvstream.input.sources import open_sources
 from kvstream.memory.kept.cutting import MARGIN
 from kvstream.memory.kept.document import document_of
 from kvstream.memory.kept.positions import Kept
+from kvstream.memory.kept.reading import reread
 from kvstream.memory.kept.tokens import NEAR
 from kvstream.reporters.html.page import Document, Fold, Text
 from kvstream.tokenization.loading import TokenStream
@@ -159,6 +162,20 @@ def test_text_behind_what_was_read_does_no_harm(
     records = [dataclasses.replace(kept.records[0], name=str(grown))]
     document = document_of({"one": dataclasses.replace(kept, records=records)}, [])
     assert not document.notes
+
+
+def test_a_packed_text_is_read_again_as_far_as_it_was_read(
+    read: tuple[Path, Kept, Any], tmp_path: Path
+) -> None:
+    _, kept, _ = read
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"the people were there before the other children. " * 4000))
+    sources = open_sources([str(path)])
+    TokenStream(kept.tokenizer, sources).read(1)  # one block, as before an interrupt
+    part = dataclasses.replace(kept, records=sources.records, read=1)
+    found = reread(part, np.array([0]), [(0, 10)], sources.bases)
+    assert not isinstance(found, str), found
+    assert found.pieces[0].text == "the people"
 
 
 def test_a_pipe_shows_passages_alone(model: Model) -> None:

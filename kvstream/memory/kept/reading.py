@@ -17,8 +17,6 @@ from kvstream.input.sources import SourceSet, open_sources
 from kvstream.memory.kept.positions import Kept
 from kvstream.tokenization.loading import TokenStream
 
-BATCH = 16384
-"""Tokens to encode at a time."""
 MOST_STARTS = 1 << 22
 """Maximum number of token starts to hold. Of a longer text, every second, third, ... is held."""
 
@@ -132,7 +130,8 @@ class _Gathered:
         parts, seen, found = [], 0, self.found
         found.stride = -(-self.of.read // MOST_STARTS) or 1
         size = sum(record.bytes for record in self.of.records)
-        while len(batch := stream.read(BATCH)):
+        # Block by block, as the first reading: one that was interrupted then ends at the same byte.
+        while len(batch := stream.block()):
             parts.append(batch.starts[-seen % found.stride :: found.stride])
             self._ends(batch.starts, batch.end)
             seen += len(batch)
