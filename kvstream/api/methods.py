@@ -111,5 +111,5 @@ def _info(name: str, method: type[Method]) -> MethodInfo:
                 allowed="" if allowed is None else in_words(allowed),
             )
         )
-    about = inspect.getdoc(method) or ""
+    about = (inspect.getdoc(method) or "").replace("``", "`")
     return MethodInfo(name, about, method.source, tuple(settings), method.paper, method.learning)

@@ -296,7 +296,9 @@ def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
 
 
 def test_methods_explain_their_terms_and_name_no_file_of_the_project(cli) -> None:
-    assert "docs/" not in cli("methods", "-v").stdout
+    every = cli("methods", "-v").stdout
+    assert "docs/" not in every
+    assert "``" not in every  # markup of docstrings
     told = " ".join(cli("methods", "infinipot").stdout.split())
     assert "The catalyst is a text, such as the question" in told
     assert "novelty, which is their cross-entropy (the paper's NuC)" in told
