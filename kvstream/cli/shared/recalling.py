@@ -94,8 +94,8 @@ def ask_folder(
                 code = WITHHELD
             if not options.quiet:
                 ranked = len(files) - len(memories.problems)
-                memories_told = "1 memory" if ranked == 1 else f"{ranked:,} memories"
-                reporter.tell(f"Ranked {memories_told}; asked the first {len(found)}:")
+                told = f"Ranked {ranked:,} memories; asked the first {len(found)}:"
+                reporter.tell("Asked 1 memory:" if ranked == 1 else told)
                 for each, answer in sorted(found, key=lambda row: -row[0].score):
                     mark = ">" if answer is best else " "
                     reporter.tell(f"{mark} {each.path.name}: {answer.text}")
