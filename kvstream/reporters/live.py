@@ -357,10 +357,12 @@ class PanelView:
     def _memory_words(self, started: Started, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
         sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
-        prompt = f"{f.number(started.prompt_tokens)} of the prompt"
         after = f"after step {f.number(step.step)}"
-        whole = f"{sizes} entries a head and {prompt} {after}"
-        return _fitting(self.width, whole, f"{sizes} entries a head {after}")
+        short = f"{sizes} entries a head {after}"
+        if not step.kv_tokens:  # a word search, which has read no prompt yet
+            return short
+        prompt = f"{f.number(started.prompt_tokens)} of the prompt"
+        return _fitting(self.width, f"{sizes} entries a head and {prompt} {after}", short)
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # can be exceeded: chunks are rounded down

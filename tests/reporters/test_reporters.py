@@ -190,6 +190,15 @@ def test_the_panel_fits(width, upto) -> None:
         assert "entries a head and 12 of the prompt after step" in text
 
 
+def test_a_word_search_has_no_prompt_in_its_cache() -> None:
+    started, *steps = (e for e in events() if isinstance(e, Started | StepDone))
+    for held, told in ((steps[0].kv_tokens, True), (0, False)):
+        out = io.StringIO()
+        view = Snapshot(started, replace(steps[0], kv_tokens=held))
+        Console(file=out, width=100).print(PanelView(view, 1.0))
+        assert ("of the prompt" in out.getvalue()) is told
+
+
 def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> None:
     text = drawn(60, 24, 9)
     assert "…" not in text
