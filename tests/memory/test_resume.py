@@ -164,8 +164,9 @@ class Pauses(io.RawIOBase):
 
 
 def test_a_reading_resumes_from_a_pipe_that_pauses(
-    session: Session, story: Path, tmp_path: Path
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kvstream.input.sources.WAIT_SECONDS", 0.001)
     saved, data = tmp_path / "c.kvs", story.read_bytes()
     stopped_after(session, sources(story, None), RUN, saved, 3)
     for _ in ("begun", "complete"):

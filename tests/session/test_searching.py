@@ -114,7 +114,10 @@ class _Pausing:
 
 
 @pytest.mark.parametrize("size", [300, 3000])
-def test_a_stream_that_pauses_is_read_to_its_end(session: Session, story: Path, size: int) -> None:
+def test_a_stream_that_pauses_is_read_to_its_end(
+    session: Session, story: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.input.sources.WAIT_SECONDS", 0.001)
     [whole] = ask(session, story, FACT.question)
     stream = NamedStream(str(story), _Pausing(story.read_bytes(), size), plain=True)
     events = Searching(session).ask(open_sources([stream]), Request((FACT.question,), RUN))
