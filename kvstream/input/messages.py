@@ -17,7 +17,7 @@ class Messages:
 
     def __init__(self) -> None:
         self.general: list[str] = []
-        """Complete warnings; those about encodings and damage are made when they are asked for."""
+        """Warnings as text. `warnings` adds those that count files: encodings and damage."""
         self.notes: list[str] = []
         """Messages that are no reason to doubt an answer."""
         self._encodings: list[tuple[str, str]] = []

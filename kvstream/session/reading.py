@@ -84,7 +84,7 @@ class Reading:
     _lines: LineCounts | None = None
     """Line counts of logs that memory had read before."""
     _unsaved: bool = False
-    """Whether the checkpoint could not be saved once."""
+    """Whether a save of the checkpoint has failed."""
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; return the memory. Raises SourceError, NoTextError.

@@ -93,8 +93,8 @@ def words_alone(
     """Answer from the excerpts that BM25 finds, as many as the budget holds, without a memory.
 
     This is the baseline for reading under a budget. In the result, the method is ``bm25``, `read`
-    counts the tokens that the model read, and `prefill_s` includes the search. Raises SourceError
-    at the end if no excerpt has a word of a question.
+    counts the tokens that the model read, and `prefill_s` includes the search. A question
+    has no answer if no excerpt has one of its words; SourceError then follows the other answers.
     """
     forms = WordForms()
     for block in again():

@@ -51,8 +51,8 @@ def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterato
             answers = [row for row in own if row.result and row.result.question == question]
             # A refused method has one row, for all questions that it did not answer.
             refused = [row for row in own if row.result is None]
-            for row in (*answers, *refused)[:1]:
-                yield from _answer(row, max(map(len, methods)), width)
+            if shown := answers or refused:
+                yield from _answer(shown[0], max(map(len, methods)), width)
         yield ""
     if any(row.warned for row in rows):
         yield from wrapped(f"{MARK} marks an answer with a warning (on stderr).", width)
