@@ -43,7 +43,7 @@ def data(tmp_path_factory):
                 "doc_id": f"{name}:{i}",
                 "context": f"Harl built the tower of {i} stones in the north.",
                 "question": "Who built the tower?",
-                "answers": [] if "unanswerable" in name else ["Harl"],
+                "answers": [] if "unanswerable" in name else ["Harl", "a mason"],
             }
             for i in range(20)
         ]
@@ -63,6 +63,13 @@ def test_no_book_is_on_both_sides(data):
     seen, held = Corpus(data).book_files(), Corpus(data, heldout=True).book_files()
     assert not set(seen) & set(held)
     assert len(seen) + len(held) == 12
+
+
+def test_a_passage_has_all_accepted_answers(data):
+    passage = Corpus(data).human("squad_dev_train")[0]
+    assert passage.questions == [("Who built the tower?", "Harl")]
+    assert passage.accepted == {"Who built the tower?": ("Harl", "a mason")}
+    assert not Corpus(data).human("squad2_unanswerable")[0].accepted
 
 
 def test_every_fact_answers_its_questions():

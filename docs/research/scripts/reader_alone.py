@@ -61,7 +61,7 @@ run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
 def cases() -> Any:
-    """Yield (text, [(kind, question, answer, paragraph or None)])."""
+    """Yield (text, [(kind, question, accepted answers, paragraph or None)])."""
     corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
     filler = Filler("\n\n".join(corpus.books), "books", given.seed)
     sets = [[c for c in corpus.human(name) if list(_inside(c))] for name in SETS]
@@ -69,15 +69,16 @@ def cases() -> Any:
         asked, planted = [], []
         for index in range(given.paragraphs):
             context = rng.choice(sets[index % len(sets)])
-            question, answer = rng.choice(list(_inside(context)))
-            asked.append((SETS[index % len(sets)], question, answer, context.text))
+            question, _ = rng.choice(list(_inside(context)))
+            accepted = context.accepted[question]
+            asked.append((SETS[index % len(sets)], question, accepted, context.text))
             planted.append((rng.random(), context.text))
         made = make_facts(200, given.seed * 1000 + number)
         keys = [f for f in made if f.kind == "passkey"][: given.keys]
         facts = [f for f in made if f.kind != "passkey"][: given.facts]
         for kind, chosen in (("key", keys), ("fact", facts)):
             for fact in chosen:
-                asked.append((kind, fact.question, fact.answers[0], None))
+                asked.append((kind, fact.question, fact.answers, None))
                 planted.append((rng.random(), fact.sentence))
         text = filler.cut(session.tokenizer, given.tokens, rng)
         yield insert(text, session.tokenizer, planted), asked
@@ -95,19 +96,22 @@ def results(text: str, questions: list[str]) -> list[str]:
         return [e.result.answer for e in events if isinstance(e, Answered)]
 
 
-def trial(text: str, asked: list[tuple[str, str, str, str | None]]) -> list[dict[str, Any]]:
+def trial(
+    text: str, asked: list[tuple[str, str, tuple[str, ...], str | None]]
+) -> list[dict[str, Any]]:
     began = time.process_time()
     said = results(text, [question for _, question, _, _ in asked])
     seconds = time.process_time() - began
     rows = []
-    for (kind, question, answer, paragraph), found in zip(asked, said, strict=True):
-        row = {"kind": kind, "question": question, "answer": answer, "said": found,
-               "f1": metrics.f1(found, answer), "right": metrics.contains(found, answer),
+    for (kind, question, accepted, paragraph), found in zip(asked, said, strict=True):
+        row = {"kind": kind, "question": question, "answers": accepted, "said": found,
+               "f1": metrics.best(metrics.f1, found, accepted),
+               "right": metrics.best(metrics.contains, found, accepted) > 0,
                "cpu_s": round(seconds, 1)}  # fmt: skip
         if paragraph is not None:
             whole = RunSettings(Budget(tokens=2048), max_tokens=32)
             row["alone"] = ask(session, paragraph, [question], whole)[0].answer
-            row["alone_f1"] = metrics.f1(row["alone"], answer)
+            row["alone_f1"] = metrics.best(metrics.f1, row["alone"], accepted)
         rows.append(row)
     return rows
 

@@ -58,7 +58,11 @@ def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
                         "expected": answer,
                         "answer": said,
                         "odds": refusing.odds,
-                        "f1": metrics.f1(said, answer) if answer != REFUSAL else None,
+                        "f1": (
+                            metrics.best(metrics.f1, said, context.accepted[question])
+                            if answer != REFUSAL
+                            else None
+                        ),
                     }
                 )
                 if asked.out:

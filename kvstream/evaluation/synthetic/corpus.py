@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class HumanContext:
     doc_id: str
     source: str  # the file of the passage
     questions: list[QuestionAnswer]  # unanswerable ones have the answer REFUSAL
+    accepted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """All accepted answers of each question with an answer."""
 
 
 class Corpus:
@@ -91,21 +93,25 @@ class Corpus:
 
     def human(self, name: str) -> list[HumanContext]:
         """Return the passages of ``qa/<name>.jsonl.gz`` with all their usable questions."""
-        grouped: dict[tuple[str, str], list[QuestionAnswer]] = defaultdict(list)
+        found: dict[tuple[str, str], HumanContext] = {}
         with gzip.open(self.folder / "qa" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
             for line in lines:
                 record = json.loads(line)
                 if is_heldout(record["doc_id"]) != self.heldout:
                     continue
                 context, answers = record["context"], record["answers"]
-                found = [a for a in answers if a.lower().strip(" .") in context.lower()]
-                if answers and not found:
+                inside = [a for a in answers if a.lower().strip(" .") in context.lower()]
+                if answers and not inside:
                     continue  # an answer in other words cannot be learned by copying
-                answer = found[0].strip().rstrip(".") if found else REFUSAL
+                answer = inside[0].strip().rstrip(".") if inside else REFUSAL
                 if len(answer) > 160:
                     continue
-                grouped[context, record["doc_id"]].append((record["question"].strip(), answer))
-        return [HumanContext(text, doc, name, asked) for (text, doc), asked in grouped.items()]
+                doc, question = record["doc_id"], record["question"].strip()
+                passage = found.setdefault((context, doc), HumanContext(context, doc, name, []))
+                passage.questions.append((question, answer))
+                if answers:
+                    passage.accepted[question] = (*passage.accepted.get(question, ()), *answers)
+        return list(found.values())
 
     @cached_property
     def passages(self) -> list[HumanContext]:
@@ -114,7 +120,9 @@ class Corpus:
         for name in HUMAN_FILES:
             for context in self.human(name):
                 empty = dataclasses.replace(context, questions=[])
-                merged.setdefault(context.text, empty).questions.extend(context.questions)
+                passage = merged.setdefault(context.text, empty)
+                passage.questions.extend(context.questions)
+                passage.accepted.update(context.accepted)
         return list(merged.values())
 
     @cached_property
