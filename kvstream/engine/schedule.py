@@ -1,8 +1,9 @@
 """The schedule: sizes of chunk and memory, step by step.
 
-`Schedule` solves the equations of IMDC (`kvstream.engine.equations`) for a budget and an estimated
-length. All sizes are KV cache entries of one head, or tokens, which is the same number. Nothing
-here depends on the model, and nothing grows with the length of the source.
+`Schedule` solves the equations of IMDC ("Memorize Step by Step: Incremental Memory and Decremental
+Chunk") for a budget and an estimated length. All sizes are KV cache entries of one head, or tokens,
+which is the same number. Nothing here depends on the model, and nothing grows with the length of
+the source.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvstream.engine.equations import CURVES, Curve, first_true, linear, mean_on_grid
+from kvstream.engine.growth import CURVES, Curve, first_true, linear, mean_on_grid
 from kvstream.errors import BudgetError
 
 SMALLEST_CHUNK = 64

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from imdc_equations import decremental_chunks, mean_memory, memory_sizes, time_ratio
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.equations import (
-    adaptive_sizes,
-    decremental_chunks,
-    mean_memory,
-    memory_sizes,
-    time_ratio,
-)
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.engine.schedule import Schedule
 from kvstream.errors import BudgetError
@@ -61,11 +55,6 @@ def test_chunks_by_hand() -> None:
     assert decremental_chunks(300, [100]) == [300]
     # With m_max above 2c the last chunk would be negative.
     assert decremental_chunks(100, memory_sizes("linear", 100, 4, 400))[-1] < 0
-
-
-def test_adaptive_by_hand() -> None:
-    assert adaptive_sizes(100, [0.2, 0.4, 0.6]) == pytest.approx([50, 100, 150])
-    assert adaptive_sizes(100, [0, 0]) == [100, 100]
 
 
 def test_time_ratio_by_hand() -> None:

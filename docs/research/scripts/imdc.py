@@ -18,11 +18,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 
-from kvstream.engine.equations import mean_memory, memory_sizes, time_ratio
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "support"))
+
+from imdc_equations import mean_memory, memory_sizes, time_ratio
+
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.synthetic.document import generate
 from kvstream.session.session import Session
