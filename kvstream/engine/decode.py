@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.eviction import Evictor
+from kvstream.errors import ModelError
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 
@@ -42,7 +43,7 @@ class Decoder:
         *,
         may_compress: bool,
     ) -> Iterator[int]:
-        """Yield the tokens of the answer; see `Reader.answer`."""
+        """Yield the tokens of the answer; see `Reader.answer`. Raises ModelError for NaN logits."""
         evictor, budget = self.evictor, self.cache.capacity
         evictor.resume_compressive_memory()
         self.stopped = "interrupted"
@@ -58,7 +59,7 @@ class Decoder:
             with self.cache.answering(), self.cache.passing() as ends:
                 hidden = self._forward(question)
                 for count in range(max_tokens):
-                    token = choose(self.model.logits(hidden[-1:])[0])
+                    token = choose(self._logits(hidden))
                     if token in stop:
                         self.stopped = "end"
                         return
@@ -75,6 +76,20 @@ class Decoder:
             evictor.forget_answer()
             for store in evictor.layers:
                 store.restore_state()
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [V] of the next token. Raises ModelError if one is NaN.
+
+        The probe runs only a few tokens: in float16 a text can still overflow.
+        """
+        logits = self.model.logits(hidden[-1:])[0]
+        if bool(logits.isnan().any()):
+            kind = str(self.model.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{self.model.name} computed numbers that are not finite in {kind} from this text, "
+                "so it cannot answer; use another number type, such as --dtype float32."
+            )
+        return logits
 
     def _made_room(self, ends: list[int], question: int) -> bool:
         with self.cache.momentary.metered():

@@ -187,7 +187,7 @@ class Reader:
 
         Ends at a token of `stop` (not yielded), after `max_tokens`, or when the budget is full and
         no entries may or can be evicted. When the iterator is closed, memory is as before, except
-        for the entries that the answer evicted.
+        for the entries that the answer evicted. Raises ModelError for logits that are NaN.
         """
         self.begin()
         try:

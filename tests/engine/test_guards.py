@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.errors import BudgetError, KvstreamError, SourceError
+from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError
 from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
@@ -88,6 +89,14 @@ def test_a_memory_in_the_middle_of_a_move_is_lost(reader: Reader) -> None:
     reader.cache.torn = True
     with pytest.raises(KvstreamError, match="This memory is lost"):
         reader.score([3], [4, 5])
+
+
+def test_numbers_that_are_not_finite_are_no_answer(reader: Reader) -> None:
+    reader.cache.stores[0].values[:, 9] = torch.nan  # as if the text overflowed in float16
+    before = [store.used for store in reader.cache.stores]
+    with pytest.raises(ModelError, match=r"not finite in float32 .*--dtype"):
+        list(reader.answer([3], lambda logits: int(logits.argmax()), frozenset(), 4))
+    assert [store.used for store in reader.cache.stores] == before
 
 
 def test_a_memory_that_leaves_its_catalyst_no_room_is_not_cut(reader: Reader) -> None:
