@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvstream.errors import KvstreamError
@@ -80,7 +82,10 @@ class Evictor:
             self._write_back(group, step, slice(self.prompt, group[0].used))
 
     def evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
-        """Reduce each layer to its target (source entries, including sinks)."""
+        """Reduce each layer to its target (source entries, including sinks).
+
+        Raises KvstreamError if the method breaks the contract of `Method.select`.
+        """
         with self._selecting():
             self._evict(targets, new, loss)
 
@@ -102,12 +107,18 @@ class Evictor:
             chosen = self.select(step, keep)
             self._write_back(group, step, None)
             old = (chosen < candidates - new).float().sum(2).mean(1)
-            ratios.append((protected + old) / max(1, protected + keep))
+            share = (protected + old) / max(1, protected + keep)
+            ratios.append(share.where(_in_order(chosen, candidates), torch.nan))
             for store, indices in zip(group, chosen, strict=True):
                 self._fold(store, part, indices)
                 store.keep(first, indices.to(store.origin.device))
         # One transfer for all layers: reading a value waits for all queued work of the GPU.
         self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
+        if any(map(math.isnan, self.ratios)):
+            raise KvstreamError(
+                f"The method {self.method.name} selected entries out of order, twice, or that are "
+                "not there, so memory is lost."
+            )
         self._slide()
         self.cache.rebase()
 
@@ -326,6 +337,14 @@ class Evictor:
         """Restore compressive memory from before tokens of the answer were folded into it."""
         for store in self.cache.stores:
             store.restore_head_state()
+
+
+def _in_order(chosen: Tensor, candidates: int) -> Tensor:
+    """Return for each layer whether all rows of `chosen` [G, K, m] are candidates, sorted and
+    distinct: bool [G].
+    """
+    bounded = F.pad(F.pad(chosen, (1, 0), value=-1), (0, 1), value=candidates)
+    return (bounded.diff(dim=-1) > 0).flatten(1).all(1)
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:

@@ -481,6 +481,18 @@ class _TooMany(Method):
         return torch.arange(step.origin.shape[-1]).expand(step.origin.shape)
 
 
+@dataclass(frozen=True)
+class _Chosen(Method):
+    """A method whose selection begins with the same candidates in every head."""
+
+    name = "chosen"
+    begin: tuple[int, ...] = ()
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        rest = range(len(self.begin), keep)
+        return torch.tensor([*self.begin, *rest]).expand(*step.origin.shape[:-1], keep)
+
+
 @pytest.mark.parametrize(
     ("method", "told"),
     [(_Flat(), r"flat returned scores of shape \[\d+, \d+\]; expected"),
@@ -489,6 +501,13 @@ class _TooMany(Method):
 def test_a_result_of_another_shape_is_refused(method: Method, told: str) -> None:
     reading = reader(method, "grouped", "float32", RunSettings(), LENGTH)
     with pytest.raises(KvstreamError, match=told):
+        list(reading.read(IdFeed(tokens(LENGTH))))
+
+
+@pytest.mark.parametrize("begin", [(0, 0), (1, 0), (-1,)])
+def test_a_selection_that_is_not_sorted_candidates_is_refused(begin: tuple[int, ...]) -> None:
+    reading = reader(_Chosen(begin=begin), "grouped", "float32", RunSettings(), LENGTH)
+    with pytest.raises(KvstreamError, match="chosen selected entries out of order, twice, or"):
         list(reading.read(IdFeed(tokens(LENGTH))))
 
 
