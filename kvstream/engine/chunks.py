@@ -8,6 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+MOST_TOKENS = 2**31 - 1
+"""Maximum number of tokens of a source: their ordinals in the cache are int32."""
+
 
 @dataclass(frozen=True)
 class Chunk:

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from kvstream.engine import narrowing, ranking, snapshot
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.chunks import Chunk, Feed, StepReport
+from kvstream.engine.chunks import MOST_TOKENS, Chunk, Feed, StepReport
 from kvstream.engine.decode import Decoder
 from kvstream.engine.eviction import Evictor
 from kvstream.engine.prefill import Prefill, schedule_for
 from kvstream.engine.schedule import NoEviction, Schedule
-from kvstream.errors import BudgetError
+from kvstream.errors import BudgetError, KvstreamError
 from kvstream.methods.base import Method
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
@@ -118,8 +118,16 @@ class Reader:
             yield report  # the step is complete: the caller may save memory here
 
     def step(self, chunk: Chunk, *, last: bool) -> StepReport:
-        """Read one chunk and reduce memory to its target size. `last`: no chunk follows."""
+        """Read one chunk and reduce memory to its target size. `last`: no chunk follows.
+
+        Raises KvstreamError, before it reads, for a token that has no ordinal.
+        """
         started, n = time.perf_counter(), len(chunk.ids)
+        if chunk.first + n > MOST_TOKENS:
+            raise KvstreamError(
+                f"The text has more than {MOST_TOKENS:,} tokens, the most that a reading "
+                "can count; read it in parts."
+            )
         plan = self.prefill.plan(n, last=last)
         hidden = self.prefill.forward(chunk, plan)
         loss = self.prefill.measure(hidden, chunk, plan, always=self.report_loss)

@@ -12,6 +12,7 @@ import torch
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.chunks import MOST_TOKENS
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError
 from kvstream.events import returned
@@ -61,6 +62,13 @@ def test_a_full_memory_reads_no_more(reader: Reader) -> None:
     schedule.take_over((schedule.free,) * len(schedule.held), 600, 3)
     with pytest.raises(BudgetError, match="leaves no room to read more"):
         reader.reopen(1200)
+
+
+def test_a_reading_ends_before_ordinals_overflow(reader: Reader) -> None:
+    reader.step(Chunk([5, 6], MOST_TOKENS - 2), last=False)
+    assert int(reader.retained()[-1]) == MOST_TOKENS - 1
+    with pytest.raises(KvstreamError, match=r"more than 2,147,483,647 tokens"):
+        reader.step(Chunk([7], MOST_TOKENS), last=True)
 
 
 def test_a_method_does_not_select_by_attention_that_is_lost(reader: Reader) -> None:
