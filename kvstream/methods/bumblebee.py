@@ -41,9 +41,10 @@ class BumbleBee(Method):
     of a layer (joint cosines of their keys, mean attention) in few rounds. ``lazy`` and
     ``streaming`` read values to find their end, so they wait for a GPU many times per layer.
 
-    Departures: the ground set of a step is the present entries, because the others were evicted;
-    algorithm 2 uses the attention at the end of the chunk; eight samples are evaluated at once,
-    where the paper evaluates one; the size of a sample is a setting, not the 23 of epsilon 1e-5.
+    Departures: the ground set of a step is the present entries without prompt and sinks, because
+    the others were evicted; algorithm 2 uses the attention at the end of the chunk; eight samples
+    are evaluated at once, where the paper evaluates one; candidates are drawn again only when
+    nearly all were drawn; the size of a sample is a setting, not the 23 of epsilon 1e-5.
     """
 
     name: ClassVar[str] = "bumblebee"

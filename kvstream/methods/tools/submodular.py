@@ -161,9 +161,10 @@ def stochastic_greedy(
     """Select `count` of the first `candidates` entries: [P, count], in the order they are added.
 
     Each step adds the best of `samples` random candidates (Mirzasoleiman et al., "Lazier than lazy
-    greedy"). A round evaluates `picks` disjoint samples before it adds the best of each. 1 is the
-    published algorithm; more saves time and, among hundreds of entries, loses next to nothing.
-    Candidates are drawn without replacement until all were drawn, then shuffled again.
+    greedy"). A round evaluates `picks` disjoint samples before it adds the best of each; more than
+    1 saves time and, among hundreds of entries, loses next to nothing. A step of the published
+    algorithm draws from all candidates that are left. Here, candidates are drawn without
+    replacement until less than a round is left, and then shuffled again.
     """
     device = g.weights.device
     left = torch.arange(candidates, device=device).expand(g.heads, -1)
