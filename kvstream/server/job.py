@@ -100,10 +100,8 @@ class Job:
     """Whether the server ends and cannot wait for the job."""
     spent: float = 0.0
     """Seconds of the worker so far; the job with the lowest value has the next turn."""
-    ready: Memory | None = None
-    """A memory of `entry` that waited for a question."""
-    unchanged: Memory | None = None
-    """The memory of `entry` after the answer, if the answer left it unchanged."""
+    memory: Memory | None = None
+    """The memory of `entry` as its file has it, which the next question can use."""
     told: bool = False
     """Whether tokens of the answer were sent to the client."""
 
@@ -174,9 +172,10 @@ class Answering:
         own = 0 if job.entry is None else job.entry.tokens
         memory = kept
         if memory is None and job.entry is not None:
-            memory, job.ready = job.ready or self._recalled(job.entry), None
+            memory = job.memory = job.memory or self._recalled(job.entry)
         cached = 0 if memory is None else memory.read_tokens - own
         if done < len(talk.pieces) or memory is None:
+            job.memory = None
             memory = yield from self._read(job, talk, memory, done, key)
         before = memory.entries
         result: Result | None = None
@@ -192,9 +191,10 @@ class Answering:
                 job.told |= isinstance(event, AnswerToken) and bool(job.request.stream)
                 yield event
         finally:
+            asked, job.memory = job.memory, None
             events.close()
-            if memory.entries == before and not talk.pieces:
-                job.unchanged = memory
+            if memory.entries == before:
+                job.memory = asked
         assert result is not None
         if self._uses_cache(job) and talk.pieces and memory.entries == before:
             self.cache.save(key, memory)
@@ -260,7 +260,7 @@ class Answering:
             path = self.cache.find(key) if count else None
             if path is None or sum(sizes[count:]) > sum(sizes[:count]):
                 continue
-            job.ready = None  # the bound counts one memory per job: drop this one first
+            job.memory = None  # the bound counts one memory per job: drop this one first
             try:
                 memory = self.model.recall(path)
             except KvstreamError:  # damaged, or made by another model

@@ -167,7 +167,7 @@ class Worker:
                 raise
 
     def _begin(self, job: Job, size: int) -> None:
-        job.ready = self.bound.take(size, job.entry)
+        job.memory = self.bound.take(size, job.entry)
         try:
             job.spent = min((other.spent for other in self._active), default=0.0)
             self._active[job] = (self.answering.events(job), size)
@@ -215,9 +215,9 @@ class Worker:
         with self._changed:
             _, size = self._active.pop(job)
             self.bound.give_back(size)
-            if job.entry is not None and job.unchanged is not None:
-                self.bound.keep(job.entry, job.unchanged)
-            job.ready = job.unchanged = None
+            if job.entry is not None and job.memory is not None:
+                self.bound.keep(job.entry, job.memory)
+            job.memory = None
             if count is not None:
                 self.counts[count] += 1
         if count is not None:

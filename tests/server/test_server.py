@@ -12,6 +12,7 @@ import urllib.request
 import weakref
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -174,6 +175,22 @@ def test_a_memory_file_is_a_model(server, model, memories) -> None:
             assert reply["kvstream"]["citations"] == list(expected.citations)
             assert reply["usage"]["prompt_tokens"] == model.count(QUESTION)
     assert said(server.ask(QUESTION, model="book")) != said(server.ask(QUESTION, model="other"))
+
+
+def test_a_refused_request_leaves_the_memory_for_the_next_one(server, monkeypatch) -> None:
+    said(server.ask(QUESTION, model="book"))
+    recall = Mock(wraps=server.service.model.recall)
+    monkeypatch.setattr(server.service.model, "recall", recall)
+    refused = [
+        ["who " * 190],  # memory has no room for it
+        [{"role": "tool", "content": "x"}, QUESTION],
+        [QUESTION, {"role": "assistant", "content": "Ada"}],
+    ]
+    for messages in refused:
+        error(server.ask(*messages, model="book"), 400)
+    error(server.ask(QUESTION, model="book", kvstream={"question": " "}), 400)
+    assert said(server.ask(QUESTION, model="book"))
+    assert not recall.called
 
 
 def test_messages_do_not_hide_the_memory_from_an_answer(server) -> None:
