@@ -13,6 +13,12 @@ from kvstream.version import __version__
 
 FINISHED = {"length": "length", "budget": "length", "interrupted": "length"}
 """Finish reasons other than ``stop``, by the reason why the answer ended."""
+OWN = (
+    "question", "tokens", "coverage", "support", "not_in_text", "citations", "withheld", "stopped",
+    "narrowed", "lines", "shards", "demonstration",
+)  # fmt: skip
+"""Fields of a reply that are equal to those of ``ask --json``, if that has them. The others are
+fields of OpenAI, or concern the server: its files, its time and its RAM."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -106,18 +112,11 @@ def usage(reply: Reply) -> dict[str, Any]:
 
 def own(reply: Reply) -> dict[str, Any]:
     """Return the fields that only kvstream has: the question and what the answer rests on."""
-    result = reply.result
+    told = reply.result.to_json()
     return {
-        "question": reply.asked.question,
         "question_from": reply.asked.place,
-        "read": result.read,
-        "held": result.retained,
-        "evicted": result.evicted,
-        "coverage": result.coverage,
-        "support": result.support,
-        "not_in_text": list(result.absent),
-        "citations": list(result.citations),
-        "warnings": list(reply.warnings),
+        **{name: told[name] for name in OWN if name in told},
+        "warnings": list(reply.warnings),  # worded for a client
     }
 
 

@@ -48,7 +48,7 @@ def test_the_openai_package_asks(client, server) -> None:
     whole = client.chat.completions.create(model="pocket", messages=messages, user="me")
     answer = whole.choices[0].message.content
     assert answer == server.ask(LONG).json()["choices"][0]["message"]["content"]
-    assert whole.kvstream["evicted"] > 0
+    assert whole.kvstream["tokens"]["evicted"] > 0
     assert whole.usage.prompt_tokens > 300
     with client.chat.completions.create(
         model="pocket",

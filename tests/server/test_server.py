@@ -21,6 +21,7 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
 from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: E402
 
+from kvstream.api.sources import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
@@ -42,6 +43,11 @@ def chunks(response: Any) -> list[dict[str, Any]]:
 def said(response: Any) -> str:
     assert response.status_code == 200, response.text
     return response.json()["choices"][0]["message"]["content"]
+
+
+def read(reply: dict[str, Any]) -> int:
+    """Return the number of tokens that were read."""
+    return int(reply["kvstream"]["tokens"]["read"])
 
 
 def error(response: Any, status: int) -> dict[str, Any]:
@@ -108,16 +114,17 @@ def test_a_long_message_is_read_through_the_bounded_memory(server, model) -> Non
     reply = server.ask(f"{LONG}\n\n{QUESTION}").json()
     plain = model.ask(text=LONG.strip(), question=QUESTION, **SMALL).result
     own = reply["kvstream"]
+    tokens = own["tokens"]
     assert reply["choices"][0]["message"]["content"] == plain.answer
     assert (own["question"], own["question_from"]) == (QUESTION, "last paragraph")
-    assert own["read"] == plain.read == own["held"] + own["evicted"]
-    assert own["evicted"] > 0
+    assert tokens["read"] == plain.read == tokens["retained"] + tokens["evicted"]
+    assert tokens["evicted"] > 0
     assert own["support"] is not None
     assert own["coverage"] is not None
     assert own["citations"]
     assert own["citations"][0]["source"] == "message 1"
     usage = reply["usage"]
-    assert usage["prompt_tokens"] == own["read"] + model.count(QUESTION)
+    assert usage["prompt_tokens"] == tokens["read"] + model.count(QUESTION)
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert reply["choices"][0]["finish_reason"] == "stop"
 
@@ -171,10 +178,24 @@ def test_a_memory_file_is_a_model(server, model, memories) -> None:
         for _ in range(2):  # from the file, then from the memory still held
             reply = server.ask(QUESTION, model=name).json()
             assert reply["choices"][0]["message"]["content"] == expected.text
-            assert reply["kvstream"]["read"] == expected.result.read
+            assert read(reply) == expected.result.read
             assert reply["kvstream"]["citations"] == list(expected.citations)
             assert reply["usage"]["prompt_tokens"] == model.count(QUESTION)
     assert said(server.ask(QUESTION, model="book")) != said(server.ask(QUESTION, model="other"))
+
+
+def test_the_fields_of_a_reply_are_those_of_json(server, model, memories) -> None:
+    both = [Text(FACT, "monday"), Text(FILLER * 30, "tuesday")]
+    model.read(both, **SMALL).save(memories / "two.kvs")
+    asked = "Who saw the boats that evening?"
+    expected = model.recall(memories / "two.kvs").ask(asked, max_tokens=16).to_json()
+    own = server.ask(asked, model="two").json()["kvstream"]
+    (memories / "two.kvs").unlink()
+    assert own["narrowed"]["sources"] == ["tuesday"]
+    assert own.pop("question_from") == "message"
+    assert own.keys() <= expected.keys()
+    assert own == {name: expected[name] for name in own}
+    assert {"withheld", "stopped", "tokens"} <= own.keys()
 
 
 def test_a_refused_request_leaves_the_memory_for_the_next_one(server, monkeypatch) -> None:
@@ -259,18 +280,18 @@ def test_a_conversation_goes_on_from_its_memory(server, model) -> None:
     answer = {"role": "assistant", "content": one["choices"][0]["message"]["content"]}
     assert one["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     again = server.ask(first).json()
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == one["kvstream"]["read"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == read(one)
     assert again["choices"] == one["choices"]
     assert again["kvstream"] == one["kvstream"]
     two = server.ask(first, answer, "What did Ada hide?").json()
     usage = two["usage"]
-    assert usage["prompt_tokens_details"]["cached_tokens"] == one["kvstream"]["read"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == read(one)
     told = f"\nQuestion: {QUESTION}\nAnswer: {answer['content']}\n"
-    assert two["kvstream"]["read"] == one["kvstream"]["read"] + model.count(told)
+    assert read(two) == read(one) + model.count(told)
     # Another beginning is another conversation.
     other = server.ask(first.replace("May", "June"), answer, "What did Ada hide?").json()
     assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert other["kvstream"]["read"] == two["kvstream"]["read"]
+    assert read(other) == read(two)
     anew = server.ask(first, answer, "What did Ada hide?", kvstream={"cache": False}).json()
     assert anew["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
@@ -282,7 +303,7 @@ def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
     assert one["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert two["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert two["choices"] == one["choices"]
-    assert one["usage"]["prompt_tokens"] < 60 < one["kvstream"]["read"]
+    assert one["usage"]["prompt_tokens"] < 60 < read(one)
 
 
 class Caches:
@@ -443,8 +464,8 @@ def test_a_question_that_never_fits_is_an_error(server) -> None:
 def test_control_sequences_and_text_that_looks_like_a_file_stay_text(server) -> None:
     for text in ("%PDF-1.7 ", "<html><body>", "\x1f\x8b\x08", "PK\x03\x04", "<|eos|>"):
         reply = server.ask(f"{text}{FACT}\n\n{QUESTION}").json()
-        assert reply["kvstream"]["read"] > 12, text
-        assert reply["kvstream"]["evicted"] == 0
+        assert read(reply) > 12, text
+        assert reply["kvstream"]["tokens"]["evicted"] == 0
 
 
 # Access.
@@ -727,7 +748,7 @@ def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> N
     assert reply["kvstream"] == expected["kvstream"]
     assert not list((tmp_path / "cache").glob("*.reading"))
     again = two.ask(text).json()
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == reply["kvstream"]["read"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == read(reply)
 
 
 def test_a_damaged_cache_is_passed_over(start, tmp_path) -> None:

@@ -23,13 +23,14 @@ from kvstream.cli.shared.running import quiet_libraries
 
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
+ONE = "the server has one model; kvstream chat and kvstream ask --memory use both models of a file."
 ONLY_POCKET = (
     "pocket is a small model for demonstration, but only pocket answers from the memory files that "
     "it made."
 )
 """Shown with pocket if memory files are offered: another model could not use them."""
 WITHOUT = {
-    **ONE_MODEL,
+    **dict.fromkeys(ONE_MODEL, ONE),
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
     "report": PRINTED,
     "extract": "the model writes answers.", "passages": "the model writes answers.",
