@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ LARGEST_HEADER = 100_000_000
 LARGEST = 2.0**40
 """Maximum absolute value in a memory: squares of such values, and their sums, are finite in
 float32."""
+DAY = 24 * 3600.0
 PARTIAL = ".partial"
 """Suffix of the name of an incomplete file."""
 REMEDY = (
@@ -262,14 +264,36 @@ def _partial(target: Path) -> Path:
     """Return the path of a hidden file beside `target`. Each thread has its own, because several
     may write the same memory. Remove the files that killed processes left.
     """
-    begin = f"{writing.hidden_name(target)}.{socket.gethostname()}-"
+    hidden = writing.hidden_name(target)
+    remove_partials(target.parent, re.escape(hidden))
+    own = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    return target.with_name(f"{hidden}.{own}{PARTIAL}")
+
+
+def remove_partials(folder: Path, hidden: str) -> None:
+    """Remove the incomplete files of killed processes. `hidden`: pattern of their hidden names.
+
+    A file of another machine is removed a day after the last write: its process cannot be seen.
+    """
+    parts = re.compile(rf"{hidden}\.(.+)-([0-9]{{1,9}})-[0-9]+{re.escape(PARTIAL)}")
     with suppress(OSError):
-        for name in os.listdir(target.parent):
-            process = name.removeprefix(begin).partition("-")[0]
-            ours = name.startswith(begin) and name.endswith(PARTIAL)
-            if ours and re.fullmatch("[0-9]{1,9}", process) and not psutil.pid_exists(int(process)):
-                target.with_name(name).unlink()
-    return target.with_name(f"{begin}{os.getpid()}-{threading.get_ident()}{PARTIAL}")
+        for path in folder.iterdir():
+            if found := parts.fullmatch(path.name):
+                machine, process = found.groups()
+                written = path.stat().st_mtime
+                here = machine == socket.gethostname()
+                if _is_gone(int(process), written) if here else time.time() - written > DAY:
+                    path.unlink()
+
+
+def _is_gone(process: int, since: float) -> bool:
+    """Return whether a process ended that ran at the time `since`; a new one may have its id."""
+    try:
+        return psutil.Process(process).create_time() > since
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:  # of another user
+        return False
 
 
 def _replace(path: Path, fill: Any) -> None:

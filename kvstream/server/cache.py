@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
+from kvstream.memory.file import remove_partials
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
 SUFFIX, READING = ".kvs", ".reading"
 """Suffixes of a finished reading, and of the checkpoint of a stopped one."""
+HIDDEN = r"\.[0-9a-f]{60}\.[0-9a-f]{12}"
+"""Pattern of the hidden names of incomplete files, which begin with a part of the digest."""
 
 
 class ConversationCache:
@@ -42,6 +45,7 @@ class ConversationCache:
                     "--cache-dir."
                 ) from error
             self.folder = folder.resolve()
+            remove_partials(self.folder, HIDDEN)
         self.shrink()
 
     def find(self, key: str) -> Path | None:

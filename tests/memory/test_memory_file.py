@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import socket
 import struct
 import tracemalloc
 import zlib
@@ -506,8 +507,13 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
         return f"{begin}-{process}-{thread}"
 
     left, others = of("a.kvs", 999_999_999), [of("a.kvs", os.getppid()), of("b.kvs", 999_999_999)]
-    for name in (left, *others):
+    reused, far = of("a.kvs", os.getpid()), left.replace(socket.gethostname(), "elsewhere")
+    others.append(far)
+    old = [reused, far.replace("elsewhere", "elsewhere-2")]
+    for name in (left, *others, *old):
         (tmp_path / name).touch()
+    for name in old:  # written before this process began, and more than a day ago
+        os.utime(tmp_path / name, (1, 1))
     file._replace(path, lambda stream: stream.write(b"whole"))
     assert {found.name for found in tmp_path.iterdir()} == {"a.kvs", *others}
 

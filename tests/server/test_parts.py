@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 import threading
 import time
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,7 @@ from kvstream.server.errors import ApiError
 from kvstream.server.fair import FairQueue
 from kvstream.server.schema import REFUSED, ChatRequest
 from kvstream.server.settings import ServerSettings
+from kvstream.store.writing import hidden_name
 
 
 def talk(*messages: tuple[str, str], of_memory: bool = False, **more: Any):
@@ -292,6 +295,16 @@ def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
     assert again.count == 1
     again.close()
     assert again.find(keys[3]) is not None
+
+
+def test_what_a_killed_save_left_goes_at_the_next_start(tmp_path) -> None:
+    ended = f"{socket.gethostname()}-999999999-1.partial"
+    lost = [hidden_name(Path(f"{'a' * 64}{suffix}")) for suffix in (".kvs", ".reading")]
+    others = [f"{lost[0]}.{ended}~", f"{hidden_name(Path('book.kvs'))}.{ended}", f".{ended}"]
+    for name in (*(f"{each}.{ended}" for each in lost), *others):
+        (tmp_path / name).touch()
+    ConversationCache(tmp_path, 1000)
+    assert {path.name for path in tmp_path.iterdir()} == set(others)
 
 
 def test_a_temporary_cache_goes_with_the_server() -> None:
