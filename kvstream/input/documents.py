@@ -38,16 +38,22 @@ def missing_extra(kind: str, name: str) -> str | None:
     )
 
 
-def kind_of_zip(path: Path) -> str:
-    """Return ``epub``, ``docx`` or ``plain``, depending on the members of a ZIP file."""
+def kind_of_zip(path: Path, name: str) -> str:
+    """Return ``epub``, ``docx`` or ``plain``, depending on the members of a ZIP file.
+
+    Raises SourceError if its list of members, which is at its end, is missing or damaged.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.NameToInfo
-            if "META-INF/container.xml" in members:
-                return "epub"
-            return "docx" if "word/document.xml" in members else "plain"
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
-        return "plain"
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise SourceError(
+            f"{name} is damaged: it begins as a ZIP file (DOCX and EPUB are such files), but the "
+            "list of its members, at the end, is missing or damaged; fetch it again."
+        ) from error
+    if "META-INF/container.xml" in members:
+        return "epub"
+    return "docx" if "word/document.xml" in members else "plain"
 
 
 def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:

@@ -185,8 +185,11 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         beginning = PeekedStream(file)
         head = beginning.look()
         source.kind = kind_of(head)
-        if head.startswith(MAGIC["zip"]):
-            source.kind = documents.kind_of_zip(path)
+        if head.startswith(MAGIC["zip"]) and not text:
+            try:
+                source.kind = documents.kind_of_zip(path, name)
+            except SourceError as error:
+                return source, str(error)
         if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
             source.kind = "html"
         if text and source.kind not in COMPRESSED:
@@ -202,8 +205,7 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
-            # Truncated, or damaged later: the data before that will be read.
-            if not isinstance(error, EOFError) and not start:
+            if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
     return source, None if text else not_text(start, name)
 
@@ -222,6 +224,8 @@ class DamagedError(SourceError):
 
 
 def damaged(name: str, kind: str, position: int, error: BaseException) -> str:
+    if isinstance(error, EOFError):
+        return f"{name} is damaged: its {kind} data ends before any text; fetch or pack it again."
     return (
         f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
         f"({error}); fetch or pack it again."

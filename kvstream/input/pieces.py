@@ -143,7 +143,9 @@ class SourcePieces:
                 if data is None:
                     yield b""
                     continue
-            except EOFError:
+            except EOFError as error:
+                if not position:
+                    raise DamagedError(damaged(name, kind, 0, error)) from error
                 self._messages.general.append(
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
                     "text; everything before that was read."

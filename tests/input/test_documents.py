@@ -96,6 +96,19 @@ def renamed(book: bytes, members: dict[str, str], package: dict[str, str] | None
     return out.getvalue()
 
 
+@pytest.mark.parametrize("left", [5, 0.1, 0.99])
+def test_a_truncated_document_is_damaged_and_not_binary(tmp_path: Path, left: float) -> None:
+    packed = [docx([("", "It rained.")]), epub([chapter("One", ["It rained."])])]
+    for number, data in enumerate(packed):
+        cut = data[: int(left if left > 1 else left * len(data))]
+        with pytest.raises(SourceError, match=r"is damaged: it begins as a ZIP file .* fetch it"):
+            opened(tmp_path, f"{number}", cut)
+    (tmp_path / "2").write_text("It rained.")
+    sources = open_sources([str(tmp_path)])
+    assert sources.warnings == [f"Skipped in {tmp_path}: 2 × damaged file."]
+    assert text_of(open_sources([str(tmp_path / "0")], text=True)) != ""
+
+
 NUMBERS = ["One", "Two", "Three"]
 BOOK = epub([chapter(n, [f"It rained in {n}."]) for n in NUMBERS])
 
@@ -508,7 +521,7 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
     sources = open_sources([str(tmp_path)])
     assert text_of(sources).split() == ["It", "rained.", "Often."]
     [skipped, damaged] = sources.warnings
-    assert skipped == f"Skipped in {tmp_path}: 1 × binary file."
+    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file."
     assert damaged.startswith(
         f"Skipped in {tmp_path}: 2 × document that cannot be read (the first: {tmp_path}/a.pdf "
     )

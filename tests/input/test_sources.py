@@ -170,6 +170,17 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
         text_of(open_sources([str(path)]))
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("pipe", [False, True])
+def test_an_archive_that_is_cut_before_any_text_is_damaged(
+    tmp_path: Path, pack: Callable[[bytes], bytes], pipe: bool
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(pack(b"It rained. " * 9)[:11])
+    with path.open("rb") as file, pytest.raises(SourceError, match=r"ends before any text; f"):
+        text_of(open_sources(["-"], stdin=file) if pipe else open_sources([str(path)]))
+
+
 def test_sources_are_joined_without_gluing_lines(tmp_path: Path) -> None:
     for name, data in {
         "a": b"\xef\xbb\xbfend",
