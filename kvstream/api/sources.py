@@ -75,6 +75,7 @@ def open_sources(
     follow: bool = False,
     due: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], bool] = lambda: False,
+    without: Sequence[Path] = (),
 ) -> SourceSet:
     """Check every source and prepare to read them in order, once.
 
@@ -82,7 +83,8 @@ def open_sources(
     standard input. `text` is text itself, or an iterable of its pieces. With `plain`, files of any
     format are read as UTF-8 text. A compressed source that unpacks to more than `max_unpacked`
     bytes (default ``"16GB"``) is refused. With `follow`, the reading waits for more text at the end
-    of the last file until `interrupted` returns True, and pauses while `due` returns True.
+    of the last file until `interrupted` returns True, and pauses while `due` returns True. Of
+    folders, files in `without` are left out.
 
     Raises SourceError for a missing, unreadable or binary source, and UsageError if neither or both
     of `source` and `text` are given.
@@ -106,6 +108,7 @@ def open_sources(
         text=plain,
         max_bytes=bytes_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
+        without=without,
     )
 
 

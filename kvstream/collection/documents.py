@@ -33,6 +33,8 @@ class Document:
     """Bytes of its unpacked text; an estimate if the file is packed."""
     problem: str = ""
     """Why it cannot be read, if that is known before the reading."""
+    output: str = ""
+    """What the file is, if kvstream wrote it."""
 
 
 def documents_in(
@@ -42,8 +44,9 @@ def documents_in(
 
     A path that is written differently, such as ``a.txt`` and ``./a.txt``, is the same file.
     A folder stands for its text files, as in a single reading. Binary files in it are counted and
-    left out, and so are the results of earlier runs, whose folder is `into`. A file that is damaged
-    or unreadable or needs an extra is a document with a problem.
+    left out, and so are other files that kvstream wrote; `into` is the folder of the results of
+    earlier runs. A file that is damaged or unreadable or needs an extra is a document with a
+    problem.
 
     Raises SourceError for a path that does not exist and if there is no document, and UsageError
     for a path that is neither a file nor a folder.
@@ -103,7 +106,9 @@ def _folder(
             left_out["result of an earlier run"] += 1
             continue
         document = _document(path, str(path), text=text)
-        if " is binary " in document.problem:
+        if document.output:
+            left_out[document.output] += 1
+        elif " is binary " in document.problem:
             left_out["binary file"] += 1
         else:
             found.append(document)
@@ -116,4 +121,4 @@ def _document(path: Path, name: str, *, text: bool) -> Document:
     except OSError as error:
         return Document(name, 0, f"{name} cannot be read: {error.strerror or error}.")
     size = round((source.size or 0) * EXPANSION.get(source.kind, 1.0))
-    return Document(name, size, problem or "")
+    return Document(name, size, problem or "", source.output)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.input import documents, pseudo
+from kvstream.input import documents, outputs, pseudo
 from kvstream.input.encodings import by_mark
 from kvstream.input.folders import files_in
 from kvstream.input.formats import (
@@ -57,6 +57,8 @@ class Inspected:
     """The stream or text to read instead of a path."""
     plain: bool = False
     """Whether to read it as UTF-8 text, regardless of its first bytes."""
+    output: str = ""
+    """What the file is, if kvstream wrote it."""
 
 
 class ByteStream(Protocol):
@@ -88,12 +90,17 @@ class NamedPath:
 
 
 def named(
-    given: str | NamedPath | NamedStream, warnings: list[str], *, text: bool
+    given: str | NamedPath | NamedStream,
+    warnings: list[str],
+    notes: list[str],
+    *,
+    text: bool,
+    without: Sequence[Path] = (),
 ) -> list[Inspected]:
     """Return what was named as one source, or the files of a folder.
 
-    ``-`` is standard input. Raises UsageError for an empty name, and SourceError for what is
-    missing, unreadable, binary, or a folder without text.
+    ``-`` is standard input. The other arguments are those of `of_folder`. Raises UsageError for an
+    empty name, and SourceError for what is missing, unreadable, binary, or a folder without text.
     """
     if isinstance(given, NamedStream):
         size = len(given.stream) if isinstance(given.stream, bytes) else None
@@ -106,7 +113,7 @@ def named(
     path = Path(place)
     try:
         if stat.S_ISDIR(path.stat().st_mode):
-            return of_folder(path, warnings, text=text)
+            return of_folder(path, warnings, notes, text=text, without=without)
         source, problem = look(path, name, text=text)
     except FileNotFoundError:
         raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
@@ -119,13 +126,25 @@ def named(
     return [source]
 
 
-def of_folder(folder: Path, warnings: list[str], *, text: bool) -> list[Inspected]:
-    """List the text files in a folder. Counts of skipped files are added to ``warnings``.
+def of_folder(
+    folder: Path,
+    warnings: list[str],
+    notes: list[str],
+    *,
+    text: bool,
+    without: Sequence[Path] = (),
+) -> list[Inspected]:
+    """List the text files in a folder, without those that kvstream wrote.
 
-    Raises SourceError if there are none.
+    ``without`` are files that this run will write. Counts of files that cannot be read are added to
+    ``warnings``, counts of kvstream's own files to ``notes``. Raises SourceError if there is no
+    file to read.
     """
     found: list[Inspected] = []
     skipped: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    written = {path.resolve() for path in without}
+    names = {path.name for path in (*without, *written)}
 
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
@@ -137,12 +156,17 @@ def of_folder(folder: Path, warnings: list[str], *, text: bool) -> list[Inspecte
 
     hidden: list[None] = []
     for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
+        if path.name in names and path.resolve() in written:
+            own["output of this run"] += 1
+            continue
         try:
             source, problem = look(path, str(path), text=text)
         except OSError:
             skipped["unreadable file"] += 1
             continue
-        if not problem:
+        if source.output:
+            own[source.output] += 1
+        elif not problem:
             source.folder = str(folder)
             found.append(source)
         elif " is damaged: " in problem:
@@ -151,9 +175,11 @@ def of_folder(folder: Path, warnings: list[str], *, text: bool) -> list[Inspecte
             skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
         else:
             skipped["binary file"] += 1
-    told = [f"{count:,} × {what}" for what, count in skipped.items()]
+    told, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (skipped, own))
     if not found:
-        raise SourceError(no_text_files([str(folder)], told, hidden=bool(hidden)))
+        raise SourceError(no_text_files([str(folder)], told + ours, hidden=bool(hidden)))
+    if ours:
+        notes.append(f"Left out of {folder}: {', '.join(ours)}.")
     if told:
         warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
     return found
@@ -182,6 +208,7 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         return Inspected(name, path, pseudo=made_up), None
     source = Inspected(name, path, size=status.st_size)
     with path.open("rb") as file:
+        source.output = outputs.kind_of(file.peek(outputs.FIRST))
         beginning = PeekedStream(file)
         head = beginning.look()
         source.kind = kind_of(head)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -47,12 +48,14 @@ def open_sources(
     stdin: BinaryIO | io.RawIOBase | None = None,
     max_bytes: int | None = None,
     follow: Follow | None = None,
+    without: Sequence[Path] = (),
 ) -> SourceSet:
     """Inspect every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process). ``text`` reads binary files
     and HTML without conversion. ``max_bytes`` limits decompressed data. ``follow`` waits for more
-    data at the end of the last file.
+    data at the end of the last file. ``without`` are files of folders that are left out, because
+    this run writes them.
 
     Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
     unreadable, binary, or a folder without text.
@@ -62,7 +65,10 @@ def open_sources(
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     messages = Messages()
-    sources = [each for given in paths for each in named(given, messages.general, text=text)]
+    general, notes = messages.general, messages.notes
+    sources = [
+        each for given in paths for each in named(given, general, notes, text=text, without=without)
+    ]
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         last = sources[-1]
         pipe = last.path is not None and last.path.is_fifo()
@@ -72,7 +78,7 @@ def open_sources(
             )
         last.followed, last.size = True, None
     pieces = SourcePieces(messages, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow)
-    again = partial(open_sources, paths, text=text, max_bytes=max_bytes)
+    again = partial(open_sources, paths, text=text, max_bytes=max_bytes, without=without)
     return SourceSet(sources, pieces, messages, text=text, follows=follow is not None, again=again)
 
 

@@ -22,6 +22,7 @@ from warm import CLIENT
 from kvstream.cli.app import run
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import KvstreamError
+from kvstream.input.sources import open_sources
 from kvstream.store import writing
 
 PROGRAM = [*CLIENT, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
@@ -164,6 +165,25 @@ def test_stats_that_would_be_read_with_a_folder_are_refused(cli, fake_session, b
     for place in (folder / ".stats", folder / "ignored" / "stats", folder.parent / "stats.jsonl"):
         assert cli("ask", str(folder), "Q?", "--stats", str(place)).code == 0
         place.unlink()
+
+
+def test_what_kvstream_wrote_into_a_folder_is_not_read_with_it(cli, fake_session, book) -> None:
+    pytest.importorskip("jinja2")
+    folder = Path(book).parent
+    page, answer, answers, stats = (str(folder / f"{kind}.out") for kind in "1234")
+    asked = "ask", str(folder), "Q?"
+    assert cli(*asked, "--report", page, "--json", "-o", answers).code == 0
+    assert cli("ask", book, "Q?", "--stats", stats).code == 0
+    sources = open_sources([str(folder)])
+    assert sources.names == [book]
+    told = "1 × report of kvstream, 2 × JSON file of kvstream"
+    assert sources.notes == [f"Left out of {folder}: {told}."]
+    summarize = "summarize", str(folder), "--as", "log", "-o", answer
+    assert cli(*summarize).code == 0
+    ran = cli(*summarize)
+    assert "1 × output of this run" in ran.stderr
+    assert f"Skipped: {told}" in cli(*asked, "--each").stderr
+    assert open_sources([page]).names == [page], "a file that is named is read"
 
 
 def test_the_output_may_be_the_source(cli, fake_session, book) -> None:

@@ -16,15 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstream.api.logs import LogSummary, record
+from kvstream.collection.results import write_records
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import BlockDecoder
 from kvstream.input.encodings import OtherDecoder
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import SourceSet, open_sources
+from kvstream.memory.file import write
+from kvstream.reporters.format import json_text
 
 
 def text_of(sources: SourceSet) -> str:
@@ -223,6 +228,23 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
     assert text_of(open_sources([str(path)], text=True)) == "abc\0def"
     with pytest.raises(SourceError, match="standard input is binary"):
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
+
+
+def test_files_that_kvstream_wrote_are_left_out_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("It rained.\n")
+    write_records(tmp_path / "b", "a.txt", ({"command": "ask", "answer": "Rain."},))
+    write(tmp_path / "c", {"format": 1}, {}, {"x": torch.zeros(2)})
+    (tmp_path / "d").write_text(json_text(record(LogSummary())))
+    (tmp_path / "e.json").write_text('{"command": "ask", "mode": "x"}\n')
+    sources = open_sources([str(tmp_path)], without=[tmp_path / "out"])
+    assert [Path(name).name for name in sources.names] == ["a.txt", "e.json"]
+    assert (sources.warnings, sources.notes) == (
+        [],
+        [f"Left out of {tmp_path}: 2 × JSON file of kvstream, 1 × memory file of kvstream."],
+    )
+    (tmp_path / "out").symlink_to(tmp_path / "a.txt")
+    sources = open_sources([str(tmp_path)], without=[tmp_path / "out"])
+    assert [Path(name).name for name in sources.names] == ["e.json"]
 
 
 def test_missing_and_empty(tmp_path: Path) -> None:
