@@ -112,6 +112,19 @@ class Variable:
         add_sums(self.means, other.means.items())
 
 
+@dataclass
+class FirstLine:
+    """The first line of a template after a report."""
+
+    number: int
+    time: float | None
+    line: str
+    message: str
+    """The line without its time."""
+    trace: list[str] = field(default_factory=list)
+    """Lines that continue it."""
+
+
 class Shape(Series):
     """The lines of one template."""
 
@@ -130,8 +143,7 @@ class Shape(Series):
         "reported",
         "rush",
         "same",
-        "since_line",
-        "since_time",
+        "since",
         "template",
         "trace",
         "variables",
@@ -172,9 +184,8 @@ class Shape(Series):
         """The minute with most lines, for warnings and errors."""
         self.reported = 0
         """Number of lines that reports have covered."""
-        self.since_time: float | None = None
-        self.since_line = 0
-        """`since_time` and `since_line` are those of the first line after the last report."""
+        self.since: FirstLine | None = None
+        """The first line after the last report."""
 
     @property
     def told(self) -> list[str]:
@@ -293,8 +304,8 @@ class Shape(Series):
         for name, count in other.components.items():
             if name in self.components or len(self.components) < MOST_VALUES:
                 self.components[name] += count
-        if other.since_line and (not self.since_line or other.since_line < self.since_line):
-            self.since_line, self.since_time = other.since_line, other.since_time
+        if other.since and (not self.since or other.since.number < self.since.number):
+            self.since = other.since
         if LEVELS.index(other.level) > LEVELS.index(self.level):
             self.level = other.level
         if other.rush is not None and (self.rush is None or other.rush.lines > self.rush.lines):

@@ -21,6 +21,7 @@ from kvstream.logs.shape import (
     MANY,
     MOST_VALUES,
     STEPS,
+    FirstLine,
     Shape,
     add_sums,
 )
@@ -149,7 +150,7 @@ class LogSummary:
     def mark(self) -> None:
         """Mark all lines that were read as reported."""
         for shape in self.shapes:
-            shape.reported, shape.since_line, shape.since_time = shape.count, 0, None
+            shape.reported, shape.since = shape.count, None
 
     def _go_back(self, time: float, number: int) -> None:
         """Note if the clock goes back, or if a source begins before the end of the previous one."""
@@ -196,8 +197,8 @@ class LogSummary:
             shape.begin(number, time)
         shape.count += 1
         shape.last_line, shape.last_time = number, time
-        if not shape.since_line:
-            shape.since_line, shape.since_time = number, time
+        if shape.since is None:
+            shape.since = FirstLine(number, time, line[:EXAMPLE], rest[:EXAMPLE].strip())
         self._shape, self._container = shape, container
         total = self.total
         total.count += 1
@@ -261,6 +262,9 @@ class LogSummary:
         shape.continued += 1
         if shape.count == 1 and len(shape.trace) < TRACE_LINES:
             shape.trace.append(line[:EXAMPLE])
+        first = shape.since
+        if first and first.number == shape.last_line and len(first.trace) < TRACE_LINES:
+            first.trace.append(line[:EXAMPLE])
         if shape.level in ("", "info", "suspect") and is_trace(line):
             shape.level, shape.rush = "error", shape.rush or Rush()
 

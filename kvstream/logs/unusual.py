@@ -56,7 +56,7 @@ class Finding:
     """`low` and `high` are the earliest and the latest time, because the clock can go back."""
     example: str = ""
     message: str = ""
-    """The message of `first_line`; empty if the example of the template is an earlier line."""
+    """The message of `first_line`; empty for a component."""
     trace: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: list[dict[str, Any]] = field(default_factory=list)
@@ -136,22 +136,22 @@ class Unusual:
         elif shape.trace:
             several = "{:,} continuation lines" if shape.continued > 1 else "{:,} continuation line"
             remarks.notes.append(several.format(shape.continued))
-        since = self.news and shape.reported > 0
-        first_time = shape.since_time if since else shape.first_time
+        since = shape.since if self.news and shape.reported else None
+        first_time = since.time if since else shape.first_time
         return Finding(
             section=section,
             count=self.count(shape),
             level=shape.level,
             text=shown(message_of(shape.message), shape.told),
-            first_line=shape.since_line if since else shape.first_line,
+            first_line=since.number if since else shape.first_line,
             last_line=shape.last_line,
             first_time=first_time,
             last_time=shape.last_time,
             low=first_time if since else shape.low,
             high=shape.high,
-            example=shape.example,
-            message="" if since else message_of(shape.message),
-            trace=shape.trace,
+            example=since.line if since else shape.example,
+            message=message_of(since.message if since else shape.message),
+            trace=since.trace if since else shape.trace,
             notes=remarks.notes,
             variables=variables_of(shape),
             same=set(shape.same),

@@ -315,8 +315,22 @@ def test_what_is_new_since_the_last_report() -> None:
     assert (error.count, error.first_line) == (1, 12)
     assert "new" in error.notes
     assert (beat.count, beat.first_line) == (1, 11)
-    assert "beat <*>" in page(log, news=True)
+    assert "beat 10" in page(log, news=True)
     assert "beat 0" not in page(log, news=True), "which is the text of another line"
+
+
+def test_the_example_of_a_later_report_is_the_first_new_line() -> None:
+    log = read([at(0, "ERROR a: lost 1"), "  at old.trace(1)"])
+    log.mark()
+    for i in (2, 3):
+        log.feed(at(i, f"ERROR a: lost {i}") + f"\n  at new.trace({i})\n")
+    [row] = record(log, news=True)["findings"]
+    assert (row["count"], row["example"]) == (2, at(2, "ERROR a: lost 2"))
+    assert row["trace"] == ["  at new.trace(2)"]
+    assert "new.trace(2)" in page(log, news=True)
+    [row] = record(log)["findings"]
+    assert (row["count"], row["example"]) == (3, at(0, "ERROR a: lost 1"))
+    assert row["trace"] == ["  at old.trace(1)"]
 
 
 def test_the_bulk_has_its_values_in_one_line() -> None:
