@@ -13,6 +13,7 @@ import pytest
 import kvstream
 from kvstream.api.model import Model
 from kvstream.input.sources import open_sources
+from kvstream.logs.thinning import ThinnedSource
 from kvstream.memory.kept.cutting import MARGIN
 from kvstream.memory.kept.document import document_of
 from kvstream.memory.kept.positions import Kept
@@ -176,6 +177,25 @@ def test_a_packed_text_is_read_again_as_far_as_it_was_read(
     found = reread(part, np.array([0]), [(0, 10)], sources.bases)
     assert not isinstance(found, str), found
     assert found.pieces[0].text == "the people"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.gz"])
+def test_a_thinned_log_is_read_again_as_far_as_it_was_read(
+    read: tuple[Path, Kept, Any], tmp_path: Path, name: str
+) -> None:
+    _, kept, _ = read
+    line = "2026-01-01 10:00:00 INFO café: les élèves étaient là\n".encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(line * 9000) if name == "a.gz" else line * 9000)
+    sources = open_sources([str(path)])
+    for _ in ThinnedSource(sources, whole=0):
+        if sources.bytes_read > 140_000:  # three blocks, and there the user interrupts
+            break
+    assert sources.bytes_read < len(line) * 9000
+    part = dataclasses.replace(kept, records=sources.records, read=1)
+    found = reread(part, np.array([0]), [(0, 10)], sources.bases)
+    assert not isinstance(found, str), found
+    assert found.pieces[0].text == "2026-01-01"
 
 
 def test_a_pipe_shows_passages_alone(model: Model) -> None:

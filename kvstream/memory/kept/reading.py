@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from kvstream.errors import KvstreamError
 from kvstream.input.blocks import TextBlock, utf8_starts
-from kvstream.input.source import SourceRecord
+from kvstream.input.source import SourceOver, SourceRecord
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.memory.kept.positions import Kept
 from kvstream.tokenization.loading import TokenStream
@@ -109,6 +109,23 @@ def _prefix(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
+class _Before(SourceOver):
+    """Sources as far as the first reading read them, which may have been interrupted.
+
+    The digest of a packed source is then that of the same bytes.
+    """
+
+    def __init__(self, of: Kept, source: SourceSet) -> None:
+        super().__init__(source)
+        self._begun, self._size = len(of.records), sum(record.bytes for record in of.records)
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        for block in self.source:
+            yield block
+            if self.bytes_read >= self._size and len(self.bases) >= self._begun:
+                return
+
+
 class _Gathered:
     """A second reading of the sources."""
 
@@ -126,17 +143,13 @@ class _Gathered:
         self.line = 1
 
     def read(self) -> Reread:
-        stream = TokenStream(self.of.tokenizer, self.sources, self._take)
+        stream = TokenStream(self.of.tokenizer, _Before(self.of, self.sources), self._take)
         parts, seen, found = [], 0, self.found
         found.stride = -(-self.of.read // MOST_STARTS) or 1
-        size = sum(record.bytes for record in self.of.records)
-        # Block by block, as the first reading: one that was interrupted then ends at the same byte.
         while len(batch := stream.block()):
             parts.append(batch.starts[-seen % found.stride :: found.stride])
             self._ends(batch.starts, batch.end)
             seen += len(batch)
-            if seen >= self.of.read and self.sources.bytes_read >= size:
-                break
         found.tokens = np.concatenate(parts) if parts else found.tokens
         found.pieces = [_joined(pieces) for pieces in _runs(found.pieces)]
         return found
