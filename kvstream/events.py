@@ -81,7 +81,7 @@ class StepDone:
     budget_tokens: int
     kv_bytes: int
     seconds: float
-    """Time since reading began."""
+    """Time since reading began, without answers on the way."""
     coverage: Callable[[int], list[float]] = field(repr=False, compare=False)
     """``coverage(bins)``: for each of `bins` equal parts of the text read so far, the share of
     its tokens that at least one head holds."""

@@ -85,6 +85,8 @@ class Reading:
     """Line counts of logs that memory had read before."""
     _unsaved: bool = False
     """Whether a save of the checkpoint has failed."""
+    _answer_s: float = 0.0
+    """Seconds that answers on the way took, which are not part of the reading."""
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; return the memory. Raises SourceError, NoTextError.
@@ -115,7 +117,7 @@ class Reading:
         before = memory.prefill_s
 
         def seconds() -> float:
-            return before + time.perf_counter() - began
+            return before + time.perf_counter() - began - self._answer_s
 
         cut_short = yield from self._steps(memory, feed, handed, seconds)
         self._close(memory, feed, earlier)
@@ -175,13 +177,19 @@ class Reading:
                     self._place(trace)
                     yield from self._save(self.checkpoint.note, memory, handed)
                 if every is not None and not interrupted() and every.due(trace.read):
-                    yield from self.on_the_way(memory)
+                    yield from self._answers(memory)
             if interrupted() and not cut_short and self.sources.ends_on_interrupt:
                 cut_short, stop = True, _beyond(feed, feed.read_tokens + self.plan.sizes.free)
             elif not feed.paused or interrupted():
                 return cut_short
             if every is not None and every.due(trace.read):
-                yield from self.on_the_way(memory)
+                yield from self._answers(memory)
+
+    def _answers(self, memory: Memory) -> Iterator[Event]:
+        """Yield the events of answers on the way, and measure their time."""
+        began = time.perf_counter()
+        yield from self.on_the_way(memory)
+        self._answer_s += time.perf_counter() - began
 
     def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
         """Close the sources. Raises NoTextError or SourceError if there was nothing to read."""

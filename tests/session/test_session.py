@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream.errors import BudgetError, SourceError
-from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
+from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone, returned
 from kvstream.input.sources import open_sources
+from kvstream.memory.base import Memory
 from kvstream.run import feed
+from kvstream.run.intervals import Intervals
 from kvstream.run.request import Request
+from kvstream.session import reading
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.store import pocket
@@ -143,6 +147,32 @@ def test_stopping_answers_from_what_was_read(session: Session, story: Path) -> N
     assert 0 < r.read < 6000
     assert any("stopped" in e.message for e in events if isinstance(e, Notice))
     assert any("stopped" in warning for warning in r.warnings)
+
+
+def test_answers_on_the_way_take_no_time_of_the_reading(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [5.0]
+    monkeypatch.setattr(reading, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def answers(memory: Memory) -> Iterator[Event]:
+        now[0] += 100
+        yield Notice("answered", note=True)
+        now[0] += 100
+
+    text = tmp_path / "rain.txt"
+    text.write_text("It rained all night. " * 60)
+    settings = RunSettings(budget=Budget(tokens=200), method="streaming", max_tokens=8)
+    request = Request(run=settings, every=Intervals.of(64))
+    read = reading.Reading(
+        session.model, session.tokenizer, open_sources([str(text)]), session.settle(request),
+        request, on_the_way=answers,
+    )  # fmt: skip
+    events: list[Event] = []
+    memory = returned(read.events(), events.append)
+    assert len([event for event in events if isinstance(event, Notice)]) > 2
+    assert {event.seconds for event in events if isinstance(event, StepDone)} == {0}
+    assert memory.prefill_s == 0
 
 
 def test_a_long_answer_stays_in_the_budget(session: Session, story: Path) -> None:
