@@ -14,7 +14,7 @@ from kvstream.api.given import path_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
-from kvstream.reporters.format import duration, number, share, size
+from kvstream.reporters.format import duration, entries, number, share, size
 from kvstream.reporters.html.page import Document, Page, Run
 from kvstream.version import __version__
 
@@ -223,8 +223,8 @@ class Report:
             ("method", ", ".join(methods)),
             ("budget", f"{number(started.budget_tokens)} entries a head, "
              f"{size(started.budget_bytes)}"),
-            ("prompt", f"{number(started.prompt_tokens)} entries"),
-            ("question and answer", f"{number(started.reserved_tokens)} entries are kept free"),
+            ("prompt", entries(started.prompt_tokens)),
+            ("question and answer", f"{entries(started.reserved_tokens)} kept free"),
             ("schedule", f"memory {started.schedule}, chunks {started.chunk}"),
         ]  # fmt: skip
 
@@ -235,9 +235,9 @@ def _facts(
     """Return the figures under an answer."""
     read, kept = tokens["read"], tokens["retained"]
     return [
-        ("Read", number(read), "tokens"),
+        ("Read", number(read), "tokens" if read != 1 else "token"),
         ("Kept", number(kept), f"{share(kept, read)}, in at least one head"),
-        ("Evicted", number(tokens["evicted"]), "tokens that no head holds"),
+        ("Evicted", number(tokens["evicted"]), "held by no head"),
         ("Peak", number(peak["kv_tokens"]), f"of {number(budget['tokens'])} entries a head"),
         ("KV cache", size(peak["kv_bytes"]), f"of {size(budget['bytes'])}"),
         ("Time", duration(seconds), "reading and answering"),

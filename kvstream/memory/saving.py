@@ -120,7 +120,8 @@ class Kind:
             else "without a question"
         )
         return (
-            f"Memory of {trace['read']:,} tokens of {several} source{'s'[: several > 1]}, "
+            f"Memory of {trace['read']:,} token{'s'[: trace['read'] != 1]} of "
+            f"{several} source{'s'[: several > 1]}, "
             f"made {made}{'; the reading had not ended' if self.begun else ''}"
         )
 

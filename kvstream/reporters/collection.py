@@ -18,7 +18,7 @@ from kvstream.events import (
     Notice,
 )
 from kvstream.reporters.cells import cells, cut, end_of, padded
-from kvstream.reporters.format import duration, for_terminal, number, share, size
+from kvstream.reporters.format import counted, duration, for_terminal, number, share, size
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
 from kvstream.reporters.tally import LISTED, Tally
 
@@ -207,7 +207,7 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
     for name, (event, began) in shown:
         tokens = tally.steps.get(name)
         said = [duration(tally.clock() - began)]
-        said += [f"{number(tokens)} tokens"] if tokens else []
+        said += [counted(tokens, "token")] if tokens else []
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
         room = max(8, width - len(tail) - 3)
@@ -256,7 +256,7 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
     yield " · ".join(parts)
     if tally.read:
         yield (
-            f"read {number(tally.read)} tokens · kept {number(tally.retained)} in at least one "
+            f"read {counted(tally.read, 'token')} · kept {number(tally.retained)} in at least one "
             f"head · evicted {number(tally.read - tally.retained)} · peak {number(tally.peak)} of "
             f"{number(tally.budget)} entries · {duration(tally.seconds)} · "
             f"{number(tally.speed)} tokens/s"
@@ -264,7 +264,7 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
 
 
 def _documents(count: int) -> str:
-    return f"{number(count)} document{'s'[: count != 1]}"
+    return counted(count, "document")
 
 
 def _named(event: DocumentFailed) -> str:

@@ -90,6 +90,16 @@ def number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(count: int, noun: str, several: str = "") -> str:
+    """Return a number with its noun, which gets an ``s`` or is `several` unless the number is 1."""
+    return f"{number(count)} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def entries(count: int) -> str:
+    """Return a number of entries: ``1 entry``, ``4,096 entries``."""
+    return counted(count, "entry", "entries")
+
+
 def size(count: float) -> str:
     """Format bytes in binary units, with one decimal below 100: ``6291456`` -> ``6.0 MiB``."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]

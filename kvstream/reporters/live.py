@@ -356,19 +356,21 @@ class PanelView:
 
     def _memory_words(self, started: Started, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
-        sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
+        held = f"{f.entries(high)} a head"
+        if low != high:
+            held = f"{f.number(low)} to {held}, by layer,"
         after = f"after step {f.number(step.step)}"
-        short = f"{sizes} entries a head {after}"
+        short = f"{held} {after}"
         if not step.kv_tokens:  # a word search, which has read no prompt yet
             return short
         prompt = f"{f.number(started.prompt_tokens)} of the prompt"
-        return _fitting(self.width, f"{sizes} entries a head and {prompt} {after}", short)
+        return _fitting(self.width, f"{held} and {prompt} {after}", short)
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # can be exceeded: chunks are rounded down
         ended = step.seen >= (step.estimated_tokens or 0)
         of = f" of ~{f.number(expected)}" if expected >= step.step and not ended else ""
-        return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
+        return f"{f.counted(step.chunk, 'token')} · step {f.number(step.step)}{of}"
 
     def _strip(self, step: StepDone) -> Text:
         strip = f.strip(self.view.coverage, empty="·")
@@ -376,8 +378,8 @@ class PanelView:
 
     def _kept_words(self, step: StepDone) -> str:
         retained = self.view.retained
-        words = f"{f.number(retained)} of {f.number(step.seen)} tokens "
-        words += f"({f.share(retained, step.seen)}) stay"
+        words = f"{f.number(retained)} of {f.counted(step.seen, 'token')} "
+        words += f"({f.share(retained, step.seen)}) stay{'s'[: retained == 1]}"
         return _fitting(self.width, f"{words} in at least one head", words)
 
     def _progress(self, step: StepDone) -> Text:
@@ -389,12 +391,10 @@ class PanelView:
         return bar.append("─" * (self.width - done), style="dim")
 
     def _read_words(self, step: StepDone) -> str:
-        words = f.number(step.seen)
+        words = f.counted(step.seen, "token")
         total = step.estimated_tokens
         if total and total > step.seen:
-            words += f" of ~{f.number(total)} ({f.share(step.seen, total)})"
-        else:
-            words += " tokens"
+            words = f"{f.number(step.seen)} of ~{f.number(total)} ({f.share(step.seen, total)})"
         reading = not total or total > step.seen
         # Show the present speed during reading, and at the end the speed of the summary.
         speed = self.view.speed if reading else step.speed or self.view.speed
@@ -412,7 +412,7 @@ class PanelView:
         if device is not None:
             words.append(f"device {f.size(device)}")
         if self.view.answering is not None and not self.view.done:
-            words.append(f"answering, {f.number(self.view.answer_tokens)} tokens")
+            words.append(f"answering, {f.counted(self.view.answer_tokens, 'token')}")
         return " · ".join(words)
 
 

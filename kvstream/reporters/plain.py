@@ -20,7 +20,7 @@ from kvstream.events import (
 )
 from kvstream.reporters.base import Reporter
 from kvstream.reporters.citations import coverage_line, looked_lines, support_line
-from kvstream.reporters.format import duration, for_terminal, in_lines, number, share, size
+from kvstream.reporters.format import counted, duration, for_terminal, in_lines, number, share, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -205,7 +205,7 @@ class Plain(Teller):
 
 def part_line(event: PartRead) -> str:
     """Describe one part of a text that is read in parts."""
-    told = f"part {event.number} of {event.count} · {number(event.tokens)} tokens"
+    told = f"part {event.number} of {event.count} · {counted(event.tokens, 'token')}"
     return f"{told} · {duration(event.seconds)}"
 
 
@@ -220,9 +220,9 @@ def plan_line(event: Started) -> str:
     if event.estimated_tokens is None:
         return f"{line} · length unknown"
     if event.lossless:
-        return f"{line} · about {number(event.estimated_tokens)} tokens: all of it fits"
-    steps = f" in {number(event.estimated_steps)} steps" if event.estimated_steps else ""
-    return f"{line} · about {number(event.estimated_tokens)} tokens{steps}"
+        return f"{line} · about {counted(event.estimated_tokens, 'token')}: all of it fits"
+    steps = f" in {counted(event.estimated_steps, 'step')}" if event.estimated_steps else ""
+    return f"{line} · about {counted(event.estimated_tokens, 'token')}{steps}"
 
 
 def step_line(event: StepDone) -> str:
@@ -233,7 +233,7 @@ def step_line(event: StepDone) -> str:
     parts = [
         f"read {number(event.seen)} of ~{number(total)} tokens ({share(event.seen, total)})"
         if total
-        else f"read {number(event.seen)} tokens",
+        else f"read {counted(event.seen, 'token')}",
         f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)} entries",
         f"kept {number(retained)} ({share(retained, event.seen)}) in at least one head",
         f"{number(speed)} tokens/s",
@@ -250,10 +250,10 @@ def skim_line(result: Result) -> str | None:
         return None
     kept = told["kept"]
     reader = told["model"] or "a word search"
+    passages, tokens = counted(len(told["pieces"]), "passage"), counted(told["tokens"], "token")
     line = (
-        f"{reader} read all of it · {result.model} read {len(told['pieces'])} passages "
-        f"({number(told['tokens'])} tokens) · passages kept as text {number(kept['peak_bytes'])} "
-        f"of {number(kept['room_bytes'])} bytes"
+        f"{reader} read all of it · {result.model} read {passages} ({tokens}) · passages kept as "
+        f"text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
     )
     if kept["dropped_bytes"]:
         line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"
@@ -322,7 +322,7 @@ def cost_line(
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
     parts = [
-        f"read {number(read)} tokens",
+        f"read {counted(read, 'token')}",
         f"kept {number(retained)} in at least one head",
         f"evicted {number(read - retained)}",
         f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
@@ -331,7 +331,7 @@ def cost_line(
         told = f"{number(lines['read'])} of {number(lines['lines'])} lines"
         parts[0] += f" ({told}, {number(lines['thinned'])} thinned)"
     if shards:
-        parts[0] += f" in {shards['count']} part{'s'[: shards['count'] > 1]}"
+        parts[0] += f" in {counted(shards['count'], 'part')}"
         if shards["count"] > 1:
             parts.append(
                 f"up to {shards['budgets']} budgets ({size(shards['bytes'])}) while they were read"

@@ -13,7 +13,9 @@ from fakes import FakeSession
 from kvstream import Report
 from kvstream.api.logs import LogSummary, page, record
 from kvstream.cli.shared import log_pages
-from kvstream.events import Answered
+from kvstream.events import Answered, Started
+from kvstream.reporters.plain import plan_line
+from kvstream.reporters.plain import summary as summary_line
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
 
@@ -138,6 +140,23 @@ def test_the_figures_are_of_the_whole_reading_and_of_all_answers() -> None:
     report.show(last)
     _, told = report._page(None).times[0]
     assert told.startswith("read 2.0 s, answered 1.0 s")
+
+
+def test_one_of_something_has_no_plural() -> None:
+    session = FakeSession(ModelSettings("pocket"))
+    first, *_, last = session.ask([], Request(questions=("Who?",)))
+    assert isinstance(first, Started)
+    assert isinstance(last, Answered)
+    report = Report()
+    report.show(replace(first, prompt_tokens=1))
+    report.show(Answered(replace(last.result, read=1)))
+    page = report._page(None)
+    assert ("prompt", "1 entry") in page.settings
+    assert ("Read", "1", "token") in page.facts
+    assert plan_line(replace(first, estimated_tokens=1, lossless=True)).endswith(
+        "1 token: all of it fits"
+    )
+    assert summary_line(replace(last.result, read=1)).startswith("read 1 token ·")
 
 
 @pytest.mark.parametrize(

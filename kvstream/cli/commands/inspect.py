@@ -15,7 +15,16 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import SourceError
-from kvstream.reporters.format import duration, for_terminal, hanging, json_line, number, size
+from kvstream.reporters.format import (
+    counted,
+    duration,
+    entries,
+    for_terminal,
+    hanging,
+    json_line,
+    number,
+    size,
+)
 
 WIDTH = 12
 """Width of the names on the left, in columns."""
@@ -96,7 +105,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     read, kept, evicted = (number(tokens[key]) for key in ("read", "retained", "evicted"))
     yield "tokens", f"read {read} · kept {kept} in at least one head · evicted {evicted}"
     prompt = f"{number(tokens['prompt'])} of the prompt"
-    held = f"{number(tokens['entries'])} entries ({prompt}) of {number(record['budget']['tokens'])}"
+    held = f"{entries(tokens['entries'])} ({prompt}) of {number(record['budget']['tokens'])}"
     yield "KV cache", f"{held} · peak {number(peak['kv_tokens'])} ({size(peak['kv_bytes'])})"
     types = f"weights in {record['dtype']}, KV cache in {record['kv_dtype']}"
     yield "model", f"{record['model']}, {types}"
@@ -108,7 +117,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "passages", _passages(record["answering"])
     if (checkpoint := record["checkpoint"]) is not None:
         ended = "complete" if checkpoint["complete"] else "the reading has not ended"
-        yield "checkpoint", f"{number(checkpoint['tokens'])} tokens; {ended}"
+        yield "checkpoint", f"{counted(checkpoint['tokens'], 'token')}; {ended}"
     for warning in record["warnings"]:
         yield "warning", warning
     yield "sha256", memory["sha256"]
@@ -118,7 +127,7 @@ def _schedule(record: Mapping[str, Any]) -> str:
     schedule, seconds = record["schedule"], record["memory"]["read_s"]
     told = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
     steps = schedule["steps"]
-    told += f", {number(steps)} step{'' if steps == 1 else 's'}"
+    told += f", {counted(steps, 'step')}"
     return told + (f" in {duration(seconds)}" if seconds else "")
 
 

@@ -24,7 +24,7 @@ from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.citations import match_places
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import counted, entries, json_text
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
 
@@ -232,7 +232,7 @@ def reading(interrupts: Interrupts) -> Iterator[None]:
 def kept_line(kept: Mapping[str, Any]) -> str:
     """Describe what is kept for the answering model."""
     return (
-        f"Kept for {kept['model']}: {kept['passages']:,} passages, {kept['bytes']:,} of "
+        f"Kept for {kept['model']}: {counted(kept['passages'], 'passage')}, {kept['bytes']:,} of "
         f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
         "read again."
     )
@@ -306,10 +306,9 @@ def show_plan(started: Started, options: ReadingOptions, output: TextIO | Output
         output.write(json_text(record) + "\n")
         return
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
-    entries = "entry" if started.prompt_tokens == 1 else "entries"
     output.write(
         f"{plan_line(started)}\n"
-        f"prompt {started.prompt_tokens:,} {entries}, question and answer "
+        f"prompt {entries(started.prompt_tokens)}, question and answer "
         f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
         f"{fixed}\n" + (f"{unused}\n" if unused else "")
     )

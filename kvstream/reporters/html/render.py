@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from kvstream.reporters.format import duration, number, share, size
+from kvstream.reporters.format import counted, duration, number, share, size
 from kvstream.reporters.html.packing import packed, packed_sorted
 from kvstream.reporters.html.page import Chart, Document, Fold, Page, Shading, Text
 from kvstream.reporters.html.safe import html, script_json
@@ -116,7 +116,7 @@ def folded(fold: Fold) -> str:
     if fold.tokens is None:
         return f"{number(fold.size)} bytes between these passages are not held"
     about = "about " if fold.about else ""
-    what = f"{about}{number(fold.tokens)} token{'s'[: fold.tokens != 1]}"
+    what = f"{about}{counted(fold.tokens, 'token')}"
     return f"{what}, none kept{'' if fold.text is not None else '; not in this file'}"
 
 
