@@ -40,11 +40,19 @@ class Started:
     asked_bytes: int | None = None
     """Bytes that the reading may use, if the budget was given in bytes; None for a budget in
     entries."""
+    answering: Started | None = None
+    """With two models, in a dry run: the sizes of the answering model, which reads passages."""
 
     @property
     def entry_bytes(self) -> float:
         """Bytes of the entries of one token in all layers."""
         return (self.budget_bytes - self.fixed_bytes) / self.budget_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--dry-run --json`` and ``--stats`` write."""
+        record = {**vars(self)}
+        answering: Started | None = record.pop("answering")
+        return record if answering is None else {**record, "answering": answering.to_json()}
 
     @property
     def unused(self) -> str | None:

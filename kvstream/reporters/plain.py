@@ -225,6 +225,15 @@ def plan_line(event: Started) -> str:
     return f"{line} · about {counted(event.estimated_tokens, 'token')}{steps}"
 
 
+def answering_line(event: Started) -> str:
+    """Return the sizes of the model that answers from passages, for a plan of two models."""
+    tokens = counted(event.estimated_tokens or 0, "token")
+    return (
+        f"{event.model} answers from passages of about {tokens} · budget "
+        f"{number(event.budget_tokens)} entries ({size(event.budget_bytes)}) · {event.precision}"
+    )
+
+
 def step_line(event: StepDone) -> str:
     """Return the progress of the reading in one line."""
     speed = event.speed

@@ -42,8 +42,9 @@ class Stats(Reporter):
         if isinstance(event, AnswerStarted):
             number, question = event.number, event.question
             return {"event": "answer_started", "question": question, "number": number}
+        if isinstance(event, Started):
+            return {"event": "started", **event.to_json()}
         names = {
-            Started: "started",
             PartRead: "part_read",
             Notice: "notice",
             AnswerToken: "answer_token",

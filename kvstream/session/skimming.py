@@ -25,6 +25,7 @@ from kvstream.memory.kept import positions
 from kvstream.memory.kept.positions import Kept
 from kvstream.model.loading import refuse_together
 from kvstream.run.request import Request
+from kvstream.session.reading import started
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -85,15 +86,25 @@ class Skimming:
     def plan(self, sources: RereadableSource, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.
 
-        They are those of the model that reads all of the text. A request for later questions gets
-        the plan of `read`, others that of `ask`.
+        They are those of the model that reads all of the text; `Started.answering` has those of the
+        answering model. A request for later questions gets the plan of `read`, others that of
+        `ask`.
         """
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
             return self.answerer.plan(replayed, request)
         if request.open_ended:
             request = self._halved(request)  # as `read` does
-        return self._named(self.skimmer.plan(replayed, self.skims(request)))
+        plan = self._named(self.skimmer.plan(replayed, self.skims(request)))
+        return replace(plan, answering=self._answering(request))
+
+    def _answering(self, request: Request) -> Started:
+        """Return the sizes of the answering model, with the longest question."""
+        answerer = self.answerer
+        whole = answerer.whole(request, max(request.questions, key=len, default=""))
+        passages = min(answerer.passage_sizes(whole))
+        reader = answerer.settle(whole).reader(answerer.model, whole.run, passages)
+        return replace(started(reader, whole.run), estimated_tokens=passages)
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources once, then answer every question. Raises as `Session.ask`."""

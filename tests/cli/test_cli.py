@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvstream.api.doctor import Finding, _extras, _pocket, _reader
+from kvstream.cli.shared.running import show_plan
 from kvstream.engine.budget import share_out
 from kvstream.errors import BudgetError, ModelError
-from kvstream.settings import Budget, ModelSettings
+from kvstream.run.request import Request
+from kvstream.settings import Budget, ModelSettings, RunSettings
 
 
 @pytest.fixture
@@ -261,6 +266,20 @@ def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> Non
     assert "prompt 12 entries, " in ran.stdout
     ran = cli("ask", book, "Q?", "--dry-run", "--json")
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
+
+
+def test_a_plan_of_two_models_has_the_sizes_of_both(fake_session) -> None:
+    session, written = fake_session(ModelSettings("reader")), io.StringIO()
+    request = Request(run=RunSettings(budget=Budget(tokens=500)))
+    small = replace(session.plan((), request), model="pocket for reader")
+    large = replace(session.plan((), request), estimated_tokens=256, precision="float32")
+    show_plan(replace(small, answering=large), SimpleNamespace(as_json=False), written)
+    lines = written.getvalue().splitlines()
+    assert lines[0].startswith("pocket for reader · ")
+    assert lines[2] == (
+        "reader answers from passages of about 256 tokens · budget 500 entries (2.2 MiB) · float32"
+    )
+    assert lines[3] == lines[1]
 
 
 def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:

@@ -687,7 +687,9 @@ def test_who_answers_is_decided_by_what_is_asked(
     def models(*arguments: str) -> tuple[str, Any]:
         done = cli(*arguments, "--budget", "500", "-n", "4", "--json", "--dry-run")
         assert done.code == 0, done.stderr
-        return json.loads(done.stdout)["model"], done.stderr
+        said = json.loads(done.stdout)
+        assert said["model"].endswith(said.get("answering", said)["model"])
+        return said["model"], done.stderr
 
     assert models("ask", path, "Q?")[0] == "pocket for reader"
     assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"

@@ -25,7 +25,7 @@ from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.citations import match_places
 from kvstream.reporters.format import counted, entries, json_text
-from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
+from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, plan_line
 from kvstream.reporters.stats import Stats
 
 if TYPE_CHECKING:
@@ -301,15 +301,22 @@ def show_plan(started: Started, options: ReadingOptions, output: TextIO | Output
     unused = started.unused
     if options.as_json:
         warnings = [unused] if unused else []
-        sizes = {name: value for name, value in vars(started).items() if name != "asked_bytes"}
-        record = {"dry_run": True, **sizes, "warnings": warnings}
+        record = {"dry_run": True, **started.to_json(), "warnings": warnings}
         output.write(json_text(record) + "\n")
         return
+    lines = [plan_line(started), _parts_line(started)]
+    if (answering := started.answering) is not None:
+        lines += [answering_line(answering), _parts_line(answering)]
+    lines += [unused] if unused else []
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
+
+
+def _parts_line(started: Started) -> str:
+    """Describe what of the budget is not for the text, and what a token takes."""
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
-    output.write(
-        f"{plan_line(started)}\n"
+    return (
         f"prompt {entries(started.prompt_tokens)}, question and answer "
         f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
-        f"{fixed}\n" + (f"{unused}\n" if unused else "")
+        f"{fixed}"
     )
-    output.flush()
