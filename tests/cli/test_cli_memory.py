@@ -378,10 +378,13 @@ def test_no_memory_of_a_folder_is_written_over_by_what_reads_it(
         assert (tmp_path / name).read_bytes() == before
 
 
-def test_merge_writes_no_stats_over_a_memory_that_it_joins(cli, memory: str, tmp_path) -> None:
+def test_merge_does_not_write_over_a_memory_that_it_joins(cli, memory: str, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_STATS", memory)  # merge has no events to write
     before = Path(memory).read_bytes()
-    ran = cli("merge", memory, "b.kvs", "-o", str(tmp_path / "c.kvs"), "--stats", memory)
+    ran = cli("merge", memory, "b.kvs", "-o", memory)
     assert (ran.code, "are the same file" in ran.stderr) == (2, True), ran.stderr
+    ran = cli("merge", memory, "b.kvs", "-o", "c.kvs", "--stats", "s.jsonl")
+    assert (ran.code, "so there are no events" in ran.stderr) == (2, True), ran.stderr
     assert Path(memory).read_bytes() == before
 
 

@@ -32,6 +32,7 @@ WITHOUT = {
                      "seed", "system", "skim", "skim_by"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),
                     READS),
+    "stats": "it reads no text and does not answer, so there are no events.",
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
 }  # fmt: skip
 
@@ -76,8 +77,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
 
-    outputs = {"-o": target, "--stats": options.stats}
-    refuse_clashes(outputs, {}, [str(path) for path in files], replaced=("-o",))
+    refuse_clashes({"-o": target}, {}, [str(path) for path in files])
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
@@ -90,7 +90,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
             raise UsageError("merge takes a --budget in entries per head, such as 4k.")
         budget = budget.tokens
     with ExitStack() as stack:
-        output, reporter, _ = prepared(stack, replace(options, output=None))
+        output, reporter, _ = prepared(stack, replace(options, output=None, stats=None))
         if not any(kind.answering for kind in kinds):  # otherwise another model answers
             announce(reporter, options, fixed=True)
         model = open_model(options)
