@@ -11,6 +11,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -33,11 +34,6 @@ from kvstream.tokenization.passages import Passages
 
 QUESTION = "What is the passkey for the old mill?"
 OTHER = "Who lives in the castle?"
-
-
-@pytest.fixture(scope="module")
-def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2500, seed=3, facts=4)
 
 
 def read(
@@ -411,17 +407,30 @@ def test_another_model_dtype_or_method_is_told(
         session.recall(saving.look(path), run_of())
 
 
+@pytest.fixture(scope="module")
+def stored_as(
+    session: Session, story: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[torch.dtype], Path]:
+    """A function that returns a memory file whose keys and values have a number type."""
+
+    @cache
+    def stored(kind: torch.dtype) -> Path:
+        path = tmp_path_factory.mktemp("stored") / "m.kvs"
+        writer = Session(session.model.storing(kind), session.tokenizer)
+        saving.save(read(writer, story, run_of(260)), path)
+        return path
+
+    return stored
+
+
 @pytest.mark.parametrize("made", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("here", ["float32", "bfloat16", "float16"])
 def test_memory_of_another_number_type_is_converted(
-    session: Session, story: Path, tmp_path: Path, made: str, here: str
+    session: Session, stored_as: Callable[[torch.dtype], Path], tmp_path: Path, made: str, here: str
 ) -> None:
     """The conversion is exact, or a warning names the loss."""
     types = {name: getattr(torch, name) for name in (made, here)}
-    path = tmp_path / "m.kvs"
-    writer = Session(session.model.storing(types[made]), session.tokenizer)
-    saving.save(read(writer, story, run_of(260)), path)
-    kind = saving.look(path)
+    kind = saving.look(stored_as(types[made]))
     assert kind.kv_dtype == types[made]
     memory = Session(session.model.storing(types[here]), session.tokenizer).recall(kind, run_of())
     for store in memory.reader.cache.stores:

@@ -14,7 +14,7 @@ from kvstream.memory.saving import look, memory_state
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
-LINES = 300
+LINES = 100
 
 
 @pytest.fixture(scope="module")
