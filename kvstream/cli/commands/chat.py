@@ -18,7 +18,7 @@ from kvstream.cli.options.memory import ONE_METHOD
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.streams import memory_file
 from kvstream.cli.shared import early
-from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
+from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
@@ -138,6 +138,7 @@ def _check(
             "Either name sources or give --memory; remember --memory reads sources into a memory.",
             ctx,
         )
+    refuse_question(ctx, sources, "ask it on standard input, where a chat reads its questions.")
     if "-" in sources or (memory is None and not sources):
         raise click.UsageError(
             "Standard input is for the questions: name a file to read, or --memory FILE.", ctx

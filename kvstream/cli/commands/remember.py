@@ -20,7 +20,7 @@ from kvstream.cli.options.option import option
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType
 from kvstream.cli.shared import early, reports
-from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
+from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
@@ -94,6 +94,7 @@ def command(
         raise click.UsageError(
             "remember uses one method, but --method names several; name one.", ctx
         )
+    refuse_question(ctx, sources, "give it with -Q.")
     if each is not None:
         from kvstream.cli.shared.each import read_each
 

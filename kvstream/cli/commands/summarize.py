@@ -13,7 +13,11 @@ from kvstream.cli.options.model import ONE_MODEL, model_help
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.streams import following_options
 from kvstream.cli.shared import logs
-from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
+from kvstream.cli.shared.arguments import (
+    refuse_question,
+    sources_argument,
+    sources_or_usage,
+)
 from kvstream.cli.shared.models import summarizing
 from kvstream.cli.shared.running import read
 from kvstream.cli.shared.saying import say
@@ -75,6 +79,7 @@ def command(
         raise click.UsageError(
             "summarize uses one method, but --method names several; name one.", ctx
         )
+    refuse_question(ctx, sources, "ask it with kvstream ask.")
     options = summarizing(options)
     if kind == "log":
         logs.refuse_reading(ctx)

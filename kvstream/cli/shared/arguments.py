@@ -57,22 +57,24 @@ def split_arguments(
             )
         arguments, questions = tuple(paths), (last,)
     else:
-        _refuse_a_question_among_paths(ctx, arguments)
+        refuse_question(
+            ctx, arguments,
+            "give it with -Q, too: with -Q, all other arguments are sources.",
+        )  # fmt: skip
     if any(not text.strip() for text in questions):
         raise click.UsageError("A question is empty.", ctx)
     return arguments, questions
 
 
-def _refuse_a_question_among_paths(ctx: click.Context, paths: Sequence[str]) -> None:
-    """Refuse an argument that looks like a question: with -Q, all arguments are sources."""
+def refuse_question(ctx: click.Context, paths: Sequence[str], advice: str) -> None:
+    """Refuse an argument that looks like a question, where all arguments are sources.
+
+    `advice`: what to do with a question instead. Raises click's UsageError.
+    """
     for path in paths:
         asks = path.rstrip().endswith("?") or len(path.split()) > 1
         if asks and not os.path.exists(path):
-            raise click.UsageError(
-                f"{path!r} is not a file. If it is a question, give it with -Q, too: with -Q, all "
-                "other arguments are sources.",
-                ctx,
-            )
+            raise click.UsageError(f"{path!r} is not a file. If it is a question, {advice}", ctx)
 
 
 def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> None:
