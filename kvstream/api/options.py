@@ -227,6 +227,11 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
             )
 
 
+def repeated(methods: Sequence[object]) -> object | None:
+    """Return the first method that is named twice, or None."""
+    return next((each for number, each in enumerate(methods) if each in methods[:number]), None)
+
+
 def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
     """Raise UsageError for options of sampling at temperature 0, where they have no effect."""
     for name, without_effect in _OF_SAMPLING.items():

@@ -152,6 +152,9 @@ def test_files_to_merge_are_a_list(model, paths) -> None:
 def test_methods_to_compare_are_a_list_of_some(model, tmp_path: Path) -> None:
     asked = {"text": TEXT, "question": "Who?"}
     refused(lambda: model.compare(**asked, methods=[]), "methods= is empty; name at least one")
+    says, twice = "methods= names window twice; name each", ["window", "h2o", "window"]
+    refused(lambda: model.compare(**asked, methods=twice), says)
+    refused(lambda: kvstream.ask_each(tmp_path, "Who?", methods=twice), says)
     for methods in ("h2o", None):
         says = "methods= takes a list of names, not "
         refused(lambda methods=methods: model.compare(**asked, methods=methods), says)

@@ -155,6 +155,8 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "-Q", "Q?", "--each", "--revision", "x"], "--revision is for models of"),
         (["ask", "BOOK", "Q?", "-m", "/", "--revision", "x"], "and / is none"),
         (["bench", "perplexity", "BOOK", "--revision", "x"], "and pocket is none"),
+        (["ask", "BOOK", "Q?", "--method", "h2o,h2o"], "--method names h2o twice; name each"),
+        (["compare", "BOOK", "Q?", "--method", "tova, h2o,tova"], "--method names tova twice"),
         (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
         (["ask", "BOOK", "Q?", "--method", "nonsense"], "There are: auto, infinipot"),
         (["ask", "BOOK", "Q?", "--method", "atuo"], "Did you mean auto?"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, effective, method_settings
+from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, effective, method_settings, repeated
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
@@ -104,9 +104,11 @@ class ReadingOptions:
         ``strict_settings``: refuse --set for a method that is not used. ``given``: names of the
         options whose value is not the default.
         """
-        methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
+        methods = tuple(m.strip() for m in values["method"].split(",") if m.strip())
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
+        if twice := repeated(methods):
+            raise UsageError(f"--method names {twice} twice; name each method once.")
         typed_settings = pairs(values["set"])
         owners = {path.partition(".")[0] for path in typed_settings}
         if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:
