@@ -12,17 +12,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes import FakeSession
 from signals import heed_hangup
 from warm import CLIENT
 
 from kvstream.cli.app import run
 from kvstream.cli.shared.output import OutputFile
-from kvstream.errors import KvstreamError
+from kvstream.errors import BudgetError, KvstreamError
+from kvstream.events import AnswerStarted, Event
 from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
 from kvstream.store import writing
 
 PROGRAM = [*CLIENT, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
@@ -198,6 +202,25 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, fake_session, book)
     assert ran.stdout == "It is 51234.\n"
     ran = cli("ask", book, "Q?", "-o", "/dev/full", "--json")
     assert (ran.code, json.loads(ran.stdout)["answer"]) == (1, "It is 51234.")
+
+
+@pytest.mark.parametrize("error", [BudgetError("No room."), KeyboardInterrupt()])
+def test_a_run_that_fails_prints_its_answers_and_leaves_no_file(
+    cli, fake_session, book, tmp_path, monkeypatch, error
+) -> None:
+    def fails(self: FakeSession, sources: object, request: Request) -> Iterator[Event]:
+        yield from FakeSession.ask(self, sources, replace(request, questions=("One?",)))
+        yield AnswerStarted("Two?", 1)
+        raise error
+
+    monkeypatch.setattr(fake_session, "ask", fails)
+    out = tmp_path / "answers.txt"
+    out.write_text("earlier")
+    ran = cli("ask", book, "-Q", "One?", "-Q", "Two?", "-o", str(out))
+    assert ran.code in (5, 130)
+    assert ran.stdout.startswith("Question: One?\nIt is 51234.\n")
+    assert f"{out} was not written, because the run did not end." in ran.stderr
+    assert out.read_text() == "earlier"
 
 
 def test_a_disk_that_becomes_full_loses_no_earlier_answer(tmp_path, capsys) -> None:

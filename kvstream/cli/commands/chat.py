@@ -76,7 +76,9 @@ def command(
     _check(ctx, sources, memory, options)
     check_files(options, sources, memory)
     with ExitStack() as stack:
-        output, reporter, interrupts = prepared(stack, plainly(options), answers=True)
+        output, reporter, interrupts = prepared(
+            stack, plainly(options), answers=True, ends_early=True
+        )
         if memory is not None:
             _, talk = open_memory(ctx, memory, options, reporter)
         else:

@@ -161,8 +161,16 @@ class OutputFile:
                 temporary.unlink()
             raise self.failure(error) from error
 
-    def finish(self, *, quiet: bool) -> None:
-        """Close the file and report it on stderr. Raises KvstreamError."""
+    def finish(self, *, quiet: bool, ends_early: bool = False) -> None:
+        """Close the file and report it on stderr. Raises KvstreamError.
+
+        If an exception ends the run, what was written goes to stdout instead, because the file
+        would look complete; not if the user may end the run at any time (`ends_early`).
+        """
+        if self.wrote and self.temporary is not None and not ends_early and sys.exception():
+            self._rescue(self.temporary)
+            self.discard()
+            click.echo(f"{self.path} was not written, because the run did not end.", err=True)
         self.close()
         if self.named and not quiet:
             click.echo(f"Wrote {self.path}.", err=True)

@@ -37,17 +37,22 @@ WITHHELD = 6
 
 
 def prepared(
-    stack: ExitStack, options: ReadingOptions, *, answers: bool = False
+    stack: ExitStack,
+    options: ReadingOptions,
+    *,
+    answers: bool = False,
+    ends_early: bool = False,
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
     """Open the output of the answer, the reporter of progress, and the handler of Ctrl-C.
 
     `answers`: answers are written, so stdout must be open if it is the output. If they go to a
-    file, a terminal shows their passages. Raises KvstreamError.
+    file, a terminal shows their passages. `ends_early`: see `OutputFile.finish`. Raises
+    KvstreamError.
     """
     if answers:
         refuse_closed(options.output)
     quiet_libraries(options)
-    output = _output(stack, options)
+    output = _output(stack, options, ends_early=ends_early)
     progress = _progress(options, answer_on_terminal=output.isatty())
     progress.verbose = options.verbose
     progress.cites = answers and cites_apart(options, output)
@@ -258,11 +263,11 @@ def quiet_libraries(options: ReadingOptions) -> None:
     libraries.quiet(offline=options.loading["offline"], verbose=options.verbose, bars=bars)
 
 
-def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
+def _output(stack: ExitStack, options: ReadingOptions, *, ends_early: bool) -> TextIO | OutputFile:
     if options.output is None or options.output == Path("-"):
         return sys.stdout
     output = OutputFile(options.output, rescued=True)
-    stack.callback(output.finish, quiet=options.quiet)
+    stack.callback(output.finish, quiet=options.quiet, ends_early=ends_early)
     return output
 
 
