@@ -65,7 +65,9 @@ loading_options = stack(
     option(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(BACKENDS),
-        help="Attention backend.",
+        help="Attention backend. split: for a CPU, attends to memory and chunk separately; flash: "
+        "for CUDA, needs the package flash-attn; sdpa: for CUDA, the kernel that PyTorch chooses; "
+        "reference: slow, for any device, holds every score; auto: the first of them that works.",
     ),
     option(
         "--quantize", type=click.Choice(QUANTIZED), advanced=True,
