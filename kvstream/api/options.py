@@ -217,9 +217,13 @@ def refuse_no_flags(options: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}= is True or False, not {options[name]!r:.80}.")
 
 
+BESIDE_SKIMMING = ("extract", "reread", "every", "checkpoint", "follow")
+"""Options for one model that reads all of a text."""
+
+
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
     """Raise UsageError for options that cannot be used if the text is skimmed."""
-    for name in ("extract", "reread", "every", "checkpoint", "follow"):
+    for name in BESIDE_SKIMMING:
         if options.get(name):
             raise UsageError(
                 f"--{name} is for one model that reads all of the text, but here the text is "

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvstream.api.doctor import Finding, _extras, _pocket, _reader
+from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.running import show_plan
 from kvstream.engine.budget import share_out
 from kvstream.errors import BudgetError, ModelError
@@ -415,6 +416,42 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
 def test_a_method_says_where_it_comes_from(cli) -> None:
     """The `source` of a method need not be a paper."""
     assert "  Source: KeyDiff, section 3\n" in cli("methods", "keydiff").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "defaults", "skim", "reread"),
+    [
+        (["BOOK"], {"reread": "both"}, "auto", "both"),
+        (["BOOK", "--skim", "pocket"], {"reread": "both"}, "pocket", None),
+        (["BOOK", "--skim", "pocket", "--reread"], {}, "pocket", "citations"),
+        (["BOOK"], {"skim": "words"}, "words", None),
+        (["BOOK"], {"skim": "words", "reread": "both"}, "words", None),
+        (["BOOK", "--reread"], {"skim": "words"}, "none", "citations"),
+        (["BOOK", "--no-extract"], {"skim": "words"}, "words", None),
+        (["BOOK", "--follow"], {"skim": "words"}, "none", None),
+        (["BOOK", "--method", "h2o"], {"skim": "words"}, "auto", None),
+        (["BOOK", "--shards", "2"], {"skim": "pocket"}, "none", None),
+        (["BOOK", "-m", "pocket"], {"skim": "pocket"}, "none", None),
+    ],
+)
+def test_a_default_gives_way_to_what_was_typed(
+    cli, book, monkeypatch, typed, defaults, skim, reread
+) -> None:
+    seen: list[ReadingOptions] = []
+    taken = lambda paths, questions, options, **more: seen.append(options) or 0  # noqa: E731
+    monkeypatch.setattr("kvstream.cli.commands.ask.read", taken)
+    for name, value in defaults.items():
+        monkeypatch.setenv(f"KVSTREAM_{name.upper()}", value)
+    ran = cli("ask", "-Q", "Q?", *(book if a == "BOOK" else a for a in typed))
+    assert ran.code == 0, ran.stderr
+    assert (seen[0].skim, seen[0].reread) == (skim, reread)
+
+
+def test_a_default_of_reread_gives_way_to_a_pipe(cli, fake_session, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_REREAD", "citations")
+    ran = cli("ask", "Q?", stdin=b"A key.\n")
+    assert (ran.code, fake_session.last.reread) == (0, None), ran.stderr
+    assert cli("ask", "Q?", "--reread", stdin=b"A key.\n").code == 2
 
 
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])

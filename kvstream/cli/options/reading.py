@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, effective, method_settings, repeated
+from kvstream.api.options import (
+    AUTO,
+    AUTOMATIC,
+    BESIDE_SKIMMING,
+    WORD_SEARCH,
+    effective,
+    method_settings,
+    repeated,
+)
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
@@ -142,6 +150,7 @@ def reading_options(command: Command) -> Command:
     def wrapper(**values: Any) -> Any:
         shared = {name: values.pop(name) for name in SHARED}
         context = click.get_current_context()
+        shared["skim"] = _skim(context, shared)
         refuse_without_effect(context, shared)
         output = shared["output"]
         if output is not None and os.path.isdir(output) and values.get("each") is None:
@@ -165,10 +174,25 @@ def reading_options(command: Command) -> Command:
     )(wrapper)
 
 
+def _skim(ctx: click.Context, shared: Mapping[str, Any]) -> str:
+    """Return the value of --skim. A default gives way to typed options that it contradicts."""
+    skim: str = shared["skim"]
+    if typed(ctx, "skim") or skim in (AUTO, NONE):
+        return skim
+    later = ctx.info_name in ("chat", "remember")  # a word search needs its questions first
+    unused = skim == WORD_SEARCH and (later or first_typed(ctx, OF_MEMORY))
+    if unused or ctx.params.get("memory"):
+        return AUTO
+    for_one = any(typed(ctx, name) and ctx.params[name] for name in BESIDE_SKIMMING)
+    same = typed(ctx, "model") and shared["model"] == skim
+    return NONE if for_one or same or ctx.params.get("shards") else skim
+
+
 def _can_reread(ctx: click.Context, shared: Mapping[str, Any]) -> bool:
-    """Return whether a run answers from sources that it can read again after their end."""
+    """Return whether one model answers from sources that it can read again after their end."""
     without = shared["extract"] or any(ctx.params.get(n) for n in ("memory", "follow", "every"))
-    return not without and ctx.info_name != "summarize"
+    skims = shared["skim"] not in (AUTO, NONE)
+    return not (without or skims) and ctx.info_name != "summarize"
 
 
 @contextmanager

@@ -18,7 +18,13 @@ from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
-from kvstream.cli.shared.sources import check_reread, check_shards, open_sources, tell_pages
+from kvstream.cli.shared.sources import (
+    check_reread,
+    check_shards,
+    open_sources,
+    tell_pages,
+    without_default_reread,
+)
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -88,6 +94,7 @@ def read(
     shards: Shards | None = None,
 ) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
+    options = without_default_reread(options, paths)
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a complete text; leave --follow and --every out.")
