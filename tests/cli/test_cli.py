@@ -454,6 +454,19 @@ def test_a_default_of_reread_gives_way_to_a_pipe(cli, fake_session, monkeypatch)
     assert cli("ask", "Q?", "--reread", stdin=b"A key.\n").code == 2
 
 
+def test_it_is_told_why_a_fetched_reader_does_not_answer(
+    cli, fake_session, book, monkeypatch
+) -> None:
+    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: True)
+    for options in (["--extract"], ["--checkpoint", "c"], ["--each"], ["--every", "1k"]):
+        told = cli("ask", book, "Q?", *options).stderr
+        assert f"demonstration, and the default with {options[0]}; for better" in told
+        assert "-m reader, which then reads all of the text and takes longer." in told
+    for arguments in (["ask", book, "Q?", "-m", "pocket"], ["compare", book, "Q?"]):
+        told = cli(*arguments).stderr
+        assert "choose another with -m, such as -m reader.\n" in told
+
+
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
 def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
     """Logits divided by a tiny temperature are infinite, and their softmax is NaN."""

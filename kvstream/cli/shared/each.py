@@ -76,7 +76,7 @@ def read_each(
         if into is not None:
             interrupts.then += "; later the same command continues with the rest"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(EXTRACTS if command == "summarize" else demonstration())
+            reporter.tell(EXTRACTS if command == "summarize" else demonstration(options))
         outcomes = _outcomes(
             command, paths, questions, options, each, baseline,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},

@@ -9,7 +9,7 @@ import click
 
 from kvstream.api.options import AUTO, WORD_SEARCH
 from kvstream.cli.options.model import refuse_revision
-from kvstream.cli.options.option import typed
+from kvstream.cli.options.option import given_options, typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.errors import UsageError
@@ -22,13 +22,17 @@ POCKET = "pocket"
 READER = "reader"
 BASE = "smollm2"
 """The base model of `reader`, without its adapter."""
-DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
-OTHERS = "choose another with -m, such as -m reader."
+DEMONSTRATION = "pocket is a small model for demonstration"
+OTHERS = "choose another with -m, such as -m reader"
 EXTRACTS = (
     "pocket is a small model for demonstration, and shows sentences of the text; other models (-m) "
     "write summaries."
 )
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
+FOR_ONE = ("extract", "reread", "checkpoint")
+"""Options with which one model reads everything: pocket, unless -m names another."""
+PASSING = ("each", "shards", "every", "follow")
+"""Options of commands with the same effect."""
 
 
 def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
@@ -40,8 +44,7 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     """
     from kvstream.api.models import reader_is_ready
 
-    for_one = ("extract", "reread", "checkpoint")
-    alone = alone or any(options.asked.get(name) for name in for_one) or len(options.methods) > 1
+    alone = alone or any(options.asked.get(name) for name in FOR_ONE) or len(options.methods) > 1
     model, skim = options.model, options.skim
     if not options.model_given and not alone and reader_is_ready():
         model = READER
@@ -95,17 +98,35 @@ def announce(
                 f"{options.model} reads all of it."
             )
         elif options.model == POCKET and not fixed:
-            reporter.tell(EXTRACTS if summary else demonstration())
+            reporter.tell(EXTRACTS if summary else demonstration(options))
     one = skim in (None, WORD_SEARCH)
     reporter.loading(options.model if one else f"{options.model} and {skim}")
 
 
-def demonstration() -> str:
+def demonstration(options: ReadingOptions) -> str:
     """Describe pocket, and how to get better answers."""
     from kvstream.api.models import reader_is_ready, reader_is_shipped
 
-    fetch = reader_is_shipped() and not reader_is_ready()
-    return DEMONSTRATION + (FETCH if fetch else OTHERS)
+    if reader_is_shipped() and not reader_is_ready():
+        return f"{DEMONSTRATION}; for better answers {FETCH}"
+    why = _why_alone(options)
+    if why is None:
+        return f"{DEMONSTRATION}; for better answers {OTHERS}."
+    return (
+        f"{DEMONSTRATION}, and the default with {why}; for better answers {OTHERS}, which then "
+        "reads all of the text and takes longer."
+    )
+
+
+def _why_alone(options: ReadingOptions) -> str | None:
+    """Return the option for which `reader`, although it is there, is not the default."""
+    ctx = click.get_current_context()
+    if ctx.info_name not in ("ask", "chat", "remember") or "model" in given_options():
+        return None
+    if len(options.methods) > 1:
+        return "several methods"
+    found = {**{name: ctx.params.get(name) for name in PASSING}, **options.asked}
+    return next((f"--{name}" for name in (*PASSING, *FOR_ONE) if found.get(name)), None)
 
 
 def open_model(options: ReadingOptions) -> Model:
