@@ -30,9 +30,9 @@ class BumbleBee(Method):
     """Keeps entries that represent all others (facility location) and received attention.
 
     Kumari et al., "BumbleBee: Dynamic KV-Cache Streaming Submodular Summarization for
-    Infinite-Context Transformers". For each head, selects the subset A of the n present entries
-    (memory and chunk, eqs. 2-4) that maximizes ``mixture * f(A) + (1 - mixture) * c(A)``, with
-    ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on unrotated keys [K, n, D] and
+    Infinite-Context Transformers", section 5. For each head, selects the subset A of the n present
+    entries (memory and chunk, eqs. 2-4) that maximizes ``mixture * f(A) + (1 - mixture) * c(A)``,
+    with ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on unrotated keys [K, n, D] and
     ``c(A) = phi(sum_{a in A} s_a) / phi(sum_v s_v)`` on the accumulated attention s [K, n].
     The newest entries always stay, and count as members of A (not with ``streaming``).
 

@@ -16,7 +16,8 @@ from kvstream.methods.tools.scoring import latest, noise
 class Streaming(Method):
     """Keeps the first tokens (attention sinks) and the newest ones.
 
-    Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.
+    Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (StreamingLLM),
+    section 3.
     """
 
     name: ClassVar[str] = "streaming"

@@ -16,8 +16,9 @@ from kvstream.methods.tools.scoring import observed, pooling_width
 class SnapKV(ScoredMethod):
     """Keeps what an observation window at the end of each chunk attends to, and the window.
 
-    Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper selects
-    once, from the end of the prompt; with chunked prefill each chunk has its own window.
+    Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", section 4. The
+    paper selects once, from the end of the prompt; with chunked prefill each chunk has its own
+    window.
     """
 
     name: ClassVar[str] = "snapkv"

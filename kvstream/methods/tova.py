@@ -16,9 +16,9 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 class TOVA(ScoredMethod):
     """Keeps what the last token of each chunk attends to, the same in all heads of a layer.
 
-    Oren et al., "Transformers are Multi-State RNNs", section 3.2: evicts the entry with
-    the least attention from the newest query, averaged over the heads of the layer. Recent tokens
-    are not protected; only the newest token itself always stays.
+    Oren et al., "Transformers are Multi-State RNNs" (TOVA), section 3.2: evicts the entry with the
+    least attention from the newest query, averaged over the heads of the layer. Recent tokens are
+    not protected; only the newest token itself always stays.
 
     Departures: one decision per chunk instead of one per token. With ``heads=independent`` each KV
     head decides separately, as in the other methods.

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvstream.api.doctor import Finding, _extras, _pocket, _reader
+from kvstream.api.methods import method_info
+from kvstream.cli.commands.methods.listing import _page
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.running import show_plan
 from kvstream.engine.budget import share_out
@@ -414,8 +416,12 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
 
 
 def test_a_method_says_where_it_comes_from(cli) -> None:
-    """The `source` of a method need not be a paper."""
-    assert "  Source: KeyDiff, section 3\n" in cli("methods", "keydiff").stdout
+    """The `source` of a method need not be a paper. Most descriptions name it."""
+    told = cli("methods", "-v").stdout
+    assert "Source:" not in told
+    assert all(f' et al., "{paper}' in told for paper in ("KeyDiff: Key", "InfiniPot: Inf"))
+    own = replace(method_info("keydiff"), source="a page of ours")
+    assert "\n\n  Source: a page of ours\n\n" in _page(own)
 
 
 @pytest.mark.parametrize(

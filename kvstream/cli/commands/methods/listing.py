@@ -87,7 +87,8 @@ def _indented(about: str) -> str:
 def _page(method: MethodInfo) -> str:
     name = method.name
     paragraphs = [name, _indented(method.about)]
-    if method.source:
+    paper = method.source.partition(",")[0]
+    if paper.casefold() not in method.about.casefold():  # the description usually names it
         paragraphs.append(f"  Source: {method.source}")
     lines = []
     for each in method.settings:
