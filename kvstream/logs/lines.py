@@ -58,6 +58,8 @@ class LineParser:
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
         self._month = 0
+        self._day_first: bool | None = None
+        """Whether the day comes before the month, once a number above 12 shows it."""
         self._status: int | None = None
         """Which field has the status of a request, if a header says so."""
         self.dated = True
@@ -172,6 +174,8 @@ class LineParser:
             # Most programs write all of their lines as info or notice.
             before = level.upper() if level in SEVERE else ""
             rest = without_fields(rest) if priority.group(2) else rest
+        if before[-1:] == ",":
+            return seconds, f"{before[:-1]} {rest.lstrip(',')}"
         if before and before not in ("[", "- "):
             return seconds, f"{before} {rest}"
         return seconds, rest
@@ -182,9 +186,13 @@ class LineParser:
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
         year = _year_of(parts.get("y"))
-        named = parts.get("mo") or "1"
-        month = MONTHS.get(named) or int(named)
-        day = int(parts.get("d") or 1)
+        if parts.get("a"):
+            first, second = int(parts["a"]), int(parts["b"])
+            month, day = self._month_and_day(first, second, likely="half" in parts)
+        else:
+            named = parts.get("mo") or "1"
+            month = MONTHS.get(named) or int(named)
+            day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
         if half := parts.get("half"):
             hour = hour % 12 + 12 * (half == "PM")
@@ -195,6 +203,20 @@ class LineParser:
             self.dated = False
             year = self._likely_year(month)
         return float(calendar.timegm((year, month, day, hour, minute, second)))
+
+    def _month_and_day(self, first: int, second: int, *, likely: bool) -> tuple[int, int]:
+        """Return the month and the day of a date. A number above 12 shows the order of all.
+
+        ``likely``: without that, the month comes first, else raise ValueError.
+        """
+        if first > 12 or second > 12:
+            shown = first > 12
+            if self._day_first is not shown:
+                self._begun.clear()
+            self._day_first = shown
+        elif self._day_first is None and not likely:
+            raise ValueError("the order of day and month is unknown")
+        return (second, first) if self._day_first else (first, second)
 
     def _likely_year(self, month: int) -> int:
         """Return the year for a time without one. A February 29 of a common year is March 1."""

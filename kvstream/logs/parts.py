@@ -22,7 +22,7 @@ _LOGGER = re.compile(
     r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
 )
 LEVEL_FIRST = re.compile(
-    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
+    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO(?:RMATION)?|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
     r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b(?:\s*\])?"
     r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
     re.IGNORECASE,

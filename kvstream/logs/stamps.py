@@ -16,7 +16,10 @@ _ZONE = (
     r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4])(?::?[0-5]\d(?!\d)|(?![\w.:%-]))))?"
     rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
 )
-_FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
+# A comma is also that of a table.
+_FRACTION = r"(?P<f>[.:]\d{1,9}|,(?:\d{3}){1,3})?(?!\d)"
+_WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audit [FS][a-z]+),)?"
+"""The level before the time in an export of the event log."""
 _EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(MONTHS)
 _STAMPS = [
@@ -84,11 +87,24 @@ _STAMPS = [
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
     (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
-    # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM: only then the month comes first
+    # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM; Error,5/31/2024 2:05:06 PM,Disk:
+    # the month comes first, unless a line shows that the day does
     (
-        rf"(?P<p>(?:[A-Z][a-z]+\t)?\[?)"
-        rf"(?P<stamp>(?P<mo>\d\d?)/(?P<d>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
+        rf"(?P<p>{_WINDOWS}\[?)"
+        rf"(?P<stamp>(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
         r"(?P<f>)(?P<zone>)\]?",
+    ),
+    # 31/05/2024 14:05:06, 05-31-2024 14:05:06: no time before a line shows what comes first
+    (
+        rf"(?P<p>{_WINDOWS}\[?)"
+        rf"(?P<stamp>(?P<a>\d\d?)(?P<sep>[/-])(?P<b>\d\d?)(?P=sep)(?P<y>\d{{4}}) {_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
+    # 240531  8:05:06 and 240531 14:05:06 of MySQL 5
+    (
+        r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {1,2}"
+        r"(?P<h>\d\d?):(?P<mi>\d\d):(?P<s>\d\d))",
+        r"(?P<f>)(?P<zone>)(?=\s)",
     ),
     # May 31, 2024 2:05:06 PM of java.util.logging
     (

@@ -35,7 +35,10 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("5/1/2024 12:00:00 PM hello", NOON),
         ("05/01/2024 12:00:00 AM hello", NOON - 43_200),
         ("Information\t5/1/2024 1:00:00 PM\tdisk\t7", NOON + 3600),
+        ('Error,5/1/2024 1:00:00 PM,Disk,11,None,"hello"', NOON + 3600),
         ("01.05.2024 12:00:00,500 hello", NOON + 0.5),
+        ("240501 12:00:00 [Note] hello", NOON),
+        ("240501  1:00:00 [Note] hello", NOON - 39_600),
         ("1:M 01 May 2024 12:00:00.500 * hello", NOON + 0.5),
         ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
         (f"{NOON}.5 hello", NOON + 0.5),
@@ -103,6 +106,26 @@ def test_a_second_february_without_a_29th_day_keeps_its_lines_in_order() -> None
 )
 def test_dates(line: str, date: str) -> None:
     assert utc(line) == f"{date} 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("proof", "line", "date"),
+    [
+        ("26/11/2026 08:07:12 x", "05/12/2026 12:00:00 y", "2026-12-05"),
+        ("[26-11-2026 08:07:12,123] x", "[05-12-2026 12:00:00,123] y", "2026-12-05"),
+        ("11/26/2026 08:07:12 x", "05/12/2026 12:00:00 y", "2026-05-12"),
+        ("26/11/2026 8:07:12 AM x", "05/12/2026 12:00:00 PM y", "2026-12-05"),
+        ("Error,26/11/2026 08:07:12,Disk", "Error,05/12/2026 12:00:00,Disk", "2026-12-05"),
+    ],
+)
+def test_a_number_above_12_shows_whether_the_day_comes_first(
+    proof: str, line: str, date: str
+) -> None:
+    parser = LineParser()
+    if "M " not in line:
+        assert parser.parse(line)[0] is None
+    assert utc(proof, parser) == "2026-11-26 08:07:12"
+    assert utc(line, parser) == f"{date} 12:00:00"
 
 
 def test_years_of_four_digits_are_as_they_are_written() -> None:
@@ -499,6 +522,9 @@ def test_lines_of_containers_are_a_log_without_times() -> None:
         "time,value,name\n" + "".join(f"2024-05-01 12:00:0{i},{i},a\n" for i in range(5)),
         "def main():\n    return 0\n\n\nclass Error(Exception):\n    pass\n",
         "| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "2024-05-01 12:00:00,3.5,7\n2024-05-01 12:00:01,3.6,7",
+        "13/05/2024 12:00:00,3.5,7\n13/05/2024 12:00:01,3.6,7",
+        "[13/05/2024, 12:00:00] Ada: hello\n[13/05/2024, 12:00:09] Bob: It rained.",
         "",
     ],
 )
@@ -518,6 +544,7 @@ def test_a_log_of_json_lines_and_one_with_traces_are_logs() -> None:
     [
         "2024-05-01 12:00:0{}, Info                  CBS    Session {}",
         "Information\t5/1/2024 2:05:0{} PM\tService Control Manager\t7036\tNone\tSession {}",
+        'Information,5/1/2024 2:05:0{} PM,Service Control Manager,7036,None,"Session {}"',
     ],
 )
 def test_lines_of_windows_are_a_log(line: str) -> None:
