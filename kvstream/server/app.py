@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
-from kvstream.server.guard import KNOWN, QUEUED
+from kvstream.server.guard import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, Own, unknown
@@ -23,6 +23,7 @@ from kvstream.version import __version__
 
 COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
+PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
@@ -221,6 +222,10 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return _reply(NO_JSON)
-    reply = _reply(ApiError(error.status_code, f"{error.detail}.", code="http_error"))
+    message = f"{error.detail}."
+    if error.status_code in (404, 405):
+        asked = f"{request.method[:20]} {request.url.path[:LONGEST_PATH]}"
+        message = f"The server has no {asked}; it has {PATHS}."
+    reply = _reply(ApiError(error.status_code, message, code="http_error"))
     reply.headers.update(error.headers or {})
     return reply

@@ -68,6 +68,16 @@ def test_a_body_that_is_no_json_is_told_as_such(server, body) -> None:
         assert error(reply, 400)["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/v1/completions", 404), ("GET", "/v1/chat/completions", 405)],
+)
+def test_a_path_that_is_not_there_is_told_with_those_that_are(server, method, path, status) -> None:
+    found = error(server.http.request(method, path, json={}), status)
+    assert f"{method} {path}" in found["message"]
+    assert "POST /v1/chat/completions" in found["message"]
+
+
 def test_models_are_the_loaded_one_and_every_memory(server) -> None:
     rows = server.http.get("/v1/models").json()
     assert [row["id"] for row in rows["data"]] == ["pocket", "book", "other"]
