@@ -26,7 +26,7 @@ EVICTING = sorted(name for name, method in registry.available().items() if metho
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+    return write_story(tokens=1300, seed=SEED, facts=FACTS)
 
 
 @pytest.fixture

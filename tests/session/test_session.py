@@ -29,8 +29,8 @@ QUESTION = "What is the passkey for the old mill?"
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    """A story of about 6,000 tokens."""
-    return write_story(tokens=6000, seed=3, facts=4)
+    """A story of about 3,000 tokens."""
+    return write_story(tokens=3000, seed=3, facts=4)
 
 
 def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> list[Any]:
@@ -144,7 +144,7 @@ def test_stopping_answers_from_what_was_read(session: Session, story: Path) -> N
     settings = RunSettings(budget=Budget(tokens=600), max_tokens=4)
     events = run(session, story, settings, interrupted=lambda: next(stops, True))
     r = result(events)
-    assert 0 < r.read < 6000
+    assert 0 < r.read < 3000
     assert any("stopped" in e.message for e in events if isinstance(e, Notice))
     assert any("stopped" in warning for warning in r.warnings)
 

@@ -47,7 +47,7 @@ RUN = RunSettings(Budget(tokens=320), max_tokens=8)
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+    return write_story(tokens=1300, seed=SEED, facts=FACTS)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: 
 
 def test_a_large_budget_does_not_mean_many_passages(session: Session, story: Path) -> None:
     assert [enough(budget) for budget in (320, 900, 1024, 4096)] == [LEAST, 225, MOST, MOST]
-    run = replace(RUN, budget=Budget(tokens=1500))
+    run = replace(RUN, budget=Budget(tokens=1200))
     [result] = ask(Skimming(session, session), story, FACT.question, run=run)
     assert result.skim is not None
     assert 0 < result.skim["tokens"] <= MOST + 120
@@ -266,7 +266,7 @@ def test_an_excerpt_gets_nothing_from_another_source() -> None:
 def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:
     """With room for few passages, one with the question's words stays and others are dropped."""
     path = tmp_path / "long.txt"
-    parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 150
+    parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 90
     parts[30] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
     path.write_text("".join(parts))
     pair = Skimming(session, session, "words")
@@ -335,7 +335,7 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
 def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: Path) -> None:
     """The rarity of a word depends on the whole text, and the file lacks most of the text."""
     story = tmp_path / "story.txt"
-    story.write_text("".join(generate(tokens=9000, seed=SEED, facts=FACTS)))
+    story.write_text("".join(generate(tokens=6000, seed=SEED, facts=FACTS)))
     model = Model(session, Skimming(session, session))
     memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
     memory.save(tmp_path / "two.kvs")
@@ -742,7 +742,7 @@ def test_memory_files_and_chats_of_two_models(
     assert [json.loads(x)["model"] for x in talk.stdout.splitlines()] == ["reader"] * 2
     short, both = str(tmp_path / "second.kvs"), str(tmp_path / "both.kvs")
     text = tmp_path / "second.txt"
-    text.write_text("".join(generate(tokens=2000, seed=SEED + 1, facts=2)))
+    text.write_text("".join(generate(tokens=900, seed=SEED + 1, facts=2)))
     second = ("remember", str(text), "-Q", FACT.question, "-o", short, "--budget", "500", "-q")
     assert cli(*second).code == 0
     joined = cli("merge", file, short, "-o", both, "--json")
