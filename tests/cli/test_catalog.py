@@ -249,7 +249,7 @@ def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
     assert wide[1].startswith("reader   smollm2 with kvstream's adapter")
 
 
-def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:
+def test_as_a_program(kvstream: Any, forked: Any, tmp_path: Path) -> None:
     """The hub cache has the layout of the hub's library, and an alias points into it."""
     snapshot = tmp_path / "hub/models--org--some/snapshots/0123abc"
     models.plain("llama").save_pretrained(snapshot)
@@ -275,7 +275,7 @@ def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:
     assert found["first"]["weight_bytes"] == found["org/some"]["weight_bytes"] > 0
     assert found["own"]["where"] == "folder"
     assert found["toy"]["parameters"] == found["pocket"]["parameters"]
-    table = kvstream("models", **{**env, "HF_HUB_CACHE": str(tmp_path / "nothing")})
+    table = forked("models", **{**env, "HF_HUB_CACHE": str(tmp_path / "nothing")})
     assert table.code == 0, table.stderr
     assert "first = org/some" in table.stdout
     assert "free on" in table.stdout.splitlines()[-1]

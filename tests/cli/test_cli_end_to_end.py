@@ -21,7 +21,7 @@ import pytest
 
 from kvstream.store import pocket
 
-STORY = "The old mill by the river had been empty for years, and nobody spoke of it. " * 150
+STORY = "The old mill by the river had been empty for years, and nobody spoke of it. " * 80
 FACT = "The passkey for the north gate is 48213. "
 QUESTION = "What is the passkey for the north gate?"
 
@@ -29,7 +29,7 @@ QUESTION = "What is the passkey for the north gate?"
 @pytest.fixture
 def story(tmp_path: Path) -> Path:
     path = tmp_path / "story.txt"
-    path.write_text(STORY[:6000] + FACT + STORY[6000:])
+    path.write_text(STORY[:3000] + FACT + STORY[3000:])
     return path
 
 
@@ -97,7 +97,7 @@ def test_a_text_of_blanks_is_no_text(cli, tmp_path: Path) -> None:
 
 def test_a_binary_file(cli, tmp_path) -> None:
     path = tmp_path / "program"
-    path.write_bytes(b"\x7fELF\0\0\0" + bytes(range(256)) * 10)
+    path.write_bytes(b"\x7fELF\0\0\0" + bytes(range(256)) * 3)
     told(cli("ask", str(path), "Q?"), 3, "binary", "--text")
     ran = cli("ask", str(path), "Q?", "--text", "-n", "4")
     assert ran.code == 0, ran.stderr
@@ -232,8 +232,8 @@ def test_one_reading_serves_several_questions(cli, story) -> None:
 
 def test_summaries_are_lines_of_the_text_with_their_numbers(cli, tmp_path) -> None:
     log = tmp_path / "server.log"
-    lines = [f"10:{i // 60:02}:{i % 60:02} INFO request {i} served" for i in range(600)]
-    lines[321] = "10:05:21 FATAL database connection lost, giving up"
+    lines = [f"10:{i // 60:02}:{i % 60:02} INFO request {i} served" for i in range(300)]
+    lines[121] = "10:02:01 FATAL database connection lost, giving up"
     log.write_text("\n".join(lines) + "\n")
     ran = cli("summarize", str(log), "--budget", "512", "--passages", "5", "-q")
     assert ran.code == 0, ran.stderr

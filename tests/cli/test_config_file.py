@@ -100,9 +100,10 @@ def test_a_byte_order_mark_is_no_text(cli, fake_session, write, tmp_path) -> Non
     assert "line 1: max-tokens: " in cli("ask", str(tmp_path), "Q?").stderr
 
 
-def test_a_home_that_nobody_has_is_a_model_that_is_not_there(kvstream, write) -> None:
+def test_a_home_that_nobody_has_is_a_model_that_is_not_there(cli, write) -> None:
     write("model = '~nouser'\n")
-    ran = kvstream("ask", "README.md", "Q?", "-q")
+    Path("book.txt").write_text("Ada hid the letter.\n")
+    ran = cli("ask", "book.txt", "Q?", "-q")
     assert ran.code == 4
     assert "no model folder ~nouser" in ran.stderr
 

@@ -171,15 +171,18 @@ def test_without_ray_it_is_said_at_once_what_to_install(letters: Path, tmp_path:
     assert "pip install 'kvstream[ray]'" in done.stderr
 
 
-def test_help_and_single_runs_import_nothing_of_ray(letters: Path) -> None:
+def test_help_and_single_runs_import_nothing_of_ray(
+    letters: Path, tmp_path: Path, warm: list[str]
+) -> None:
     alone = ["ask", str(letters), WHO, *SMALL]
     runs = [["ask", "--help"], alone, [*alone, "--each"], [*alone, "--shards", "2"]]
-    code = (
+    script = tmp_path / "script.py"
+    script.write_text(
         "import sys\nfrom kvstream.cli.app import run\n"
         f"codes = [run(arguments) for arguments in {runs!r}]\n"
         "sys.exit(any(codes) or any(name.split('.')[0] == 'ray' for name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT)
+    done = subprocess.run([*warm, str(script)], capture_output=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr.decode()
 
 
