@@ -166,7 +166,7 @@ def _serve(options: ReadingOptions, settings: Any, log: logging.Logger) -> None:
         service = server.service
         offered, problems = service.catalog.offered()
         if options.model == POCKET and not options.quiet:
-            log.info(ONLY_POCKET if offered else demonstration())
+            log.info(ONLY_POCKET if offered else demonstration(options))
         for problem in problems:
             log.warning("%s", problem)
         log.info("Models: %s", ", ".join([model.name, *offered]))
