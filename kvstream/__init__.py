@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvstream.api.collection import ask_each, remember_each, summarize_each
     from kvstream.api.doctor import Finding, diagnose
     from kvstream.api.files import MemoryFile, inspect
+    from kvstream.api.memories import Memories
     from kvstream.api.memory import Memory
     from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
     from kvstream.api.model import Model, load
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         DocumentFailed,
         Event,
         Notice,
+        PartRead,
         Result,
         Started,
         StepDone,
@@ -58,6 +60,7 @@ __all__ = [
     "Event",
     "Finding",
     "KvstreamError",
+    "Memories",
     "Memory",
     "MemoryFile",
     "MethodInfo",
@@ -66,6 +69,7 @@ __all__ = [
     "ModelEntry",
     "ModelError",
     "Notice",
+    "PartRead",
     "Report",
     "Result",
     "Source",
@@ -92,6 +96,7 @@ _HOMES = {
     "api.collection": ("ask_each", "remember_each", "summarize_each"),
     "api.doctor": ("Finding", "diagnose"),
     "api.files": ("MemoryFile", "inspect"),
+    "api.memories": ("Memories",),
     "api.memory": ("Memory",),
     "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
     "api.model": ("Model", "load"),
@@ -104,7 +109,7 @@ _HOMES = {
     ),
     "events": (
         "Answered", "AnswerStarted", "AnswerToken", "DocumentDone", "DocumentFailed", "Event",
-        "Notice", "Result", "Started", "StepDone",
+        "Notice", "PartRead", "Result", "Started", "StepDone",
     ),
 }  # fmt: skip
 """The public names of each module. `__getattr__` imports a module when a name is first used."""

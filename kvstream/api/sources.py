@@ -165,8 +165,8 @@ def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
     if isinstance(content, Iterator):
         return NamedStream(name or TEXT, _PieceReader(content))
     raise UsageError(
-        f"A {type(content).__name__} cannot be read. Give a path, an open file, an iterator of "
-        "text or bytes, or the text itself as text=."
+        f"The type {type(content).__name__} cannot be read. Give a path, an open file, an iterator "
+        "of text or bytes, or the text itself as text=."
     )
 
 

@@ -24,6 +24,9 @@ from kvstream.input.formats import (
     kind_of,
 )
 
+LONGEST_NAME = 300
+"""Characters of a name in an error message."""
+
 
 @dataclass
 class Inspected:
@@ -260,5 +263,7 @@ def damaged(name: str, kind: str, position: int, error: BaseException) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name for an error message, in quotes if it contains white space."""
+    """Return a name for an error message: short, and in quotes if it contains white space."""
+    if len(name) > LONGEST_NAME:  # a text that was passed as a path
+        name = f"{name[:LONGEST_NAME]}..."
     return repr(name) if any(c.isspace() for c in name) else name

@@ -13,4 +13,6 @@ def use(names: list[str], paths: list[Path], texts: tuple[kvstream.Text, ...]) -
     answers = [model.ask(names, "Who?"), model.ask(paths, "Who?"), model.ask(texts, "Who?")]
     memory = model.read(Path("book.txt"), questions=["Who?"])
     answers.append(memory.ask("Who?", max_tokens=8))
+    folder: kvstream.Memories = model.memories("folder")
+    answers += [answer for _, answer in folder.answers("Who?")]
     return "".join(answer.text for answer in answers)
