@@ -25,10 +25,11 @@ def files_in(
 ) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
-    Links to folders are not followed, so a loop of links does no harm. FIFOs, sockets and
-    devices are skipped. ``unreadable`` is called for a folder that cannot be listed, ``hidden``
-    for each hidden or ignored file or folder. ``skipped`` is called with a description of each
-    file or folder of a pseudo file system, and of each link to a folder outside ``folder``.
+    Links to folders are not followed, so a loop of links does no harm. Links to files that are
+    yielded anyway, FIFOs, sockets and devices are skipped. ``unreadable`` is called for a folder
+    that cannot be listed, ``hidden`` for each hidden or ignored file or folder. ``skipped`` is
+    called with a description of each file or folder of a pseudo file system, and of each link to a
+    folder outside ``folder``.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
@@ -87,6 +88,8 @@ def _walk(
                     continue
             except OSError as error:  # a link to itself
                 unreadable(error)
+                continue
+            if entry.is_symlink() and would_read(folder, path):
                 continue
             if _left_out(path, ignores, is_folder=is_folder):
                 hidden()

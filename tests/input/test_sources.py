@@ -768,6 +768,22 @@ def test_a_link_to_itself_hides_no_other_file(tmp_path: Path) -> None:
     assert "A mill stood here." in text_of(open_sources([str(tmp_path)]))
 
 
+def test_a_link_to_a_file_of_the_folder_is_not_read_a_second_time(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for place in (folder / "app-1.log", folder / ".hidden.log", tmp_path / "other.log"):
+        place.write_text(f"{place.name}\n")
+    for name, target in {
+        "app": "app-1.log",
+        "hidden": ".hidden.log",
+        "other": "../other.log",
+    }.items():
+        (folder / name).symlink_to(target)
+    sources = open_sources([str(folder)])
+    assert text_of(sources) == "app-1.log\n.hidden.log\nother.log\n"
+    assert sources.warnings == []
+
+
 def test_links_to_other_folders_are_counted(tmp_path: Path) -> None:
     for name in ("here/sub", "there"):
         (tmp_path / name).mkdir(parents=True)
