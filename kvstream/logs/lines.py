@@ -27,6 +27,9 @@ LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
+LONG = 16_384
+"""A line of at least so many characters is enough to recognize a log, as few others may fit in the
+beginning that is examined."""
 EARLIEST = 1e9
 """A number under a key of times that is certainly a time: seconds since 1970 in the year 2001."""
 SETTLED = 4
@@ -291,7 +294,7 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
 
     At least half of the lines that do not continue another, and at least `least`, must begin with a
     time, a level or the name of a container, and these must not be the rows of a table. A row with
-    a level is a line of a log (CBS.log of Windows).
+    a level is a line of a log (CBS.log of Windows). Of very long lines (LONG), one is enough.
     """
     parser = LineParser()
     stamped = own = rows = 0
@@ -304,6 +307,7 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
         own += 1
         if time is not None or begins_with_level(line) or names_container(container):
             stamped += 1
+            least = 1 if len(line) >= LONG else least
             separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
             if separator is not None and level_of(rest) in ("", "suspect"):
                 rows += 1

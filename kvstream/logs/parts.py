@@ -38,7 +38,8 @@ _TRACE = re.compile(
     r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
     r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
 )
-_COLOR = re.compile(r"\x1b\[[\d;:]*[mK]")
+_COLOR = re.compile(r"\x1b(?:\[[\d;:]*[mK]|\]8;[^\x07\x1b]*(?:\x07|\x1b\\))")
+"""A color, or the beginning or end of a link."""
 _NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
 # docker logs --timestamps; files of Kubernetes have the stream too
 _RUNTIME = re.compile(
@@ -60,18 +61,20 @@ _OF_DOCKER = {"log", "stream", "time", "attrs"}
 
 
 def uncolored(line: str) -> str:
-    """Return a line without the colors that programs write for a terminal."""
+    """Return a line without the colors and links that programs write for a terminal."""
     return _COLOR.sub("", line) if "\x1b" in line else line
 
 
 def bare(line: str) -> tuple[str, str, str]:
-    """Take off a line the colors and what a container runtime adds to it.
+    """Take off a line the colors, NULs before it, and what a container runtime adds to it.
 
     Return the line as its program wrote it, the name of the container before it
     (``docker compose logs`` writes ``web-1  | ``, ``kubectl logs --prefix`` ``[pod/web/app] ``),
     and the time that the runtime noted; both are empty if there is none.
     """
     line = uncolored(line)
+    if line[:1] == "\0":  # they fill the gap in a log that was cut short while a program wrote it
+        line = line.lstrip("\0")
     if _ADDED.match(line) is None:
         return line, "", ""
     name = stamp = ""

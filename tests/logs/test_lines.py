@@ -556,6 +556,19 @@ def test_the_console_of_dotnet_is_a_log() -> None:
     assert not looks_like_log(["info: see the manual", "fail: try again"] * 5)
 
 
+def test_links_of_a_terminal_and_nuls_before_a_line_are_no_part_of_it() -> None:
+    link = "\x1b]8;;https://x\x1b\\red\x1b]8;;\x1b\\ \x1b]8;id=1;https://x\x07blue\x1b]8;;\x07"
+    assert LineParser().entry(f"{NOON} {link}")[2].strip() == "red blue"
+    assert LineParser().entry(f"\0\0{NOON} hello")[1] == NOON
+
+
+def test_one_very_long_line_is_enough_for_a_log() -> None:
+    line = "2024-05-01 12:00:00 INFO start: "
+    assert looks_like_log([line + "x" * 20_000])
+    assert not looks_like_log([line + "x" * 200])
+    assert not looks_like_log(["x" * 20_000])
+
+
 def test_a_log_with_colors_is_a_log() -> None:
     line = "\x1b[2m2024-05-01T12:00:0{}Z\x1b[0m \x1b[1;31mERROR\x1b[0m db: pool is full"
     assert looks_like_log([line.format(i) for i in range(5)])
