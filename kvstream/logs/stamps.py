@@ -17,7 +17,7 @@ _ZONE = (
     rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
 )
 # A comma is also that of a table.
-_FRACTION = r"(?P<f>[.:]\d{1,9}|,(?:\d{3}){1,3})?(?!\d)"
+_FRACTION = r"(?P<f>[.:]\d{1,9}|,(?:\d{3}){1,3}(?!\d)|,\d{1,9}(?![.,\d]))?(?!\d)"
 _WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audit [FS][a-z]+),)?"
 """The level before the time in an export of the event log."""
 _EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
