@@ -164,8 +164,11 @@ def test_a_warning_of_the_reading_is_shown_once_in_a_chat(cli, tmp_path) -> None
 def test_only_files_that_can_be_used_are_counted_as_ranked(cli, memory) -> None:
     whole = Path(memory)
     (whole.parent / "broken.kvs").write_bytes(whole.read_bytes()[:500])
-    asked = cli("ask", "--memory", str(whole.parent), QUESTION, "-n", "6")
+    stats = whole.parent / "stats.jsonl"
+    asked = cli("ask", "--memory", str(whole.parent), QUESTION, "-n", "6", "--stats", str(stats))
     assert asked.code == 0, asked.stderr
+    events = [json.loads(line)["event"] for line in stats.read_text().splitlines()]
+    assert events == ["notice", "answer_started", "answered"]
     assert asked.stderr.count("Warning: ") >= 1
     assert "broken.kvs" in asked.stderr
     assert "Asked 1 memory:" in asked.stderr

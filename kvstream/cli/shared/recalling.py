@@ -87,9 +87,9 @@ def ask_folder(
             for problem in memories.problems:
                 reporter.show(Notice(problem))
             best = found[0][1]
-            writer.show(AnswerStarted(question, number))
-            writer.show(Answered(best.result))
-            reporter.show(Answered(best.result))
+            for event in (AnswerStarted(question, number), Answered(best.result)):
+                writer.show(event)
+                reporter.show(event)
             if best.withheld is not None:
                 code = WITHHELD
             if not options.quiet:
