@@ -120,8 +120,10 @@ def demonstration(options: ReadingOptions) -> str:
 
 def _why_alone(options: ReadingOptions) -> str | None:
     """Return the option for which `reader`, although it is there, is not the default."""
-    ctx = click.get_current_context()
-    if ctx.info_name not in ("ask", "chat", "remember") or "model" in given_options():
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or ctx.info_name not in ("ask", "chat", "remember"):
+        return None
+    if "model" in given_options():
         return None
     if len(options.methods) > 1:
         return "several methods"
