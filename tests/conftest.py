@@ -137,10 +137,11 @@ def session() -> Session:
 
 
 @pytest.fixture(scope="module")
-def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that writes a made-up text with facts.
+def write_story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
+    """Yield a function that writes a made-up text with facts.
 
-    It takes the arguments of `generate` in `synthetic/document.py`.
+    It takes the arguments of `generate` in `synthetic/document.py`. Passages of a text of 1,300
+    tokens are cut while it is read, like those of a book: their first cut comes earlier.
     """
     from kvstream.evaluation.synthetic.document import generate
 
@@ -149,7 +150,9 @@ def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         path.write_text("".join(generate(**how)))
         return path
 
-    return write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvstream.tokenization.passages.SAMPLE", 4096)
+        yield write
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ SEED, FACTS = 3, 6
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=3000, seed=SEED, facts=FACTS)
+    return write_story(tokens=1500, seed=SEED, facts=FACTS)
 
 
 def read(session: Session, path: Path, questions: list[str], **run: Any) -> Any:

@@ -37,7 +37,7 @@ FACT = make_facts(FACTS, SEED)[5]
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=3000, seed=SEED, facts=FACTS)
+    return write_story(tokens=1500, seed=SEED, facts=FACTS)
 
 
 def passage(start: int, weight: float) -> Passage:

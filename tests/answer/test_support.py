@@ -69,7 +69,7 @@ def lease(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=3000, seed=3, facts=4)
+    return write_story(tokens=1500, seed=3, facts=4)
 
 
 def remember(session: Session, path: Path, run: RunSettings, *questions: str) -> Memory:

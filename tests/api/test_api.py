@@ -31,7 +31,7 @@ def model(session) -> kvstream.Model:
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
     path = tmp_path / "book.txt"
-    path.write_text(BOOK * 40)
+    path.write_text(BOOK * 25)
     return path
 
 

@@ -36,6 +36,11 @@ QUESTION = "What is the passkey for the old mill?"
 OTHER = "Who lives in the castle?"
 
 
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=1300, seed=3, facts=4)
+
+
 def read(
     session: Session,
     path: Path,

@@ -30,6 +30,11 @@ EVERY = 250
 KILLS = int(os.environ.get("KVSTREAM_KILLS", "200"))
 
 
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=1300, seed=3, facts=4)
+
+
 class Drops(io.RawIOBase):
     """A pipe whose writer sends pieces of any size."""
 

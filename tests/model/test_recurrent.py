@@ -199,7 +199,7 @@ def session(kind: str) -> Session:
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2000, seed=3, facts=2)
+    return write_story(tokens=1300, seed=3, facts=2)
 
 
 def remembered(kind: str, path: Path) -> Any:

@@ -37,7 +37,7 @@ RUN = RunSettings(Budget(tokens=320), max_tokens=8)
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+    return write_story(tokens=1300, seed=SEED, facts=FACTS)
 
 
 def ask(session: Session, path: Path, *questions: str, run: RunSettings = RUN) -> list[Result]:

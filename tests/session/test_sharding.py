@@ -29,7 +29,7 @@ FACTS = {"facts": 3, "seed": 6}
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    return write_story(tokens=2000, **FACTS)
+    return write_story(tokens=1300, **FACTS)
 
 
 def request(budget: int = 320, **more: Any) -> Request:
