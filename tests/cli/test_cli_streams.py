@@ -636,6 +636,14 @@ def test_names_that_begin_alike_have_other_temporary_names(tmp_path) -> None:
     assert all(len(name.encode()) < 100 for name in names)
 
 
+@pytest.mark.parametrize("option", ["--stats", "--checkpoint", "--report", "--memory"])
+def test_a_file_is_not_a_stream(cli, fake_session, book, option) -> None:
+    ran = cli("ask", book, "Q?", option, "-")
+    assert ran.code == 2
+    assert f"{option}': This needs a file, and - stands for" in ran.stderr
+    assert cli("ask", book, "Q?", "-o", "-").stdout == "It is 51234.\n"
+
+
 @pytest.mark.parametrize("option", ["-o", "--stats", "--checkpoint"])
 def test_an_empty_file_name_is_refused(cli, fake_session, book, option) -> None:
     ran = cli("ask", book, "Q?", option, "")

@@ -60,13 +60,13 @@ SPOOLED_BYTES = 16 * 1024**2
 @option(
     "-o",
     "--output",
-    type=FileType(),
+    type=FileType(streams=True),
     metavar="FILE",
     section="Output",
     help="Write the text to this file instead of stdout.",
 )
 @option(
-    "--questions", type=FileType(), metavar="FILE", section="Output",
+    "--questions", type=FileType(streams=True), metavar="FILE", section="Output",
     help="Write questions and answers to this file, one JSON object per line.",
 )  # fmt: skip
 def command(

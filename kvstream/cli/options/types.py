@@ -197,14 +197,20 @@ def complete_files(
 
 
 class FileType(click.Path):
-    """Path of a file, which need not exist. An empty path is refused."""
+    """Path of a file, which need not exist. An empty path is refused.
 
-    def __init__(self, *, folder: bool = False) -> None:
+    ``-`` is refused, too, unless the option `streams`: standard input or output.
+    """
+
+    def __init__(self, *, folder: bool = False, streams: bool = False) -> None:
         super().__init__(dir_okay=folder, path_type=Path)
+        self.streams = streams
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
             self.fail("The name is empty; name a file, or leave the option out.", param, ctx)
+        if str(value) == "-" and not self.streams:
+            self.fail("This needs a file, and - stands for standard input or output.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -212,4 +218,4 @@ class OutputType(FileType):
     """Path of a file, or of a folder with ``--each``; `reading_options` refuses other folders."""
 
     def __init__(self) -> None:
-        click.Path.__init__(self, path_type=Path)
+        super().__init__(folder=True, streams=True)
