@@ -17,7 +17,7 @@ from kvstream.api.options import (
     method_settings,
     model_settings,
     refuse_bm25,
-    repeated,
+    refuse_twice,
     request_of,
 )
 from kvstream.api.sources import bytes_of
@@ -91,8 +91,7 @@ def ask_each(
     if not asked:
         raise UsageError("No question: give it as question=, or use summarize_each().")
     methods = several_of("methods", "names", methods)
-    if twice := repeated(methods):
-        raise UsageError(f"methods= names {twice} twice; name each method once.")
+    refuse_twice(methods, "methods=")
     command: Command = "compare" if methods else "ask"
     return _each(source, asked, command, model, methods, options)
 

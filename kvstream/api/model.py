@@ -35,7 +35,7 @@ from kvstream.api.options import (
     refuse_bm25,
     refuse_later_questions,
     refuse_no_flags,
-    repeated,
+    refuse_twice,
     request_of,
     run_settings,
     skim_settings,
@@ -269,8 +269,7 @@ class Model:
         methods = several_of("methods", "names", methods)
         if not methods:
             raise UsageError("methods= is empty; name at least one method.")
-        if twice := repeated(methods):
-            raise UsageError(f"methods= names {twice} twice; name each method once.")
+        refuse_twice(methods, "methods=")
         if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
             raise UsageError(
                 "Each method reads the text again, and an open file or an iterator can be read "

@@ -231,9 +231,11 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
             )
 
 
-def repeated(methods: Sequence[object]) -> object | None:
-    """Return the first method that is named twice, or None."""
-    return next((each for number, each in enumerate(methods) if each in methods[:number]), None)
+def refuse_twice(methods: Sequence[object], option: str) -> None:
+    """Raise UsageError if `option` names a method twice."""
+    for number, method in enumerate(methods):
+        if method in methods[:number]:
+            raise UsageError(f"{option} names {method} twice; name each method once.")
 
 
 def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:

@@ -19,6 +19,7 @@ from kvstream.logs.lines import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
 from kvstream.reporters.cells import beginning, cells
+from kvstream.reporters.format import counted
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
@@ -110,11 +111,6 @@ def _printable(text: str, instead: str = " ") -> str:
     return "".join(c if c.isprintable() else instead for c in text)
 
 
-def _count(number: int, what: str) -> str:
-    """Return a count with its noun: ``1 line``, ``2,000 lines``."""
-    return f"{number:,} {what}{'s'[: number != 1]}"
-
-
 def head(log: LogSummary, width: int = WIDTH) -> str:
     """Return the head of the page: the span of time, the number of lines, and notes."""
     when = Clock(log)
@@ -129,13 +125,13 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
         when(total.high, total.last_line, full=True),
     )
     span = "" if log.by_line or total.low is None else f", {first} to {last}"
-    text = f"{_count(log.lines, 'line')}{span}; {_count(len(log.tree), 'template')}" + (
+    text = f"{counted(log.lines, 'line')}{span}; {counted(len(log.tree), 'template')}" + (
         f"; {levels}" if levels else ""
     )
     notes = []
     if log.continued:
         notes.append(
-            f"{_count(log.continued, 'line')} continue{'s'[: log.continued == 1]} another line"
+            f"{counted(log.continued, 'line')} continue{'s'[: log.continued == 1]} another line"
         )
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
@@ -146,16 +142,16 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
         name = _named(log.where(log.first_overlap)[0], width)
         before = _named(log.overlapped_source, width)
         more = log.overlapped - 1
-        others = f", as do{'es' * (more == 1)} {_count(more, 'other')}" if more else ""
+        others = f", as do{'es' * (more == 1)} {counted(more, 'other')}" if more else ""
         notes.append(f"{name} begins before the end of {before}{others}")
     if log.left:
         notes.append(
-            f"{_count(log.left, 'template')} with {_count(log.tree.forgotten, 'line')} dropped, "
+            f"{counted(log.left, 'template')} with {counted(log.tree.forgotten, 'line')} dropped, "
             "the least recent first"
         )
     if log.splitter.shortened:
         notes.append(
-            f"{_count(log.splitter.shortened, 'line')} of more than {LONGEST_LINE:,} characters: "
+            f"{counted(log.splitter.shortened, 'line')} of more than {LONGEST_LINE:,} characters: "
             "only the beginning counts"
         )
     return text + (f"\n{'; '.join(notes)}" if notes else "")
@@ -224,7 +220,7 @@ def _left_out(made: Report, templates: int, rows: int) -> str:
     lines = made.lines - made.lines_told
     more = MORE if rows < MORE else 2 * rows
     return (
-        f"{_count(templates, 'more template')} with {_count(lines, 'line')}"
+        f"{counted(templates, 'more template')} with {counted(lines, 'line')}"
         f"{f' ({levels})' if levels else ''}: --passages {more} shows more."
     )
 

@@ -25,6 +25,7 @@ from kvstream.logs.silences import gap_of, silence_of
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.templates import shown
 from kvstream.logs.values import changed_value, variables_of
+from kvstream.reporters.format import counted
 
 RARE = 3
 """Maximum number of lines of a rare template."""
@@ -134,8 +135,7 @@ class Unusual:
             several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
             remarks.notes.append(several.format(shape.continued))
         elif shape.trace:
-            several = "{:,} continuation lines" if shape.continued > 1 else "{:,} continuation line"
-            remarks.notes.append(several.format(shape.continued))
+            remarks.notes.append(counted(shape.continued, "continuation line"))
         since = shape.since if self.news and shape.reported else None
         first_time = since.time if since else shape.first_time
         return Finding(

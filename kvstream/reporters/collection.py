@@ -180,12 +180,12 @@ class CollectedLive(CollectedLines):
 def start_line(tally: Tally) -> str:
     """Return the amount to read."""
     how = f" · {number(tally.workers)} workers" if tally.workers > 1 else ""
-    return f"{_documents(tally.documents)} · about {size(tally.bytes)} of text{how}"
+    return f"{counted(tally.documents, 'document')} · about {size(tally.bytes)} of text{how}"
 
 
 def count_line(tally: Tally) -> str:
     """Return the number of documents done, of those being read and of those that failed."""
-    parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
+    parts = [f"{number(tally.done)} of {counted(tally.documents, 'document')} done"]
     parts += [f"{number(len(tally.running))} being read"] if tally.running else []
     parts += [f"{number(tally.failed)} failed"] if tally.failed else []
     return " · ".join(parts)
@@ -243,12 +243,12 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
     Failed documents are only named: their reasons were shown before.
     """
     if tally.failed:
-        yield f"Failed: {_documents(tally.failed)}"
+        yield f"Failed: {counted(tally.failed, 'document')}"
         for event in tally.failures:
             yield f"  {event.name}"
         if tally.failed > LISTED:
             yield f"  and {number(tally.failed - LISTED)} more, listed above"
-    parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
+    parts = [f"{number(tally.done)} of {counted(tally.documents, 'document')} done"]
     if tally.present:
         parts.append(f"{number(tally.present)} of them by an earlier run")
     if into is not None and tally.done:
@@ -261,10 +261,6 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
             f"{number(tally.budget)} entries · {duration(tally.seconds)} · "
             f"{number(tally.speed)} tokens/s"
         )
-
-
-def _documents(count: int) -> str:
-    return counted(count, "document")
 
 
 def _named(event: DocumentFailed) -> str:

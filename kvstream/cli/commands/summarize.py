@@ -13,11 +13,7 @@ from kvstream.cli.options.model import ONE_MODEL, model_help
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.streams import following_options
 from kvstream.cli.shared import logs
-from kvstream.cli.shared.arguments import (
-    refuse_question,
-    sources_argument,
-    sources_or_usage,
-)
+from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import summarizing
 from kvstream.cli.shared.running import read
 from kvstream.cli.shared.saying import say

@@ -19,7 +19,7 @@ from kvstream.api.options import (
     WORD_SEARCH,
     effective,
     method_settings,
-    repeated,
+    refuse_twice,
 )
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
@@ -115,8 +115,7 @@ class ReadingOptions:
         methods = tuple(m.strip() for m in values["method"].split(",") if m.strip())
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
-        if twice := repeated(methods):
-            raise UsageError(f"--method names {twice} twice; name each method once.")
+        refuse_twice(methods, "--method")
         typed_settings = pairs(values["set"])
         owners = {path.partition(".")[0] for path in typed_settings}
         if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:

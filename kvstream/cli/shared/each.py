@@ -26,7 +26,7 @@ from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citations import wrapped
 from kvstream.reporters.collection import Collected, CollectedLines, CollectedLive
-from kvstream.reporters.format import for_terminal, json_line
+from kvstream.reporters.format import counted, for_terminal, json_line
 
 SOME_FAILED = 7
 """Exit code if some documents failed and others have results."""
@@ -106,7 +106,7 @@ def read_each(
 
 def _not_read(documents: int, into: Path | None) -> str:
     """Describe how many documents Ctrl-C left unread, and how to continue."""
-    told = f"Interrupted: {documents:,} document{'s'[: documents != 1]} not read."
+    told = f"Interrupted: {counted(documents, 'document')} not read."
     if into is not None:
         return f"{told} The same command continues with the rest."
     return f"{told} With -o FOLDER, the same command continues with the rest."

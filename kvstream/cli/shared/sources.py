@@ -18,6 +18,7 @@ from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters import Reporter
+from kvstream.reporters.format import counted
 
 
 def check_shards(paths: Sequence[str]) -> None:
@@ -130,7 +131,7 @@ def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
         return
     total = sum(pages.values())
     what = next(iter(pages)) if len(pages) == 1 else f"{len(pages):,} PDFs"
-    reporter.converting(f"{what} ({total:,} page{'s'[: total != 1]})")
+    reporter.converting(f"{what} ({counted(total, 'page')})")
 
 
 def can_be_read_again(path: str) -> bool:
