@@ -114,7 +114,7 @@ class Variable:
 
 @dataclass
 class FirstLine:
-    """The first line of a template after a report."""
+    """The first line of a template, of all or after a report."""
 
     number: int
     time: float | None
@@ -186,6 +186,11 @@ class Shape(Series):
         """Number of lines that reports have covered."""
         self.since: FirstLine | None = None
         """The first line after the last report."""
+
+    @property
+    def first(self) -> FirstLine:
+        """The first line of all."""
+        return FirstLine(self.first_line, self.first_time, self.example, self.message, self.trace)
 
     @property
     def told(self) -> list[str]:

@@ -137,21 +137,21 @@ class Unusual:
         elif shape.trace:
             remarks.notes.append(counted(shape.continued, "continuation line"))
         since = shape.since if self.news and shape.reported else None
-        first_time = since.time if since else shape.first_time
+        first = since or shape.first
         return Finding(
             section=section,
             count=self.count(shape),
             level=shape.level,
             text=shown(message_of(shape.message), shape.told),
-            first_line=since.number if since else shape.first_line,
+            first_line=first.number,
             last_line=shape.last_line,
-            first_time=first_time,
+            first_time=first.time,
             last_time=shape.last_time,
-            low=first_time if since else shape.low,
+            low=since.time if since else shape.low,
             high=shape.high,
-            example=since.line if since else shape.example,
-            message=message_of(since.message if since else shape.message),
-            trace=since.trace if since else shape.trace,
+            example=first.line,
+            message=message_of(first.message),
+            trace=first.trace,
             notes=remarks.notes,
             variables=variables_of(shape),
             same=set(shape.same),
