@@ -421,7 +421,7 @@ def refuse_small(budget: Budget | None) -> None:
     """Raise BudgetError for a budget in entries that is too small for any model and question."""
     if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:
         raise BudgetError(
-            f"A budget of {budget.tokens} entries is too small for any model: the text needs "
+            f"A budget of {budget.tokens} is too small for any model: the text needs "
             f"{SMALLEST_FREE}, and the prompt, the question and the answer need more. --budget 256 "
             "is enough for a short question with most models."
         )

@@ -263,15 +263,7 @@ class Schedule:
             )
         if self.free <= self.smallest:
             # `smallest` is a part of a requested average: report the requested value.
-            asked = f"smallest chunk of {self.smallest:,}"
-            remedy = "raise the budget"
-            if chunk_size is not None:
-                asked = f"chunk size of {chunk_size:,}"
-                remedy = f"use one below {self.free:,}, or {remedy}"
-            raise BudgetError(
-                f"{self.free:,} entries are free for memory and chunk together, and the {asked} "
-                f"leaves no memory; {remedy}."
-            )
+            raise self._no_memory(chunk_size)
         if self._keep is not None and self._keep > self._limit:
             why = f"{self.free:,} entries are free, and a chunk takes at least {self.smallest:,}"
             if self._limit == self.final:
@@ -281,6 +273,17 @@ class Schedule:
                 f"Memory cannot keep {self._keep:,} entries. Keep at most {self._limit:,}: "
                 f"{why}.{remedy}"
             )
+
+    def _no_memory(self, chunk_size: int | None) -> BudgetError:
+        asked = f"smallest chunk of {self.smallest:,}"
+        remedy = "raise the budget"
+        if chunk_size is not None:
+            asked = f"chunk size of {chunk_size:,}"
+            remedy = f"use one below {self.free:,}, or {remedy}"
+        return BudgetError(
+            f"{self.free:,} entries are free for memory and chunk together, and the {asked} "
+            f"leaves no memory; {remedy}."
+        )
 
     def _steps_of_average(self, c: int) -> int:
         assert self.length is not None
@@ -309,10 +312,12 @@ class Schedule:
             self.m_max = max(1, most)
         mean, last = self._met(self.m_max, n)
         if c + mean > self.free:
+            if self._keep is None:
+                raise self._no_memory(c)
             raise BudgetError(
-                f"An average chunk of {c} and a mean memory of {mean:.0f} (m_max {self.m_max}) "
-                f"take {c + mean:.0f} entries, and {self.free} are free; use a smaller chunk "
-                "size, keep less, or raise the budget."
+                f"An average chunk of {c:,} tokens and a mean memory of {mean:,.0f} entries take "
+                f"{c + mean:,.0f}, and {self.free:,} entries are free; use a smaller chunk size, "
+                "keep less, or raise the budget."
             )
         if c + mean - last < 1:
             raise BudgetError(

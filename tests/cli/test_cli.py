@@ -190,7 +190,7 @@ def test_a_budget_for_no_model_names_one_that_is_enough(cli, fake_session, book)
     for budget in ("10", "64"):
         ran = cli("ask", book, "Q?", "--budget", budget)
         assert ran.code == BudgetError.exit_code
-        assert f"A budget of {budget} entries is too small for any model" in ran.stderr
+        assert f"A budget of {budget} is too small for any model" in ran.stderr
         assert "--budget 256 is enough for a short question" in ran.stderr
         assert "or more" not in ran.stderr
 

@@ -137,9 +137,9 @@ def test_what_cannot_be_had_is_refused_with_the_number() -> None:
     refused("at most 750", keep=760, length=None)
     refused("60 entries are free", free=60)
     refused("chunk size of 1,000 leaves no memory", chunk="fixed", chunk_size=1000)
-    refused("take 1001 entries, and 1000 are free", chunk_size=1000)
+    refused("chunk size of 1,000 leaves no memory; use one below 1,000", chunk_size=1000)
     refused("leaves -3 entries", final=-3)
-    refused("take 1050 entries, and 1000 are free", chunk_size=800, keep=500)
+    refused("take 1,050, and 1,000 entries are free", chunk_size=800, keep=500)
     refused(r"eq\. 6.*less than about 400", chunk_size=200, keep=500)
     refused("cannot keep 300 .* at most 200", chunk="fixed", chunk_size=800, keep=300)
 
