@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import json
@@ -145,6 +146,8 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["remember", "BOOK", "-o", "b.kvs", "--reread"], "it does not answer"),
         (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
         (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["summarize", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["compare", "BOOK", "Q?", "--checkpoint", "c"], "a checkpoint is of one method"),
         (["ask", "BOOK", "Q?", "--reread", "both"], "after an equals sign: --reread=both"),
         (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
@@ -458,6 +461,13 @@ def test_a_default_of_reread_gives_way_to_a_pipe(cli, fake_session, monkeypatch)
     ran = cli("ask", "Q?", stdin=b"A key.\n")
     assert (ran.code, fake_session.last.reread) == (0, None), ran.stderr
     assert cli("ask", "Q?", "--reread", stdin=b"A key.\n").code == 2
+
+
+@pytest.mark.parametrize("name", ["chat", "compare"])
+def test_a_default_without_effect_in_a_command_is_ignored(book, monkeypatch, name) -> None:
+    monkeypatch.setenv("KVSTREAM_CHECKPOINT", "default.ck")
+    command = importlib.import_module(f"kvstream.cli.commands.{name}").command
+    assert command.make_context(name, [str(book)]).params["checkpoint"] is None
 
 
 def test_it_is_told_why_a_fetched_reader_does_not_answer(

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 COPY = 1 << 20
+WITHOUT = {
+    **ONE_MODEL,
+    **dict.fromkeys(
+        ("checkpoint", "checkpoint_every"),
+        "a checkpoint is of one method. Use the option with kvstream ask.",
+    ),
+}
 METHODS = "infinipot,keydiff,streaming"
 """Default methods: one that needs the question, one that does not, and a baseline."""
 
@@ -39,7 +46,7 @@ METHODS = "infinipot,keydiff,streaming"
 @click.command(
     "compare",
     cls=SectionedCommand,
-    without=ONE_MODEL,
+    without=WITHOUT,
     defaults={"method": METHODS},
     helps={
         "method": "Methods to compare, separated by commas (list: kvstream methods).",

@@ -17,8 +17,8 @@ class SectionedCommand(click.Command):
     """A command whose help page shows its options in sections, in the order of declaration.
 
     ``--help`` omits the advanced options, ``--help-all`` shows them. `without` maps options without
-    effect in this command to the reason. They are refused on the command line, and accepted
-    silently from the environment and the config file, which apply to all commands. `helps` rewords
+    effect in this command to the reason. They are refused on the command line, and ignored in the
+    environment and the config file, which apply to all commands. `helps` rewords
     shared options for this command, and `defaults` changes their defaults. `common` names advanced
     options that ``--help`` of this command also shows.
     """
@@ -36,6 +36,8 @@ class SectionedCommand(click.Command):
         self.without = dict(without or {})
         self.common = frozenset(common)
         for param in self.params:
+            if param.name in self.without:
+                param.envvar = None
             if isinstance(param, click.Option) and param.name in (helps or {}):
                 param.help = (helps or {})[param.name]
                 if "[default: " in (param.help or ""):

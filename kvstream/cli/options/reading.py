@@ -191,7 +191,7 @@ def _can_reread(ctx: click.Context, shared: Mapping[str, Any]) -> bool:
     """Return whether one model answers from sources that it can read again after their end."""
     without = shared["extract"] or any(ctx.params.get(n) for n in ("memory", "follow", "every"))
     skims = shared["skim"] not in (AUTO, NONE)
-    return not (without or skims) and ctx.info_name != "summarize"
+    return not (without or skims)
 
 
 @contextmanager
