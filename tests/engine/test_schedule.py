@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,3 +308,18 @@ def test_a_hundred_million_tokens_cost_nothing(schedule: str) -> None:
     assert peak < 200_000
     assert schedule.steps is not None
     assert schedule.steps > 10**6
+
+
+def test_the_page_of_schedules_has_the_table_of_its_script(monkeypatch, capsys) -> None:
+    research = Path(__file__).parents[2] / "docs" / "research"
+    monkeypatch.setattr("sys.argv", ["schedules.py"])
+    runpy.run_path(str(research / "scripts" / "schedules.py"))
+    rows: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if not line.startswith("m_0"):
+            growth, chunk, *sizes = line.split()
+            shown = "`--chunk fixed`" if chunk == "fixed" else chunk
+            rows.setdefault(f"`{growth}`, {shown}", []).extend(sizes)
+    page = (research / "schedules.md").read_text(encoding="utf-8")
+    for name, sizes in rows.items():
+        assert f"| {name} | {' | '.join(sizes)} |" in page

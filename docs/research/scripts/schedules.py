@@ -5,7 +5,7 @@
 The text has 32,768 tokens; 960 entries are free, at most 700 of them in memory. START is m_0.
 """
 
-import sys
+import argparse
 
 from kvstream.engine.schedule import Schedule
 
@@ -22,7 +22,7 @@ def followed(growth: str, chunk: str, start: int) -> tuple[int, int, float]:
     The entries are the peak, and the mean number that a token attends to.
     """
     schedule = Schedule(
-        growth=growth, chunk=chunk, layers=6, free=FREE, final=KEEP, keep=KEEP, start=start,
+        name=growth, chunk=chunk, layers=6, free=FREE, final=KEEP, keep=KEEP, start=start,
         length=LENGTH,
     )  # fmt: skip
     steps = peak = read = 0
@@ -35,7 +35,11 @@ def followed(growth: str, chunk: str, start: int) -> tuple[int, int, float]:
     return steps, peak, attended / LENGTH
 
 
-for start in map(int, sys.argv[1:] or (KEEP // 2, 120)):
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("starts", nargs="*", type=int, default=[KEEP // 2, 120])
+for start in parser.parse_args().starts:
     print(f"m_0 = {start}: steps, peak, attended")
     for growth, chunk in KINDS:
         steps, peak, attended = followed(growth, chunk, start)
