@@ -10,7 +10,7 @@ hardly change, and their ratio, for three rounds.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from typing import Any
 
@@ -39,8 +39,13 @@ def speed(model: Any, ids: torch.Tensor, piece: int, batch: int) -> float:
 
 def main() -> None:
     """Measure every piece size in three rounds."""
-    dtype = getattr(torch, sys.argv[1] if len(sys.argv) > 1 else "float32")
-    pieces = [int(a) for a in sys.argv[2:]] or [128, 512, 2048]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dtype", nargs="?", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("pieces", nargs="*", type=int, default=[128, 512, 2048])
+    options = parser.parse_args()
+    dtype, pieces = getattr(torch, options.dtype), options.pieces
     torch.set_num_threads(1)
     folder = pocket.path()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()

@@ -10,7 +10,7 @@ memory file. See docs/research/citations.md.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 import numpy as np
@@ -23,13 +23,19 @@ from kvstream.tokenization.passages import Passages
 RETAINED = 6000
 """Number of distinct tokens that are retained, as by pocket under a budget of 1k."""
 
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("books", nargs="+")
+BOOKS = parser.parse_args().books
+
 
 def seconds(passages: Passages | None, words: WordForms | None = None) -> tuple[float, int]:
     """Return processor time and number of tokens; feed `passages` or `words` if given."""
     tokenizer, draw = load_tokenizer("pocket"), np.random.default_rng(0)
     began = time.process_time()
     feed = words.feed if words else None if passages is None else passages.feed
-    stream = TokenStream(tokenizer, open_sources(sys.argv[1:]), feed)
+    stream = TokenStream(tokenizer, open_sources(BOOKS), feed)
     pruned = 0
     while len(chunk := stream.read(256)):
         if passages is not None and stream.seen - pruned >= PRUNE_EVERY:

@@ -7,7 +7,7 @@ by rule, in the words that pocket is trained with. What follows "Answer:" can on
 tokens that have left the window.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from kvstream.evaluation.synthetic.corpus import Corpus
@@ -18,8 +18,14 @@ LEAST, MOST = 2200, 3600
 
 
 def main() -> None:
-    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    count = int(sys.argv[3]) if len(sys.argv) > 3 else 160
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("count", nargs="?", type=int, default=160)
+    options = parser.parse_args()
+    data, folder, count = options.data, options.folder, options.count
     maker = RowMaker(Corpus(data), 9, Mixture(refusals=0.005))
     folder.mkdir(parents=True, exist_ok=True)
     written = 0

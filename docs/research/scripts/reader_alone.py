@@ -6,7 +6,7 @@ Each text of held-out books has paragraphs of held-out documents, made-up facts 
 depths. All questions are known before the one reading. The same model is also asked about each
 paragraph alone, and the share of that F1 is what memory kept. With --skim MODEL another model reads
 the text. The script prints the right answers about keys and facts, and both F1. It stops after
---minutes of processor time, and resumes from what --out holds. See docs/research/reader.md.
+--minutes of processor time, and resumes from what --out holds. See docs/research/skim.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ answer that are recognized where a tenth of the answerable ones would be refused
 threshold could reach, wherever the model itself puts it.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +40,14 @@ def odds(model: torch.nn.Module, data: Path, task: str, trials: int) -> np.ndarr
 
 
 def main() -> None:
-    folder, data = sys.argv[1], Path(sys.argv[2])
-    trials = int(sys.argv[3]) if len(sys.argv) > 3 else 100
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("trials", nargs="?", type=int, default=100)
+    options = parser.parse_args()
+    folder, data, trials = options.folder, options.data, options.trials
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     found = {task: odds(model, data, task, trials) for task in UNANSWERABLE + ANSWERABLE}
     for absent in UNANSWERABLE:

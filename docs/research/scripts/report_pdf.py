@@ -7,6 +7,7 @@ The script prints nothing.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -29,4 +30,8 @@ PAGES = (
 )
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(pdf([drawn(page) for page in PAGES]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    parser.parse_args().file.write_bytes(pdf([drawn(page) for page in PAGES]))

@@ -7,7 +7,7 @@ The script writes the page to report.html, and prints its size and the processor
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
@@ -23,8 +23,14 @@ from kvstream.tokenization.loading import TokenStream, load_tokenizer
 RUN = 8
 """Number of tokens in a run of kept ones. Half of the runs are near the end, as in real memory."""
 
-path = sys.argv[1]
-entries, layers, heads = (*map(int, sys.argv[2:]), *(900, 6, 2)[len(sys.argv) - 2 :])
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("path")
+for name, default in (("entries", 900), ("layers", 6), ("heads", 2)):
+    parser.add_argument(name, nargs="?", type=int, default=default)
+options = parser.parse_args()
+path, entries, layers, heads = options.path, options.entries, options.layers, options.heads
 tokenizer = load_tokenizer("pocket")
 sources = open_sources([path])
 stream = TokenStream(tokenizer, sources)

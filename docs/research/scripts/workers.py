@@ -14,6 +14,7 @@ two       processor time of the readings by one worker and by two
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -188,7 +189,13 @@ def two(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    what, place = sys.argv[1], Path(sys.argv[2])
-    place.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    measures = {"driver": driver, "fast": fast, "overhead": overhead, "two": two}
+    parser.add_argument("what", choices=measures)
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    {"driver": driver, "fast": fast, "overhead": overhead, "two": two}[what](place)
+    measures[options.what](options.folder)
