@@ -116,7 +116,7 @@ class Attending:
     def attend(
         cls, q: Tensor, k: Tensor, v: Tensor, shape: Shape, backend: str = "auto", **more: Any
     ) -> tuple[Tensor, Tensor | None]:
-        cache, _ = hook._running[-1]
+        cache, _ = hook._running.passes[-1]
         mask = None if cache is None else getattr(cache.store(cls.layer), "mask", None)
         if mask is not None:
             return masked(q, k, v, shape.scale, mask)
@@ -230,7 +230,8 @@ class Compaction:
         drawn = torch.randperm(seen.shape[1], generator=torch.Generator().manual_seed(0))
         drawn = drawn[: self.way.most * heads // len(seen)]
         seen, after, total = (
-            t[:, drawn].unflatten(0, (heads, -1)).flatten(1, 2) for t in (seen, after, total)
+            t[:, drawn].float().unflatten(0, (heads, -1)).flatten(1, 2)
+            for t in (seen, after, total)
         )
         return Noted(seen, after, total)
 
@@ -367,7 +368,8 @@ class Compaction:
         These are: keys [K, n, D], the log-sum-exp of the entries' scores [K, N], the distribution
         of attention over them [K, N, n], each query's weight [K, N], and scores [K, n].
         """
-        keys = self.reader.cache.attended(store)[0][:, self.first :].clone()
+        keys = self.reader.cache.attended(store)[0][:, self.first :]
+        keys = keys.to(torch.float32, copy=True)
         scores = noted.seen @ keys.mT * keys.shape[-1] ** -0.5
         mass = scores.logsumexp(-1)
         paid = (scores - mass[..., None]).exp_()

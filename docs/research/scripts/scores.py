@@ -196,7 +196,7 @@ class Measured:
 
     @classmethod
     def rotary(cls) -> tuple[Any, int]:
-        cache, _ = hook._running[-1]
+        cache, _ = hook._running.passes[-1]
         assert cache is not None
         store = cache.store(int(cls.attention.layer_idx))
         return store.spec.rotary, cache.next_position
