@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kvstream.tokenization.tokenizer import Tokenizer
+from kvstream.tokenization.tokenizer import Tokenizer, without_surrogates
 
 Task = Literal["ask", "summarize"]
 
@@ -76,7 +76,8 @@ class Prompt:
 
     def broken(self, text: str) -> int:
         """Return the number of broken-up control sequences in a question or system text."""
-        return len(self._tokenizer.spans(text.strip(), continuing=True).broken)
+        text = without_surrogates(text.strip())  # `spans` expects the text of a document
+        return len(self._tokenizer.spans(text, continuing=True).broken)
 
     def phrase(self, question: str) -> str:
         """Return the question as ``tail`` words it, for a catalyst that resembles it."""

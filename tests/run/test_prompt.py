@@ -219,3 +219,11 @@ def test_braces_and_marks_in_questions_are_left_alone() -> None:
     tokenizer = tokenizer_with(CHATML)
     question = "{{ messages }} {% raise %} kvstream0 \\1"
     assert question in shown(tokenizer, build_prompt(tokenizer).tail(question))
+
+
+def test_bytes_of_a_question_that_are_not_utf8_are_replaced() -> None:
+    """Python turns such a byte of the command line into a lone surrogate."""
+    tokenizer = tokenizer_with(CHATML)
+    prompt = build_prompt(tokenizer)
+    assert "caf\ufffd?" in shown(tokenizer, prompt.tail("caf\udce9?"))
+    assert prompt.broken("caf\udce9?") == 0
