@@ -109,6 +109,8 @@ def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
         return "flash" if flash else "sdpa" if device.type == "cuda" else "reference"
     if backend == "split" and device.type != "cpu":
         raise UsageError("--attn split is for the CPU; use --attn auto.")
+    if backend == "sdpa" and device.type != "cuda":
+        raise UsageError("--attn sdpa is for a CUDA device; use --attn auto.")
     if backend == "flash" and not flash:
         raise UsageError(
             "--attn flash needs a CUDA device, 16-bit weights and the package flash-attn "

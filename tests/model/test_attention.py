@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvstream.errors import UsageError
 from kvstream.model import attention, hook
 from kvstream.model.attention import AttentionRequest, Shape, attend, evidence, reference
 
@@ -90,6 +91,13 @@ def test_pytorchs_own_kernels_give_the_same(problem: dict[str, Any]) -> None:
     q, k, v = problem["q"], problem["k"], problem["v"]
     want = naive(q, k, v, shape)[0]
     torch.testing.assert_close(attention._sdpa(q, k, v, shape.scale).double(), want, **TIGHT)
+
+
+@pytest.mark.parametrize("backend", ["flash", "sdpa"])
+def test_backends_of_a_gpu_are_refused_on_a_cpu(backend: str) -> None:
+    """The mask of PyTorch's kernels fails on a CPU while kvstream measures the first passes."""
+    with pytest.raises(UsageError, match=f"--attn {backend} .* a CUDA device.* --attn auto"):
+        attention.resolve(backend, torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.mark.gpu
