@@ -77,11 +77,14 @@ def read_part(
     """Yield the events of reading one part; return its memory. Raises SourceError."""
     # Thinning needs the whole log, to know how often a line repeats.
     request = replace(request, run=replace(request.run, thin="off"))
+    plan = session.settle(request)
+    # A join evicts entries after the last chunk, so that one is measured, too.
+    plan = replace(plan, extract=plan.extract or stretch.count > 1)
     memory = yield from Reading(
         session.model,
         session.tokenizer,
         PartOfText(sources, stretch),
-        session.settle(request),
+        plan,
         request,
         session.load_s,
         may_be_blank=True,

@@ -214,3 +214,14 @@ def test_parts_of_two_readings_are_joined_alike(session: Session, story: Path) -
     joined = join(*parts, 320, one_text=True)
     assert list(joined.trace.names) == [str(story)]
     assert list(joined.trace.bases) == [0]
+
+
+def test_parts_that_evict_nothing_are_joined_by_attention(session: Session, story: Path) -> None:
+    """The method ranks the entries of each part by the attention of its last chunk."""
+    run = RunSettings(Budget(tokens=1024), "snapkv", max_tokens=16)
+    events: list[Event] = []
+    reading = read_shards(session, open_sources([str(story)]), Request(("Who?",), run), 2)
+    memory = returned(reading, events.append)
+    steps = [e for e in events if isinstance(e, StepDone)]
+    assert [set(e.memory) for e in steps] == [{e.chunk} for e in steps]  # each part fits
+    assert len(memory.reader.retained()) < memory.trace.read
