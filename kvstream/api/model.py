@@ -95,9 +95,10 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     from kvstream.store.offered import EMBEDDED, OFFERS, is_local, refuse_misspelt
 
     name, skim_name = path_of("name", name), options.get("skim")
-    for each in (name, None if skim_name is None else path_of("skim", skim_name)):
-        if each is not None:
-            refuse_misspelt(each, (EMBEDDED, *OFFERS))
+    refuse_misspelt(name, (EMBEDDED, *OFFERS))
+    if skim_name is not None:
+        options["skim"] = skim_name = path_of("skim", skim_name)
+        refuse_misspelt(skim_name, (EMBEDDED, *OFFERS))
     settings, skim = model_settings(name, options), skim_settings(options)
     if settings.revision is not None and is_local(name):
         raise UsageError(f"revision= is for models of the hub, and {name} is none; leave it out.")

@@ -37,7 +37,7 @@ BM25 = "bm25"
 class ModelOptions(TypedDict, total=False):
     """How a model is loaded; see `kvstream --help-all` for each."""
 
-    skim: str | None
+    skim: str | os.PathLike[str] | None
     """The skimming model: a small model that reads all of a text that does not fit. The answering
     model then reads the most relevant passages and answers. Its weights go to the same device, in
     their own number type. ``"words"``: a word search (BM25) finds the passages, and no model reads

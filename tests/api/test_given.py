@@ -221,6 +221,7 @@ def test_numbers_are_numbers(model, options, says: str) -> None:
         ({"thread": 2}, "There is no option 'thread'. Did you mean threads?"),
         ({"offline": "no"}, "offline= is True or False, not 'no'."),
         ({"skim": "none"}, "skim= is the name of a model, 'words' or None, not 'none'."),
+        ({"skim": Path("none")}, "skim= is the name of a model, 'words' or None, not 'none'."),
         (
             {"revision": "x"},
             "revision= is for models of the hub, and pocket is none; leave it out.",
