@@ -26,7 +26,7 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         float(torch.zeros(1, device=device))  # `meta` can make tensors, but none has a number
     except (RuntimeError, AssertionError, ImportError) as error:
-        first = str(error).splitlines()[0]
+        first = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         raise UsageError(
             f"The device {name!r} cannot be used here ({first}); `kvstream doctor` lists those "
             "that can."
