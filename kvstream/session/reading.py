@@ -318,6 +318,7 @@ def both(
 def started(reader: Reader, run: RunSettings) -> Started:
     """Return the event with the sizes of a run."""
     sizes = reader.sizes
+    shortened = reader.method.shorten(sizes.prompt, sizes.free) is not None
     return Started(
         model=reader.model.name,
         method=run.method,
@@ -330,7 +331,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
         chunk=run.chunk,
         estimated_tokens=reader.schedule.length,
         estimated_steps=reader.schedule.steps,
-        lossless=reader.schedule.whole,
+        lossless=reader.schedule.whole and not shortened,
         precision=reader.model.precision,
         asked_bytes=run.budget.bytes if run.budget else None,
     )

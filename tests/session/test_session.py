@@ -101,6 +101,8 @@ def test_a_method_reads_and_counts_every_token(session: Session, story: Path, me
 
 def test_truncate_keeps_the_two_ends(session: Session, story: Path) -> None:
     settings = RunSettings(Budget(tokens=512), "truncate", max_tokens=4)
+    asked = Request(("Who?",), settings)
+    assert not session.plan(open_sources([str(story)]), asked).lossless
     events = run(session, story, settings)
     coverage = [e for e in events if isinstance(e, StepDone)][-1].coverage(40)
     assert coverage[0] == 1.0
