@@ -101,6 +101,13 @@ def plan(file: GGUF, config: Any, path: Path) -> Plan:
             "answers. Choose the model in the hub's format, or update transformers."
         )
     targets = [Target(n, s, tuple(sources[n])) for n, s in shapes.items() if n in sources]
+    for target in targets:  # an absurd size would ask for an absurd amount of disk space
+        place = target.sources[0]
+        if target.numbers > sum(source.numbers for source in target.sources):
+            raise ModelError(
+                f"{path} is damaged: {place.name} has the shape {place.shape}, and the header "
+                f"asks for {target.shape}; {AGAIN}."
+            )
     return Plan(tuple(targets), make)
 
 

@@ -374,6 +374,10 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "with more layers than tensors": (
         {"keys": {"llama.block_count": 2**31}}, None, "announces 2,147,483,648 layers",
     ),
+    "with an absurd width": (
+        {"keys": {"llama.feed_forward_length": 2**31 - 1}}, None,
+        "blk.0.ffn_gate.weight has the shape .* and the header asks for",
+    ),
     "with heads that do not divide the keys": (
         {"keys": {"llama.attention.head_count_kv": 3}}, None, "blk.0.attn_k.weight has the shape",
     ),
