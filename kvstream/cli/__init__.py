@@ -29,6 +29,9 @@ def main() -> None:
         code = guarded(lambda: run(arguments), lambda noise: crashed(noise, arguments))
     except KeyboardInterrupt:  # too early for the handlers that report it
         code = 130
+    with suppress(ValueError):
+        # An exception in the cleanup of a library would print its traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 

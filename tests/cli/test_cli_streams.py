@@ -551,6 +551,19 @@ def test_a_signal_before_a_command_begins_ends_in_words() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (143, "", "Terminated.\n")
 
 
+def test_an_interrupt_during_the_exit_prints_no_traceback() -> None:
+    program = (
+        "import atexit, os, signal, kvstream.cli, kvstream.cli.guard as guard\n"
+        "guard.guarded = lambda *_: 130\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "kvstream.cli.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+
+
 @pytest.mark.parametrize(
     ("name", "code", "says"), [("SIGINT", 130, "Interrupted."), ("SIGTERM", 143, "Terminated.")]
 )
