@@ -169,12 +169,10 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BaseException as error:
         if isinstance(error, (ClosedPipeError, BrokenPipeError)):
-            _leave_quietly()
             return 0
         if is_out_of_memory(error):
             return _told(_memory_message(error), OUT_OF_MEMORY, verbose)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _leave_quietly()
             return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
@@ -191,6 +189,8 @@ def run(arguments: Sequence[str]) -> int:
             return _told(f"The method {plugin} failed with {name}{first}.{advice}", 1, verbose)
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
+    finally:
+        _drop_unwritten()
 
 
 def crashed(noise: str, arguments: Sequence[str]) -> int:
@@ -211,9 +211,11 @@ def _memory_message(error: BaseException) -> str:
     )
 
 
-def _leave_quietly() -> None:
-    """Redirect stdout to the null device, so that the final flush of the interpreter succeeds."""
-    with suppress(OSError, ValueError):
+def _drop_unwritten() -> None:
+    """If stdout takes no more, redirect it to the null device: the exit flushes it again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
 

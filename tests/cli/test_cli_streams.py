@@ -254,10 +254,14 @@ def test_an_unwritable_file_is_found_before_the_work(cli, fake_session, book, op
     assert fake_session.last is None
 
 
-def test_stdout_on_a_full_disk(book) -> None:
+@pytest.mark.parametrize("more", [(), ("-o", "/dev/full")])
+def test_stdout_on_a_full_disk(book, more) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*PROGRAM, "ask", book, "Q?", "-q"], stdout=full, stderr=subprocess.PIPE, text=True
+            [*PROGRAM, "ask", book, "Q?", "-q", *more],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
