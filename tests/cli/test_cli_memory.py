@@ -296,10 +296,12 @@ def test_what_does_not_go_together_is_told(cli, memory, story, arguments, code, 
     assert "Traceback" not in ran.stderr
 
 
-def test_a_full_disk(cli, story, tmp_path) -> None:
+def test_a_full_device_gets_no_file_beside_it(cli, story, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ran = cli("remember", str(story), "-o", "/dev/full", *FEW)
     assert ran.code == 1
     assert "No space left on device" in ran.stderr
+    assert f"The memory was written to {tmp_path}" in ran.stderr
 
 
 def test_a_full_disk_loses_no_answer_of_a_memory(cli, memory) -> None:

@@ -217,7 +217,8 @@ def _write(
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:
     """Write the memory to another place, because `target` failed, and return a message."""
-    for folder in (target.parent, Path(tempfile.gettempdir())):
+    beside = [] if target.exists() and not target.is_file() else [target.parent]  # not in /dev
+    for folder in (*beside, Path(tempfile.gettempdir())):
         place = None
         try:
             handle, name = tempfile.mkstemp(".kvs", f"{target.stem[:40]}.", folder)
