@@ -212,12 +212,12 @@ def _memory_message(error: BaseException) -> str:
 
 
 def _drop_unwritten() -> None:
-    """If stdout takes no more, redirect it to the null device: the exit flushes it again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+    """Redirect a stream that takes no more to the null device: the exit flushes it again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _told(error: Exception | str, code: int, verbose: bool) -> int:

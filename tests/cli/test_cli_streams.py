@@ -295,6 +295,14 @@ def test_stderr_that_is_closed_is_no_error(book) -> None:
     assert done.returncode == 0
 
 
+def test_stderr_on_a_full_disk_is_no_error(book) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROGRAM, "ask", book, "Q?"], stdout=subprocess.PIPE, stderr=full, text=True
+        )
+    assert (done.returncode, done.stdout) == (0, "It is 51234.\n")
+
+
 def test_a_closed_pipe_is_quiet(book) -> None:
     reader, writer = os.pipe()
     os.close(reader)
