@@ -22,6 +22,7 @@ from signals import heed_hangup
 from warm import CLIENT
 
 from kvstream.cli.app import run
+from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import BudgetError, KvstreamError
 from kvstream.events import AnswerStarted, Event
@@ -597,6 +598,21 @@ def test_a_signal_within_an_import_closes_what_is_open_and_ends(tmp_path, name, 
         [sys.executable, str(script)], capture_output=True, text=True, timeout=15, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, f"{says}\nclosed\n", "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_an_object_is_freed_is_not_lost(name) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), getattr(signal, name))
+
+    def work() -> None:
+        with Interrupts(print):
+            Freed()
+            time.sleep(5)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        work()
 
 
 def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:

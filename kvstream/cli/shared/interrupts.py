@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import io
 import os
 import select
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any, ClassVar
 from kvstream.errors import SourceError
 
 POLL_SECONDS = 0.2
+WEAK = (_weakrefset.__file__, weakref.__file__)
+"""Modules with callbacks that Python calls as it frees an object."""
 
 
 class Interrupts:
@@ -69,11 +73,12 @@ class Interrupts:
                 # An exception here would pass through the C++ code of torch, which aborts. Waiting
                 # for the end of the import can take long.
                 self._leave("Interrupted.", number)
-                again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
-                again.daemon = True
-                again.start()
-                return
-            raise KeyboardInterrupt
+                _send_again(number)
+            elif _cleaning_up(frame):
+                _send_again(number)
+            else:
+                raise KeyboardInterrupt
+            return
         self.pressed = True
         if self.then:
             self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
@@ -91,6 +96,9 @@ class Interrupts:
         if not (self.gentle and self.reading) or self.pressed:
             if _importing(frame):
                 self._leave("Terminated.", number)
+            elif _cleaning_up(frame):
+                _send_again(number)
+                return
             self.tell("Terminated.")
             raise SystemExit(128 + number)
         self.pressed = True
@@ -105,6 +113,23 @@ def _importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _cleaning_up(frame: FrameType | None) -> bool:
+    """Return whether Python would print and drop an exception here: as an object is freed."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename in WEAK:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """Send the signal to this process again, a moment later."""
+    again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 class InterruptibleInput(io.RawIOBase):
