@@ -45,18 +45,18 @@ class BudgetSplit:
             answer = self.answer if least_answer is None else least_answer
             last = self.question + answer
             need = self.prompt + SMALLEST_FREE + max(self.catalyst, last)
-            beside = f"the question {self.question}, its answer at least {answer}"
+            beside = f"the question {self.question:,}, its answer at least {answer:,}"
             if self.catalyst > last:
-                beside = f"the catalyst {self.catalyst}"
+                beside = f"the catalyst {self.catalyst:,}"
             remedy = f"Use --budget {need} or more, or a shorter question."
             if trained is not None and need > trained:
                 remedy = (
-                    f"Use a shorter question; the model was trained for {trained} positions, so "
+                    f"Use a shorter question; the model was trained for {trained:,} positions, so "
                     "no larger budget helps."
                 )
             raise BudgetError(
-                f"A budget of {self.budget} entries leaves {max(0, least)} of the {SMALLEST_FREE} "
-                f"that a text needs: the prompt takes {self.prompt}, {beside}. {remedy}"
+                f"A budget of {self.budget:,} entries leaves {max(0, least)} of the {SMALLEST_FREE} "
+                f"that a text needs: the prompt takes {self.prompt:,}, {beside}. {remedy}"
             )
 
 
