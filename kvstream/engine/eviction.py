@@ -179,7 +179,7 @@ class Evictor:
     def groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
         """Yield groups of adjacent layers that share a step: same shape, same sizes, same device.
 
-        A method that needs keys gets each layer alone.
+        A method that needs keys or values gets each layer alone.
         """
         group: list[LayerStore] = []
         for store in sizes:
@@ -221,6 +221,7 @@ class Evictor:
             },
             generator=self.generator,
             keys=lambda: _stacked([s.unrotated_keys(part, self.cache.base) for s in group]),
+            values=lambda: _stacked([s.values[:, part] for s in group]),
             window_attention=stacked(lambda s: s.window_attention),
             accumulated_attention=stacked(lambda s: s.accumulated_attention),
             # The sinks of a first chunk are not candidates.

@@ -117,6 +117,8 @@ class Step:
     """Random numbers of the run, seeded."""
     keys: Callable[[], Tensor]
     """Unrotated keys [G, K, n, D] of the candidates, gathered when called; read-only."""
+    values: Callable[[], Tensor]
+    """Values [G, K, n, E] of the candidates, gathered when called; read-only."""
     window_attention: Tensor | None = None
     """[G, K, n] float32, if `Evidence.window_attention` requests it."""
     accumulated_attention: Tensor | None = None
@@ -222,8 +224,8 @@ class Method:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the method calls `Step.keys`. Layers are then handled one at a time, which saves
-        scratch memory."""
+        """Whether the method calls `Step.keys` or `Step.values`. Layers are then handled one at a
+        time, which saves scratch memory."""
         return False
 
     def evidence(self) -> Evidence:

@@ -273,6 +273,7 @@ def step(layers: int, heads: int, n: int, seed: int = 0) -> Step:
         head_state={},
         generator=torch.Generator().manual_seed(0),
         keys=lambda: keys.view(layers, heads, n, -1),
+        values=lambda: keys.view(layers, heads, n, -1),
     )
 
 

@@ -29,7 +29,7 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.harness import IdFeed
 from kvstream.methods import registry
-from kvstream.methods.base import Method, Step, in_words, limits
+from kvstream.methods.base import EntryTensor, Method, Step, in_words, limits
 from kvstream.methods.names import plugin_of
 from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
@@ -491,6 +491,35 @@ class _Chosen(Method):
     def select(self, step: Step, keep: int) -> Tensor:
         rest = range(len(self.begin), keep)
         return torch.tensor([*self.begin, *rest]).expand(*step.origin.shape[:-1], keep)
+
+
+@dataclass(frozen=True)
+class _Witness(ScoredMethod):
+    """A method that notes keys and values when entries come, and compares when it selects."""
+
+    name = "witness"
+
+    @property
+    def needs_keys(self) -> bool:
+        return True
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return EntryTensor("key"), EntryTensor("value")
+
+    def absorb(self, step: Step) -> None:
+        for name, vectors in (("key", step.keys()), ("value", step.values())):
+            step.state[name][..., -step.new :] = vectors[..., -step.new :, :].float().sum(-1)
+
+    def score(self, step: Step) -> Tensor:
+        for name, vectors in (("key", step.keys()), ("value", step.values())):
+            torch.testing.assert_close(vectors.sum(-1), step.state[name], rtol=1e-3, atol=1e-3)
+        return step.state["value"]
+
+
+@pytest.mark.parametrize("kind", ["grouped", "sliding layers"])
+def test_keys_and_values_are_those_of_the_entries(kind: str) -> None:
+    reading = reader(_Witness(), kind, "float32", RunSettings(), LENGTH)
+    assert len(list(reading.read(IdFeed(tokens(LENGTH))))) > 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ class Memory:
         self.method, self.shape, self.width = method, (layers, heads), width
         self.origin = torch.zeros(layers, heads, 0, dtype=torch.int32)
         self.keys = torch.zeros(layers, heads, 0, width)
+        self.values = torch.zeros(layers, heads, 0, width)
         self.state = {
             t.name: torch.zeros(layers, heads, 0, dtype=t.dtype) for t in method.tensors()
         }
@@ -40,6 +41,7 @@ class Memory:
         self.origin = torch.cat((self.origin, ordinals.expand(*self.shape, count)), -1)
         draw = torch.randn(*self.shape, count, self.width, generator=self.generator)
         self.keys = torch.cat((self.keys, draw), -2)
+        self.values = torch.cat((self.values, draw.flip(-1)), -2)
         for name, old in self.state.items():
             # New places hold what another entry left there.
             stale = torch.full((*self.shape, count), 9999, dtype=old.dtype)
@@ -58,6 +60,7 @@ class Memory:
             head_state=self.head_state,
             generator=self.generator,
             keys=lambda: self.keys,
+            values=lambda: self.values,
             **evidence,  # type: ignore[arg-type]
         )
 
@@ -75,6 +78,7 @@ class Memory:
         assert chosen.min() >= 0
         assert chosen.max() < self.size
         self.origin = self.origin.gather(-1, chosen)
-        self.keys = self.keys.gather(-2, chosen[..., None].expand(*chosen.shape, self.width))
+        every = chosen[..., None].expand(*chosen.shape, self.width)
+        self.keys, self.values = self.keys.gather(-2, every), self.values.gather(-2, every)
         self.state = {name: t.gather(-1, chosen) for name, t in self.state.items()}
         return chosen
