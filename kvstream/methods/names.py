@@ -17,17 +17,22 @@ GROUP = "kvstream.methods"
 
 @cache
 def plugin_of(error: BaseException) -> str | None:
-    """Return name and module of the plugin in whose code an error was raised; None: no plugin."""
+    """Return name and module of the plugin in whose code an error was raised; None: no plugin.
+
+    Of a package with several methods it names the one that ran, and all if none of them did.
+    """
     from importlib.metadata import entry_points
 
-    trace, passed = error.__traceback__, set()
+    trace, packages, classes = error.__traceback__, set(), set()
     while trace is not None:
-        passed.add(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        packages.add(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        classes.add(type(trace.tb_frame.f_locals.get("self")).__qualname__)
         trace = trace.tb_next
-    for point in entry_points(group=GROUP):
-        if point.module.partition(".")[0] in passed:
-            return f"{point.name!r} of {point.module!r}"
-    return None
+    points = [p for p in entry_points(group=GROUP) if p.module.partition(".")[0] in packages]
+    if not points:
+        return None
+    ran = [p for p in points if p.attr in classes] or points
+    return f"{' or '.join(repr(p.name) for p in ran)} of {ran[0].module!r}"
 
 
 def plugins() -> tuple[str, ...]:

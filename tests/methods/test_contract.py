@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -555,6 +556,17 @@ def test_an_error_in_a_plugin_is_called_its_own(
     with pytest.raises(AttributeError) as theirs:
         kvstream_everyother.EveryOther().select(None, 3)
     assert plugin_of(theirs.value) == "'everyother' of 'kvstream_everyother'"
+
+
+def test_of_two_methods_in_one_package_the_failing_one_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = {"flat": "_Flat", "chosen": "_Chosen"}
+    points = [metadata.EntryPoint(n, f"{__name__}:{v}", "") for n, v in values.items()]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    with pytest.raises(AttributeError) as caught:
+        _Chosen().select(None, 3)  # type: ignore[arg-type]
+    assert plugin_of(caught.value) == f"'chosen' of {__name__!r}"
 
 
 def test_the_page_on_writing_a_method_shows_this_plugin() -> None:
