@@ -72,6 +72,10 @@ class Evidence:
     reduce: str = "mean"
     """How to combine the query heads of a group to a score of their KV head: ``mean``, ``max``."""
 
+    def __post_init__(self) -> None:
+        if self.reduce not in ("mean", "max"):
+            raise ValueError(f"Evidence.reduce must be mean or max, not {self.reduce!r}.")
+
 
 @dataclass(frozen=True)
 class EntryTensor:

@@ -25,8 +25,11 @@ def plugin_of(error: BaseException) -> str | None:
 
     trace, packages, classes = error.__traceback__, set(), set()
     while trace is not None:
-        packages.add(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
-        classes.add(type(trace.tb_frame.f_locals.get("self")).__qualname__)
+        owner = type(trace.tb_frame.f_locals.get("self"))
+        # A base class of kvstream runs on behalf of the class that derives from it.
+        for module in (trace.tb_frame.f_globals.get("__name__"), owner.__module__):
+            packages.add(str(module).partition(".")[0])
+        classes.add(owner.__qualname__)
         trace = trace.tb_next
     points = [p for p in entry_points(group=GROUP) if p.module.partition(".")[0] in packages]
     if not points:

@@ -38,6 +38,8 @@ BUILT_IN: tuple[type[Method], ...] = (
     Streaming, Window, Random, Truncate, Full,
 )  # fmt: skip
 
+SETTING_TYPES = (int, float, bool, str)
+
 
 @cache
 def available() -> Mapping[str, type[Method]]:
@@ -51,12 +53,31 @@ def available() -> Mapping[str, type[Method]]:
                 f"The method {point.name!r} of {point.value!r} does not load ({error}); "
                 "repair or uninstall the package."
             ) from error
-        if not (isinstance(loaded, type) and issubclass(loaded, Method)):
-            raise UsageError(f"The entry point {point.value!r} is not a kvstream Method.")
+        if (fault := _fault(loaded)) is not None:
+            raise UsageError(
+                f"The entry point {point.value!r} {fault}; repair or uninstall the package."
+            )
         if loaded.name in methods:
             raise UsageError(f"The method {loaded.name!r} of {point.value!r} exists already.")
         methods[loaded.name] = loaded
     return methods
+
+
+def _fault(loaded: Any) -> str | None:
+    """Return why an object of another package is not a method; None: it is one."""
+    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
+        return "is not a kvstream Method"
+    if not hasattr(loaded, "name"):
+        return "has no name"
+    if missing := getattr(loaded, "__abstractmethods__", None):
+        return f"does not define {', '.join(sorted(missing))}"
+    if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):
+        return "has settings, but is not decorated with @dataclass(frozen=True)"
+    hints = get_type_hints(loaded)
+    for field in dataclasses.fields(loaded):
+        if hints[field.name] not in SETTING_TYPES:
+            return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
+    return None
 
 
 def named(name: str, also: Sequence[str] = ()) -> type[Method]:

@@ -30,7 +30,15 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.harness import IdFeed
 from kvstream.methods import registry
-from kvstream.methods.base import EntryTensor, Method, Step, in_words, limits
+from kvstream.methods.base import (
+    EntryTensor,
+    Evidence,
+    Method,
+    Step,
+    in_words,
+    limits,
+    setting,
+)
 from kvstream.methods.names import plugin_of
 from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
@@ -443,11 +451,24 @@ class _Point:
         return self.loaded
 
 
+class _Undecorated(METHODS["streaming"]):  # type: ignore[misc]
+    width: int = setting(3, "ignored without the decorator")
+
+
+@dataclass(frozen=True)
+class _Optional(METHODS["streaming"]):  # type: ignore[misc]
+    width: int | None = setting(None, "None cannot be typed")
+
+
 @pytest.mark.parametrize(
     ("loaded", "told"),
     [
         (ImportError("no such thing"), "does not load"),
         (dict, "not a kvstream Method"),
+        (Method, "has no name"),
+        (type("Unfinished", (ScoredMethod,), {"name": "thing"}), "does not define score"),
+        (_Undecorated, "not decorated with @dataclass"),
+        (_Optional, "has a setting 'width' that is not an int"),
         (METHODS["streaming"], "exists already"),
     ],
 )
@@ -556,6 +577,14 @@ def test_an_error_in_a_plugin_is_called_its_own(
     with pytest.raises(AttributeError) as theirs:
         kvstream_everyother.EveryOther().select(None, 3)
     assert plugin_of(theirs.value) == "'everyother' of 'kvstream_everyother'"
+    with pytest.raises(NotImplementedError) as inherited:
+        Method.select(kvstream_everyother.EveryOther(), None, 3)  # type: ignore[arg-type]
+    assert plugin_of(inherited.value) == "'everyother' of 'kvstream_everyother'"
+
+
+def test_an_unknown_way_to_reduce_is_refused() -> None:
+    with pytest.raises(ValueError, match="mean or max, not 'sum'"):
+        Evidence(reduce="sum")
 
 
 def test_of_two_methods_in_one_package_the_failing_one_is_named(
