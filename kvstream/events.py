@@ -97,6 +97,11 @@ class StepDone:
     """Return the number of distinct source tokens that at least one head holds."""
     loaded: int = 0
     """Tokens of `seen` that come from a memory file and were read before this run."""
+    ordinals: Callable[[], dict[int, list[list[int]]]] = field(
+        default=dict, repr=False, compare=False
+    )
+    """Return which tokens of the source each head holds, counted from 0: for each layer with a KV
+    cache, by its index in the model, one sorted list per head."""
 
     @property
     def speed(self) -> float:

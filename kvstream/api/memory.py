@@ -281,6 +281,13 @@ class Memory:
         """Number of distinct source tokens that at least one head holds."""
         return self._engine.retained
 
+    def ordinals(self) -> dict[int, list[list[int]]]:
+        """Return which tokens of the sources each head holds, counted from 0: for each layer with
+        a KV cache, by its index in the model, one sorted list per head.
+        """
+        with self._held():
+            return self._engine.reader.ordinals()
+
     @property
     def evicted(self) -> int:
         """Number of source tokens that no head holds."""

@@ -253,6 +253,10 @@ class Reader:
             return self._last_retained
         return ranking.retained(self.cache, self.compressible)
 
+    def ordinals(self) -> dict[int, list[list[int]]]:
+        """Return, for each layer by its index, the ordinals of the tokens that each head holds."""
+        return ranking.ordinals(self.cache)
+
     def release(self) -> None:
         """Free the KV cache. Only `retained` may be called afterwards."""
         self._last_retained = self.retained()  # the panel shows it until the answer ends

@@ -340,8 +340,8 @@ def started(reader: Reader, run: RunSettings) -> Started:
 def step_done(
     reader: Reader, report: StepReport, feed: TokenFeed, seconds: float, loaded: int = 0
 ) -> StepDone:
-    """Return the event of a step. Call `coverage` and `retained` while the event is handled: they
-    measure memory when called.
+    """Return the event of a step. Call `coverage`, `retained` and `ordinals` while the event is
+    handled: they measure memory when called.
     """
     seen = feed.read_tokens
 
@@ -365,4 +365,5 @@ def step_done(
         coverage=coverage,
         retained=lambda: int(reader.retained().numel()),
         loaded=loaded,
+        ordinals=reader.ordinals,
     )

@@ -178,6 +178,23 @@ def test_a_memory_is_asked_saved_recalled_and_read_on(model, book, tmp_path) -> 
         recalled.read(text=LOG, budget=100)
 
 
+def test_the_tokens_that_each_head_holds(model, book) -> None:
+    reading, held = model.reading(book, **SMALL), {}
+    while True:
+        try:
+            event = next(reading)
+        except StopIteration as end:
+            memory = end.value
+            break
+        if isinstance(event, kvstream.StepDone):
+            held = event.ordinals()
+            assert all(len(h) in event.memory for heads in held.values() for h in heads)
+            assert max(max(h) for heads in held.values() for h in heads) < event.seen
+    assert memory.ordinals() == held
+    assert all(h == sorted(set(h)) for heads in held.values() for h in heads)
+    assert len({o for heads in held.values() for h in heads for o in h}) == memory.retained
+
+
 def test_sampling_of_one_question_does_not_stay(model, book) -> None:
     memory = model.read(book, **SMALL)
     greedy = memory.ask("Who?").text
