@@ -74,7 +74,7 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if self.reduce not in ("mean", "max"):
-            raise ValueError(f"Evidence.reduce must be mean or max, not {self.reduce!r}.")
+            raise ValueError(f"Evidence.reduce must be mean or max, not {self.reduce!r}")
 
 
 @dataclass(frozen=True)
