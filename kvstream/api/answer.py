@@ -29,8 +29,9 @@ class Answer:
     @property
     def citations(self) -> tuple[Mapping[str, Any], ...]:
         """The passages that the answer rests on, heaviest first: ``source``, ``byte_start``,
-        ``byte_end`` (bytes of the unpacked source), ``line_start``, ``line_end`` or a page or
-        heading, ``text``, and ``weight`` (its share of the answer's attention, 0 to 1)."""
+        ``byte_end`` (bytes of the unpacked source, or of the text that is extracted from a
+        document), ``line_start``, ``line_end`` or a page or heading, ``text``, and ``weight`` (its
+        share of the answer's attention, 0 to 1)."""
         return self.result.citations
 
     @property
