@@ -60,6 +60,12 @@ class BoundedModel:
         return runs_on(self.model.get_input_embeddings())
 
     @property
+    def sight(self) -> int | None:
+        """Most positions that any layer sees, if all layers slide; None: a layer sees all."""
+        sights = [s.sight for s in self.layers]
+        return None if None in sights else max(s for s in sights if s is not None)
+
+    @property
     def dtype(self) -> torch.dtype:
         """Number type in which attention computes."""
         return self.layers[0].dtype

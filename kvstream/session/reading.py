@@ -222,12 +222,18 @@ class Reading:
         memory.warnings.append(stopped_after(trace.read, feed.stream.estimate() or 0))
 
     def _warn(self, memory: Memory, feed: TokenFeed) -> None:
-        """Add warnings about the sources and about broken-up control sequences."""
+        """Add warnings about sources, broken-up control sequences, and memory out of sight."""
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
         if system := self.plan.prompt.broken(self.plan.system or ""):
             memory.warnings.append(broken_apart("system text", system))
+        sight, budget = self.model.sight, self.plan.sizes.budget
+        if sight is not None and sight < budget and memory.retained < memory.trace.read:
+            memory.warnings.append(
+                f"No layer of {self.model.name} sees more than {sight:,} positions, so an answer "
+                f"misses the oldest of {budget:,} entries; use --budget {sight}."
+            )
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """Return an empty memory and the token feed of the sources."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,18 @@ def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> lis
 
 def result(events: list[Any]) -> Any:
     return next(e.result for e in events if isinstance(e, Answered))
+
+
+@pytest.mark.parametrize(("budget", "warned"), [(400, True), (300, False)])
+def test_memory_that_no_layer_sees_is_warned_of(
+    session: Session, story: Path, budget: int, warned: bool
+) -> None:
+    """Every layer of the model slides, and the budget holds more than its window."""
+    layers = tuple(replace(layer, sight=300) for layer in session.model.layers)
+    sliding = Session(replace(session.model, layers=layers), session.tokenizer)
+    settings = RunSettings(budget=Budget(tokens=budget), max_tokens=2)
+    told = result(run(sliding, story, settings)).warnings
+    assert any("sees more than 300 positions" in message for message in told) is warned
 
 
 def test_what_fits_is_answered_as_by_transformers(session: Session, tmp_path: Path) -> None:
