@@ -85,6 +85,10 @@ class EntryTensor:
     dtype: torch.dtype = torch.float32
     """float32 or int32."""
 
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float32, torch.int32):
+            raise ValueError(f"EntryTensor.dtype must be float32 or int32, not {self.dtype}")
+
 
 @dataclass(frozen=True)
 class HeadTensor:
@@ -283,7 +287,8 @@ class Method:
         return None
 
     def absorb(self, step: Step) -> None:
-        """Take new evidence into the tensors of `step.state`; called after every chunk.
+        """Take new evidence into the tensors of `step.state`; called after every chunk, if the
+        method declares a tensor.
 
         If `Evidence.accumulated_attention` is requested and an answer may fill the budget, it is
         also called for the question and for every token of the answer. When the answer ends,

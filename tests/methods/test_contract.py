@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -544,9 +544,19 @@ def test_keys_and_values_are_those_of_the_entries(kind: str) -> None:
     assert len(list(reading.read(IdFeed(tokens(LENGTH))))) > 2
 
 
+class _OneSize(Method):
+    """A method that sizes one layer alone."""
+
+    name = "one-size"
+
+    def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sizes[:1])
+
+
 @pytest.mark.parametrize(
     ("method", "told"),
-    [(_Flat(), r"flat returned scores of shape \[\d+, \d+\]; expected"),
+    [(_OneSize(), "one-size returned 1 sizes of layers; expected 2"),
+     (_Flat(), r"flat returned scores of shape \[\d+, \d+\]; expected"),
      (_TooMany(), r"too-many selected entries of shape .*; expected")],
 )  # fmt: skip
 def test_a_result_of_another_shape_is_refused(method: Method, told: str) -> None:
@@ -582,9 +592,11 @@ def test_an_error_in_a_plugin_is_called_its_own(
     assert plugin_of(inherited.value) == "'everyother' of 'kvstream_everyother'"
 
 
-def test_an_unknown_way_to_reduce_is_refused() -> None:
+def test_a_request_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="mean or max, not 'sum'"):
         Evidence(reduce="sum")
+    with pytest.raises(ValueError, match="must be float32 or int32"):
+        EntryTensor("seen", torch.bool)
 
 
 def test_of_two_methods_in_one_package_the_failing_one_is_named(
