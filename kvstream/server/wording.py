@@ -24,6 +24,7 @@ REWORDED = (
         "the server needs a larger budget, or a method that evicts",
     ),
     (r"raise the budget", "raise the server's budget"),
+    (r"; use --budget (\d+)\.", r"; the server needs a budget of \1."),
     (r"--repetition-penalty (?=[\d.]+ makes)", "repetition_penalty "),
     (r", or --reread if the source is a file", ""),
     (r"--kv-dtype (\w+) keeps it", r"a server with --kv-dtype \1 keeps it"),

@@ -42,6 +42,14 @@ def stopped_after(read: int, whole: int) -> str:
     return f"{STOPPED} {read:,} tokens{known}; the rest was not read."
 
 
+def out_of_sight(model: str, sight: int, budget: int) -> str:
+    """Return the warning of a memory that is larger than what any layer sees."""
+    return (
+        f"No layer of {model} sees more than {sight:,} positions, so an answer misses the oldest "
+        f"of {budget:,} entries; use --budget {sight}."
+    )
+
+
 class NoTextError(SourceError):
     """No token was read: the sources are empty, or the run was interrupted too early."""
 
@@ -230,10 +238,7 @@ class Reading:
             memory.warnings.append(broken_apart("system text", system))
         sight, budget = self.model.sight, self.plan.sizes.budget
         if sight is not None and sight < budget and memory.retained < memory.trace.read:
-            memory.warnings.append(
-                f"No layer of {self.model.name} sees more than {sight:,} positions, so an answer "
-                f"misses the oldest of {budget:,} entries; use --budget {sight}."
-            )
+            memory.warnings.append(out_of_sight(self.model.name, sight, budget))
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """Return an empty memory and the token feed of the sources."""

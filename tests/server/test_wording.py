@@ -16,6 +16,7 @@ from serving import FACT, FILLER, QUESTION, Running
 
 from kvstream.memory.saving import _rounded
 from kvstream.server.wording import for_clients
+from kvstream.session.reading import out_of_sight
 
 
 def warned(running: Running, monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
@@ -67,4 +68,7 @@ def test_other_remedies_are_those_of_a_client_or_of_a_server() -> None:
     )
     assert for_clients("Use words of the text, or --reread if the source is a file.") == (
         "Use words of the text."
+    )
+    assert for_clients(out_of_sight("m", 4096, 8192)).endswith(
+        " of 8,192 entries; the server needs a budget of 4096."
     )
