@@ -68,7 +68,7 @@ def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, A
         written.append((scores * shape.scale).masked_fill(hidden, -torch.inf).softmax(-1))
         return measure(q, k, lse, shape, wanted)
 
-    hook.evidence = write
+    hook.evidence = write  # type: ignore[assignment]
     try:
         with reader.cache.passing() as ends:
             reader.model.forward([*question, *said[:-1]], reader.cache, AttentionRequest((1,)))
@@ -116,11 +116,11 @@ for number in range(given.documents):
         "question, squares": (q**2).sum(0),
         **{f"answer, layer {i}": part.sum(0) for i, part in enumerate(np.split(a, layers))},
     }
-    starts = memory.trace.origins.starts(ordinals)
+    starts, every = memory.trace.origins.starts(ordinals), memory.trace.passages
+    assert every is not None
     sentence = " ".join(fact.sentence.split())
     for way, weights in ways.items():
-        passages = memory.trace.passages.score(starts, weights / weights.sum())
-        ranked = sorted(passages, key=lambda p: -p.weight)
+        ranked = sorted(every.score(starts, weights / weights.sum()), key=lambda p: -p.weight)
         hits = [sentence in " ".join(p.text.split()) for p in ranked[:3]]
         found["right" if right else "not right"][way].append((hits[0], any(hits), ranked[0].weight))
 

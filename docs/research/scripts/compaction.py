@@ -54,6 +54,7 @@ from transformers import AttentionInterface
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.synthetic.training_facts import fact
+from kvstream.methods.scored import ScoredMethod
 from kvstream.methods.tools.scoring import best, pool
 from kvstream.model import hook
 from kvstream.model.attention import Shape
@@ -195,7 +196,7 @@ class Compaction:
             chosen = self.by_method()
         rows = list(self.rows()) if way.name == "match" else []
         if way.at == "kept":
-            cache.stays = self.base
+            cache.stays = self.base  # type: ignore[attr-defined]
         noted = self.noted(rows) if rows else None
         if noted and way.alike == "all" and way.select != "own":
             chosen = self.alike(noted)
@@ -210,7 +211,8 @@ class Compaction:
 
     def noted(self, rows: Sequence[Sequence[int]]) -> dict[int, Noted]:
         """Run passes over memory as it is; return the queries of each layer without a mask."""
-        Attending.queries = found = {}
+        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        Attending.queries = found
         for row in rows:
             with self.reader.cache.passing():
                 self.reader.model.forward(row, self.reader.cache)
@@ -246,11 +248,12 @@ class Compaction:
 
     def by_method(self) -> dict[LayerStore, Tensor]:
         """Return the entries that the method would keep."""
-        evictor, found = self.reader.evictor, {}
+        evictor, found = self.reader.evictor, dict[LayerStore, Tensor]()
         layers = dict.fromkeys(self.reader.compressible, self.keep)
         parts = [(g, slice(self.first, g[0].used)) for g in evictor.groups(layers)]
         for group, _, step in evictor.views(parts, 0, None):
             if self.way.shares == "ada":
+                assert isinstance(evictor.method, ScoredMethod)
                 found.update(
                     (s, self.shared(x))
                     for s, x in zip(group, evictor.method.score(step), strict=True)
@@ -283,11 +286,13 @@ class Compaction:
             mask, indices = torch.zeros(indices.shape).masked_fill_(absent, -1e9), indices.clamp(0)
         store.keep(self.first, indices)
         if self.way.at == "kept":
-            store.stood = torch.cat((protected, indices + self.first), -1)
+            stood = torch.cat((protected, indices + self.first), -1)
+            store.stood = stood  # type: ignore[attr-defined]
         if values is not None:
             store.values[:, self.first : store.used] = values
         if mask is not None:
-            store.mask = torch.cat((torch.zeros(len(mask), self.first), mask), -1)
+            mask = torch.cat((torch.zeros(len(mask), self.first), mask), -1)
+            store.mask = mask  # type: ignore[attr-defined]
 
     # Reference queries
 
@@ -463,7 +468,7 @@ def read_and_ask(
         if way.name in ("evict", "match"):
             Compaction(session, reader, way, ids, asked).run()
 
-    Reader.read = read  # type: ignore[method-assign]
+    Reader.read = read  # type: ignore[method-assign, assignment]
     return plain_read_and_ask(session, run, ids, asked)
 
 
@@ -513,8 +518,8 @@ if __name__ == "__main__":
     plain_read_and_ask, plain_read = later_questions.read_and_ask, Reader.read
     later_questions.case, later_questions.report = case, report
     later_questions.read_and_ask = read_and_ask
-    LayerStore.rotated_keys = rotated_keys  # type: ignore[method-assign]
-    BoundedCache.rebase = rebase  # type: ignore[method-assign]
-    hook.attend = Attending.attend  # type: ignore[assignment]
+    LayerStore.rotated_keys = rotated_keys  # type: ignore[method-assign, assignment]
+    BoundedCache.rebase = rebase  # type: ignore[method-assign, assignment]
+    hook.attend = Attending.attend
     AttentionInterface.register(hook.NAME, Attending.run)
     later_questions.main()

@@ -14,6 +14,7 @@ import statistics
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed, open_reader
@@ -21,7 +22,7 @@ from kvstream.evaluation.speed.systems import QUESTION
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings, parse_count
 
-KINDS: dict[str, dict[str, str]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "int8": {"quantize": "int8"},
     "bfloat16": {"dtype": "bfloat16"},

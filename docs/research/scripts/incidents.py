@@ -161,8 +161,8 @@ def moment(rng: random.Random) -> float:
 
 def on_page(text: str, marks: dict[str, str]) -> dict[str, bool]:
     """Return which incidents the rows of a page name."""
-    rows, lines = [], text.split("\n")
-    for line in lines:
+    rows: list[str] = []
+    for line in text.split("\n"):
         if line.startswith(" " * 11) and rows:
             rows[-1] += " | " + line.strip()
         else:

@@ -11,6 +11,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +56,7 @@ def ways(tokens: int, width: int, outputs: int) -> dict[str, Callable[[], object
         dynamic = torch.ao.quantization.quantize_dynamic(
             torch.nn.Sequential(linear), {torch.nn.Linear}, dtype=torch.qint8
         )
-        found[f"quantize_dynamic {engine}"] = lambda module=dynamic: module(x)
+        found[f"quantize_dynamic {engine}"] = partial(dynamic, x)
     return found
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.synthetic.document import generate, questions
 from kvstream.events import Answered
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
 from kvstream.session.skimming import Skimmed
 
 DOCUMENTS, FACTS = 8, 6
@@ -92,7 +94,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     model = kvstream.load("reader", skim="pocket", threads=1)
     right: Counter[str] = Counter()
-    score: Counter[str] = Counter()
+    score: dict[str, float] = defaultdict(float)
     asked = same = 0
     for group in options.texts:
         if options.stories is None:
@@ -109,6 +111,7 @@ def main() -> None:
         assert memory._skim is not None
         skimming, skimmed = memory._skim
         held = skimmed.memory
+        places = partial(positions.kept, held)
         for number, (_, own) in enumerate(found):
             for each in own:
                 asked += 1
@@ -123,7 +126,7 @@ def main() -> None:
                     excerpts = skimming.chosen(some, question, basis)
                     key = json.dumps(excerpts.to_json())
                     if key not in said:
-                        events = skimming.answered_from(some, first, excerpts, 0, lambda: None)  # type: ignore[arg-type]
+                        events = skimming.answered_from(some, first, excerpts, 0, places)
                         said[key] = next(e.result.answer for e in events if isinstance(e, Answered))
                     right[way] += any(contains(said[key], text) for text in known)
                     score[way] += max(f1(said[key], text) for text in known)

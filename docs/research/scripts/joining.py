@@ -23,6 +23,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +36,7 @@ from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.synthetic.document import generate, questions
 from kvstream.events import returned
+from kvstream.input.parts import Stretch
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import Joiner, join
@@ -71,6 +73,12 @@ class Bench:
             print(f"made {path}", flush=True)
         return self.session.recall(look(path), RunSettings(max_tokens=32))
 
+    def read(self, paths: list[Path], request: Request) -> Memory:
+        return returned(self.session.read(open_sources([str(path) for path in paths]), request))
+
+    def part(self, path: Path, part: Stretch, request: Request) -> Memory:
+        return returned(read_part(self.session, open_sources([str(path)]), part, request))
+
     def found(self, name: str, memory: Memory, asked: Asked) -> list[bool]:
         """Return which questions the memory answers."""
         path = self.folder / f"{name}.json"
@@ -94,21 +102,14 @@ def shards(bench: Bench, options: argparse.Namespace) -> None:
         path, asked = bench.text(f"long{number}", options.tokens or 131072, number, options.facts)
         run = RunSettings(Budget(tokens=budget), max_tokens=32)
         request = Request(tuple(each["question"] for each in asked), run)
-        one = bench.memory(
-            f"long{number}-alone",
-            lambda path=path, request=request: returned(
-                bench.session.read(open_sources([str(path)]), request)
-            ),
-        )
+        one = bench.memory(f"long{number}-alone", partial(bench.read, [path], request))
         alone += bench.found(f"long{number}-alone", one, asked)
         joiner = Joiner(budget)
         for part in cut(bench.session, open_sources([str(path)]), request, options.parts)[0]:
             joiner.add(
                 bench.memory(
                     f"long{number}-{part}".replace(" ", ""),
-                    lambda path=path, part=part, request=request: returned(
-                        read_part(bench.session, open_sources([str(path)]), part, request)
-                    ),
+                    partial(bench.part, path, part, request),
                 )
             )
         joined += bench.found(f"long{number}-joined{options.tag}", joiner.finish(), asked)
@@ -131,12 +132,7 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
             path, own = document(bench, options, group, number)
             run = RunSettings(Budget(tokens=budget), options.method, own_settings, max_tokens=32)
             request = Request((), run, "remember")
-            memory = bench.memory(
-                name,
-                lambda path=path, request=request: returned(
-                    bench.session.read(open_sources([str(path)]), request)
-                ),
-            )
+            memory = bench.memory(name, partial(bench.read, [path], request))
             alone += bench.found(name, memory, own)
             memories.append(memory)
             asked += own
@@ -165,15 +161,11 @@ def together(bench: Bench, options: argparse.Namespace) -> None:
         paths, asked = [], []
         for number in range(options.parts):
             path, own = document(bench, options, group, number)
-            paths.append(str(path))
+            paths.append(path)
             asked += own
         name = f"group{group}-together-{options.method}"
-        memory = bench.memory(
-            name,
-            lambda paths=paths: returned(
-                bench.session.read(open_sources(paths), Request((), run, "remember"))
-            ),
-        )
+        request = Request((), run, "remember")
+        memory = bench.memory(name, partial(bench.read, paths, request))
         with all_in_sight():
             every += bench.found(f"{name}{options.tag}-all", memory, asked)
         narrowed += bench.found(f"{name}{options.tag}", memory, asked)

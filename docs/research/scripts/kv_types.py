@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--types", default=",".join(TYPES))
     args = parser.parse_args()
     types = args.types.split(",")
-    said = {kind: [] for kind in types}
+    said: dict[str, list[tuple[str, bool]]] = {kind: [] for kind in types}
     texts = [document(seed, parse_count(args.tokens)) for seed in range(args.texts)]
     for kind in types:
         model = kvstream.load(args.model, dtype="float32", kv_dtype=kind, threads=1, quiet=True)

@@ -61,11 +61,11 @@ def skimmed(
                 "tokens": told.result.skim["tokens"],
             }
         )
-    kept = told.result.skim["kept"]
-    peaks = told.result.skim["peak"]
+    skim = told.result.skim
+    assert skim is not None
     memory.release()
     return {
-        "read": len(ids), "seconds": round(seconds, 2), "kept": kept, "peak": peaks,
+        "read": len(ids), "seconds": round(seconds, 2), "kept": skim["kept"], "peak": skim["peak"],
         "answers": answers,
     }  # fmt: skip
 
@@ -109,7 +109,7 @@ def main() -> None:
             "reader", skim="pocket", skim_by=way, quantize=given.quantize, threads=1
         )
 
-    report(measure(trials, Records(given.save)), given.cases)
+    report([*measure(trials, Records(given.save))], given.cases)
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:

@@ -199,16 +199,14 @@ def main() -> None:
         doc = document(
             session, filler, asked.kind, asked.tokens, depths, asked.repeat, asked.choices, trial
         )
-        told = {}
         for text, run in {"-": next(iter(cases.values())), **cases}.items():
             key = [trial, text, *settled]
-            told[text] = saved.get(json.dumps(key))
-            if told[text] is None:
-                told[text] = losses(session, doc, run, read=text != "-")
+            pairs = saved.get(json.dumps(key))
+            if pairs is None:
+                pairs = losses(session, doc, run, read=text != "-")
                 if asked.save:
                     with asked.save.open("a") as file:
-                        file.write(json.dumps([key, told[text]]) + "\n")
-        for text, pairs in told.items():
+                        file.write(json.dumps([key, pairs]) + "\n")
             labeled = zip(asked.depths.split(","), pairs, strict=True)
             for depth, (value, likeliest) in labeled:
                 found.setdefault((depth, text), []).append(value)

@@ -137,7 +137,10 @@ def main() -> None:
     hits: dict[str, Counter[str]] = {}
     for seed in range(options.seed, options.seed + options.logs):
         rows, shown, shapes, log, cause = prepared(seed, options.lines)
-        found = {"table": rows, "table + chance": mixed(rows, shuffled(rows, seed))}
+        found: dict[str, Sequence[Finding | str]] = {
+            "table": rows,
+            "table + chance": mixed(rows, shuffled(rows, seed)),
+        }
         for name, value in (("burst_after", None), ("_lateness", 0.0), ("telling_burst", None)):
             found[f"table without {name.strip('_')}"] = without(name, log, value)
         found["random lines"] = [f.example for f in shuffled(rows, seed)]

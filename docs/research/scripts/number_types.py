@@ -14,7 +14,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -106,21 +108,20 @@ def measured(
         for at in range(0, len(ids) - 1, chunk):
             part = ids[at : min(at + chunk, len(ids) - 1)]
             targets = torch.tensor(ids[at + 1 : at + 1 + len(part)])
-            hidden: list[torch.Tensor] = []
-            spent += seconds(lambda p=part, h=hidden, c=cache: h.append(model.forward(p, c)))
-            found.append(model.loss(hidden[0], targets).double())
+            hidden, took = timed(partial(model.forward, part, cache))
+            spent += took
+            found.append(model.loss(hidden, targets).double())
         losses.append(torch.cat(found))
     some = texts[-1][:more]
-    wrote = seconds(lambda: [model.logits(model.forward([i], cache)) for i in some])
+    _, wrote = timed(lambda: [model.logits(model.forward([i], cache)) for i in some])
     weights = {p.data_ptr(): p.nbytes for p in model.model.parameters()}
     return losses, spent, wrote, sum(weights.values())
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Return the processor seconds that `run` takes."""
+def timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what `run` returns, and the processor seconds that it takes."""
     started = time.process_time()
-    run()
-    return time.process_time() - started
+    return run(), time.process_time() - started
 
 
 if __name__ == "__main__":

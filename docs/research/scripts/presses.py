@@ -171,6 +171,7 @@ def main() -> None:
         @cache
         def made(task: Task, number: int) -> Sample:
             rng = random.Random(f"{given.seed} ruler {task.name} {given.tokens} {number}")
+            assert task.make is not None
             return task.make(session.tokenizer, filler, given.tokens, rng)
 
         same = {
@@ -200,9 +201,7 @@ def main() -> None:
                         )
 
                     trials.append(Trial(identity, pressed))
-        records, found = Records(given.save), []
-        for trial in trials:
-            found += measure([trial], records)
+        found = [*measure(trials, Records(given.save))]
     report(found)
 
 

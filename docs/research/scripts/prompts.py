@@ -108,8 +108,9 @@ def main() -> None:
     asked = parser.parse_args()
     done = {}
     if asked.save.exists():
-        rows = map(json.loads, asked.save.read_text("utf-8").splitlines())
-        done = {(r["model"], r["wording"], r["question"], r["text"]): r for r in rows}
+        lines = asked.save.read_text("utf-8").splitlines()
+        saved = [json.loads(line) for line in lines]
+        done = {(r["model"], r["wording"], r["question"], r["text"]): r for r in saved}
     model = asked.model + (f" {asked.quantize}" if asked.quantize else "")
     for kind in (asked.dtype, asked.kv_dtype):
         model += f" {kind}" if kind != "auto" else ""
@@ -153,7 +154,8 @@ def told(kind: str, rows: list[dict], names: list[str]) -> None:
         own = [r for r in rows if r["wording"] == name]
         right = sum(any(contains(r["said"], a) for a in r["answers"]) for r in own)
         low, high = wilson(right, len(own))
-        middle, least, most = mean_interval([100 * best(f1, r["said"], r["answers"]) for r in own])
+        scores = mean_interval([best(f1, r["said"], r["answers"]) for r in own])
+        middle, least, most = (100 * score for score in scores)
         refused = sum(abstains(r["said"]) for r in own)
         words = sum(len(r["said"].split()) for r in own) / max(1, len(own))
         print(

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--links", type=int, help="rank so many files, links to the memories")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    stories = {}
+    stories: dict[str, str] = {}
     for part in ("val", "train"):
         for record in records(options.data / f"fairytaleqa_{part}_stories.jsonl.gz"):
             stories.setdefault(record["doc_id"], record["text"])

@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,18 @@ if given.skim:
 run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
-def cases() -> Any:
-    """Yield (text, [(kind, question, accepted answers, paragraph or None)])."""
+Asked = tuple[str, str, tuple[str, ...], str | None]
+"""Kind, question, accepted answers, and a paragraph or None."""
+
+
+def cases() -> Iterator[tuple[str, list[Asked]]]:
+    """Yield texts with their questions."""
     corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
     filler = Filler("\n\n".join(corpus.books), "books", given.seed)
     sets = [[c for c in corpus.human(name) if list(_inside(c))] for name in SETS]
     for number in range(given.texts):
-        asked, planted = [], []
+        asked: list[Asked] = []
+        planted = []
         for index in range(given.paragraphs):
             context = rng.choice(sets[index % len(sets)])
             question, _ = rng.choice(list(_inside(context)))
@@ -96,18 +102,18 @@ def results(text: str, questions: list[str]) -> list[str]:
         return [e.result.answer for e in events if isinstance(e, Answered)]
 
 
-def trial(
-    text: str, asked: list[tuple[str, str, tuple[str, ...], str | None]]
-) -> list[dict[str, Any]]:
+def trial(text: str, asked: list[Asked]) -> list[dict[str, Any]]:
     began = time.process_time()
     said = results(text, [question for _, question, _, _ in asked])
     seconds = time.process_time() - began
     rows = []
     for (kind, question, accepted, paragraph), found in zip(asked, said, strict=True):
-        row = {"kind": kind, "question": question, "answers": accepted, "said": found,
-               "f1": metrics.best(metrics.f1, found, accepted),
-               "right": metrics.best(metrics.contains, found, accepted) > 0,
-               "cpu_s": round(seconds, 1)}  # fmt: skip
+        row: dict[str, Any] = {
+            "kind": kind, "question": question, "answers": accepted, "said": found,
+            "f1": metrics.best(metrics.f1, found, accepted),
+            "right": metrics.best(metrics.contains, found, accepted) > 0,
+            "cpu_s": round(seconds, 1),
+        }  # fmt: skip
         if paragraph is not None:
             whole = RunSettings(Budget(tokens=2048), max_tokens=32)
             row["alone"] = ask(session, paragraph, [question], whole)[0].answer

@@ -296,6 +296,6 @@ if __name__ == "__main__":
     Prefill.forward = lambda *given: Repeating.of(*given)  # type: ignore[method-assign]
     later_questions.Session.settle = lambda *given: Repeating.asked(*given)  # type: ignore[method-assign]
     registry.BUILT_IN += (Tried,)
-    hook.evidence, hook.attend = Measured.evidence, Measured.attend  # type: ignore[assignment]
+    hook.evidence, hook.attend = Measured.evidence, Measured.attend
     AttentionInterface.register(hook.NAME, Measured.run)
     later_questions.main()

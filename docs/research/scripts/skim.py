@@ -32,6 +32,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,13 +239,15 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
             for by in (by for by in BY if by in rows):
                 key = json.dumps(chosen[by].to_json())
                 if key not in known:
-                    known[key] = timed(lambda by=by: read(chosen[by], question))
+                    known[key] = timed(partial(read, chosen[by], question))
                 said, seconds = known[key]
                 found = has(chosen[by], text, context.text, answer)
                 tell(by, said, read_s + seconds, found)
         if "bm25" in rows:
             excerpts, find_s = timed(lambda: bm25(path, question))
-            said, seconds = timed(lambda: read(excerpts, question)) if len(excerpts) else ("", 0.0)
+            said, seconds = (
+                timed(lambda: read(excerpts, question)) if len(excerpts) else (Said(""), 0.0)
+            )
             tell("bm25", said, find_s + seconds, has(excerpts, text, context.text, answer))
     alone = {
         "right": (context.text, RunSettings(Budget(tokens=2048), max_tokens=32), None),
@@ -253,9 +256,8 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
     }
     for row, (what, how, again) in alone.items():
         if row in rows:
-            work = lambda: ask(pair.answerer, what, [question], how, again)[0]  # noqa: B023, E731
-            result, seconds = timed(work)
-            tell(row, result.answer, seconds, True if row == "right" else None)
+            results, seconds = timed(partial(ask, pair.answerer, what, [question], how, again))
+            tell(row, results[0].answer, seconds, True if row == "right" else None)
     return record
 
 

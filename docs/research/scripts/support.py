@@ -29,7 +29,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ import torch
 from kvstream.answer import answering
 from kvstream.answer.answering import answered, question_tail
 from kvstream.answer.citations import Basis, attended
+from kvstream.answer.sampling import RefusalLimit
 from kvstream.answer.support import SIGNALS, matter, signals
 from kvstream.errors import UsageError
 from kvstream.evaluation.datasets import Item, Question
@@ -166,6 +167,7 @@ def answers(
         found: dict[str, float] = {}
         if result.answer:
             found = shipped_signals(basis, result) if shipped else candidates(memory, basis, result)
+        assert result.coverage is not None
         yield {
             "kind": case.kind,
             "document": case.document,
@@ -198,17 +200,20 @@ class Refusing:
     def __init__(self, tokenizer: Any, *, banned: bool = False) -> None:
         refusals = (tokenizer.encode(start + REFUSAL) for start in ("", " "))
         self.first = sorted({ids[0] for ids in refusals})
-        self.banned, self.odds = banned, None
+        self.banned = banned
+        self.odds: float | None = None
 
     def __enter__(self) -> Refusing:
         self.usual = answering.make_sampler
-        answering.make_sampler = self.sampler
+        answering.make_sampler = self.sampler  # type: ignore[assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
         answering.make_sampler = self.usual
 
-    def sampler(self, run: RunSettings, refusal: Any) -> Any:
+    def sampler(
+        self, run: RunSettings, refusal: RefusalLimit | None
+    ) -> Callable[[torch.Tensor], int]:
         choose = self.usual(run, refusal)
 
         def first(logits: torch.Tensor) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    measures = {"driver": driver, "fast": fast, "overhead": overhead, "two": two}
+    measures: dict[str, Callable[[Path], object]] = {
+        "driver": driver,
+        "fast": fast,
+        "overhead": overhead,
+        "two": two,
+    }
     parser.add_argument("what", choices=measures)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
