@@ -243,16 +243,22 @@ def rescored(item: Item, record: Record) -> Record:
 
 
 def _choose(session: Session, text: str, question: Question, run: RunSettings) -> Record:
-    """Choose the option with the lowest mean loss per token after the text."""
+    """Choose the option with the lowest mean loss per token after the text. Raise BudgetError."""
     ids = session.tokenizer.encode(text)
+    options = [session.tokenizer.encode(f" {o.strip()}", continuing=True) for o in question.options]
+    run = replace(run, max_tokens=max(run.max_tokens, *map(len, options)))
     reader, prompt = open_reader(session, [question.text], run, len(ids))
     for _ in reader.read(IdFeed(ids)):
         pass
     tail = prompt.tail(question.text)
-    losses = []
-    for option in question.options:
-        continuation = session.tokenizer.encode(f" {option.strip()}", continuing=True)
-        losses.append(float(reader.score(tail, continuation).mean()))
+    reader.begin()  # a context without tokens leaves the prompt unread
+    longest, left = max(map(len, options)), reader.sizes.budget - reader.cache.held - len(tail)
+    if longest - 1 > left:  # the model reads all tokens but the last
+        raise BudgetError(
+            f"An option takes {longest:,} tokens, and memory and the question leave {left:,} "
+            f"entries of a budget of {reader.sizes.budget:,}; use a larger --budget."
+        )
+    losses = [float(reader.score(tail, option).mean()) for option in options]
     chosen = min(range(len(losses)), key=losses.__getitem__)
     return {
         "question": question.text,

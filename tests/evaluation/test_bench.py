@@ -17,6 +17,7 @@ from rich.console import Console
 from kvstream.cli.commands.bench import needle as needle_command
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
+from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, ModelIdentity, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
@@ -577,6 +578,19 @@ def test_a_full_cache_has_room_for_the_answer(session: Session) -> None:
         assert run.budget is not None
         assert run.budget.tokens is not None
         assert run.budget.tokens >= tokens + 64 + answer
+
+
+def test_a_long_option_has_room_beside_memory(session: Session) -> None:
+    text = "The roof was old, and nobody went there. " * 100
+    run = RunSettings(Budget(tokens=512), "streaming", max_tokens=4)
+    for words, fits in ((40, True), (400, False)):
+        options = "red", "red " * words
+        question = Question("The door is", ("red",), options=options, correct=0)
+        if fits:
+            assert len(qa._choose(session, text, question, run)["losses"]) == 2
+        else:
+            with pytest.raises(BudgetError, match="use a larger --budget"):
+                qa._choose(session, text, question, run)
 
 
 def test_perplexity_is_compared_text_by_text() -> None:
