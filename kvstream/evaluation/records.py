@@ -67,7 +67,8 @@ class Records:
         if path is None:
             return
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            # A device or a pipe has no records; reading it may never end.
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
             path.open("a").close()  # fail now if the file is not writable, not after an hour
         except (OSError, UnicodeDecodeError) as error:
             raise KvstreamError(

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import math
+import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +168,16 @@ def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
     assert [r["value"] for r in measure(map(trial, (1, 2, 3)), again)] == [1, 2, 3]
     assert (calls, again.reused) == ([1, 2, 3], 2)
     assert len(Records(path).known) == 3
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no such files")
+def test_records_can_go_to_a_pipe() -> None:
+    """A pipe or a device has no earlier records, and reading it would not end."""
+    end, start = os.pipe()
+    Records(Path(f"/dev/fd/{start}")).add("k", {"right": True})
+    os.close(start)
+    with open(end, encoding="utf-8") as file:
+        assert json.load(file) == {"key": "k", "right": True}
 
 
 def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
