@@ -102,9 +102,10 @@ def _together(group: list[Record]) -> Record:
     if cited:
         out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)
     for key in ("digits", "f1", "retained", "seconds"):
-        values = [r[key] for r in group if r.get(key) is not None]
+        # A stopped run may have fewer trials at one depth than at another.
+        values = [(r[key], r["trials"]) for r in group if r.get(key) is not None]
         if values:
-            out[key] = sum(values) / len(values)
+            out[key] = sum(v * n for v, n in values) / sum(n for _, n in values)
             if key == "retained":
                 out[key] = round(out[key])
     return out

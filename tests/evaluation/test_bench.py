@@ -352,6 +352,22 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 
 
+def test_pooled_rows_follow_from_the_trials_of_a_stopped_run() -> None:
+    """One depth has more trials than the other; scores near 1 have an interval that ends at 1."""
+    scores = {0.1: [1.0, 1.0, 0.9], 0.9: [0.2]}
+    records = [
+        {"method": "a", "tokens": 600, "depth": depth, "needles": 1, "right": f1 > 0.5,
+         "exact": 0, "found": 1, "retained": 100 * f1, "seconds": f1, "f1": f1}
+        for depth, each in scores.items() for f1 in each
+    ]  # fmt: skip
+    rows = needle_rows.rows(records)
+    assert rows[0]["f1_low"] < rows[0]["f1"] < rows[0]["f1_high"] == 1
+    (pooled,) = needle_rows.pooled(rows)
+    mean = sum(sum(each) for each in scores.values()) / 4
+    assert (pooled["f1"], pooled["seconds"]) == pytest.approx((mean, mean), abs=1e-3)
+    assert pooled["retained"] == pytest.approx(100 * mean, abs=1)
+
+
 def test_what_does_not_fit_is_left_out(found: Any) -> None:
     rows = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
     assert [(r["method"], r["trials"]) for r in rows] == [("infinipot", 2), ("full", 0)]
