@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from kvstream.cli.commands.bench import needle as needle_command
+from kvstream.cli.commands.bench.options import COUNTS, SHARES
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.datasets import Question
@@ -124,6 +125,11 @@ def test_every_combination_once() -> None:
     first, last = found[0].identity(), found[-1].identity()
     assert (first["method"], first["budget"], first["settings"]["pool"]) == ("infinipot", 512, "1")
     assert (last["method"], last["budget"]) == ("streaming", 1024)
+
+
+def test_a_value_given_twice_is_measured_once() -> None:
+    assert COUNTS.convert("1k,512,1024", None, None) == (1024, 512)
+    assert SHARES.convert("0.5,.5", None, None) == (0.5,)
 
 
 def test_memory_may_start_at_several_sizes() -> None:

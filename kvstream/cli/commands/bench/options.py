@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ListType(click.ParamType):
-    """Values of an inner type, separated by commas."""
+    """Different values of an inner type, separated by commas."""
 
     name = "list"
 
@@ -34,7 +34,8 @@ class ListType(click.ParamType):
         parts = [part.strip() for part in value.split(",") if part.strip()]
         if not parts:
             self.fail(f"{value!r} names nothing.", param, ctx)
-        return tuple(self.inner.convert(part, param, ctx) for part in parts)
+        # A value given twice is measured once: the same trial is no second observation.
+        return tuple(dict.fromkeys(self.inner.convert(part, param, ctx) for part in parts))
 
 
 COUNTS = ListType(CountType())
