@@ -72,7 +72,10 @@ def _row(group: list[Record]) -> Record:
     tokens = sum(r["tokens"] for r in group)
     loss = math.fsum(r["loss"] for r in group)
     blocks = [pair for r in group for pair in zip(r["blocks"], _sizes(r), strict=True)]
-    _, low, high = difference_interval([b for b, _ in blocks], weights=[size for _, size in blocks])
+    low = high = None  # one block does not tell how blocks vary
+    if len(blocks) > 1:
+        means, sizes = zip(*blocks, strict=True)
+        _, low, high = (math.exp(x) for x in difference_interval(means, weights=sizes))
     by_start: dict[int, list[float]] = {}
     for part in (part for r in group for part in r["by_position"]):
         sums = by_start.setdefault(part["from"], [0, 0.0, 0])
@@ -85,8 +88,8 @@ def _row(group: list[Record]) -> Record:
         "texts": len(group),
         "tokens": tokens,
         "perplexity": round(math.exp(loss / tokens), 4),
-        "low": round(math.exp(low), 4),
-        "high": round(math.exp(high), 4),
+        "low": None if low is None else round(low, 4),
+        "high": None if high is None else round(high, 4),
         "bits_per_byte": round(loss / math.log(2) / sum(r["bytes"] for r in group), 4),
         "by_position": [
             {"from": start, "to": end, "perplexity": round(math.exp(total / count), 4)}

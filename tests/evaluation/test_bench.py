@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from kvstream.cli.commands.bench import needle as needle_command
+from kvstream.cli.commands.bench import perplexity as perplexity_command
 from kvstream.cli.commands.bench.options import COUNTS, SHARES
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
@@ -688,6 +689,18 @@ def test_a_short_last_block_counts_for_its_tokens() -> None:
     assert other["change"] < 0
     for row in (first, other):
         assert row["low"] < row["perplexity"] < row["high"]
+
+
+def test_one_block_has_no_interval() -> None:
+    record = {
+        "method": "a", "text": "a", "blocks": [3.0], "tokens": 10, "bytes": 10, "loss": 30.0,
+        "by_position": [{"from": 0, "to": 10, "loss": 30.0}], "budget": 300,
+    }  # fmt: skip
+    (row,) = perplexity.rows([record])
+    assert (row["low"], row["high"]) == (None, None)
+    (table,) = perplexity_command._tables([row])
+    interval = next(c for c in table.columns if c.header == "95% interval")
+    assert list(interval.cells) == ["-"]
 
 
 def test_a_weight_counts_like_as_many_values() -> None:

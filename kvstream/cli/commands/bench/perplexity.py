@@ -115,7 +115,10 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
         ("tokens", lambda r: f"{r['tokens']:,}"),
         ("perplexity", lambda r: f"{r['perplexity']:.2f}"),
-        ("95% interval", lambda r: f"{r['low']:.2f} to {r['high']:.2f}"),
+        (
+            "95% interval",
+            lambda r: None if r["low"] is None else f"{r['low']:.2f} to {r['high']:.2f}",
+        ),
         ("bits/byte", lambda r: f"{r['bits_per_byte']:.3f}"),
     ]
     if len(rows) > 1:
