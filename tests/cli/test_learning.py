@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_file_that_cannot_be_written_is_told_before_the_training(
     assert ran.code == code, ran.stderr
     assert told in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no such files")
+@pytest.mark.parametrize("method", ["edgeinfinite", "foresight"])
+def test_no_file_takes_the_place_of_a_device(cli, method: str, tmp_path: Path) -> None:
+    """Root may rename a file to /dev/null, and no program can write there any more."""
+    os.mkfifo(tmp_path / "pipe")
+    done = cli(
+        "methods", "train", method, "--data", str(tmp_path), "-o", str(tmp_path / "pipe")
+    )  # fmt: skip
+    assert done.code == 2
+    assert "a device or a pipe; name a file" in done.stderr
 
 
 def test_a_folder_that_lacks_texts_is_told_before_the_model_is_loaded(cli, tmp_path: Path) -> None:
