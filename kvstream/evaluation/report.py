@@ -85,15 +85,19 @@ def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
     return out
 
 
-def fit(table: Table, width: int) -> None:
+def fit(table: Table, width: int) -> int:
     """Make a table narrower if necessary: one word per line in cells, the rest for the label.
+
+    Return the least width that shows all of it.
 
     rich alone shortens the label first, and then cuts off columns at the right.
     """
-    if Console(width=1000).measure(table).maximum > width:
+    console = Console(width=1000)
+    if console.measure(table).maximum > width:
         table.collapse_padding = True
         for column in table.columns[1:]:
             column.max_width = column.min_width
+    return console.measure(table).minimum
 
 
 def color(share: float) -> str:

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from kvstream.cli.commands.bench import needle as needle_command
+from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench import perplexity as perplexity_command
 from kvstream.cli.commands.bench.options import COUNTS, SHARES
 from kvstream.errors import BudgetError, SourceError, UsageError
@@ -555,6 +556,17 @@ def test_tables_keep_their_labels_on_a_narrow_terminal() -> None:
     assert words.count("(5-21)") == 7, "whole words, none cut"
     assert "…" not in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("shown", ["table", "sentence"])
+def test_what_is_too_wide_is_shown_in_full(shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if shown == "table":
+        columns = [(f"{i} wide", lambda r: "13.0 (5-210)") for i in range(24)]
+        wide: Any = report.table("Title", [("", lambda r: "infinipot"), *columns], [{}])
+    else:
+        wide = " ".join(["13.0 (5-210)"] * 24)
+    output.show([{}], lambda: [wide], as_json=False)
+    assert capsys.readouterr().out.count("(5-210)") == 24, "none is cut"
 
 
 def test_qa_command(cli: Any, tmp_path: Path) -> None:

@@ -129,13 +129,18 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
             click.echo(json_line(row, sys.stdout), nl=False)
         return
     from rich.console import Console
+    from rich.table import Table
 
     from kvstream.evaluation import report
 
     width = None if sys.stdout.isatty() else 160
     console = Console(file=sys.stdout, width=width, highlight=False)
-    for index, table in enumerate(tables()):
+    for index, shown in enumerate(tables()):
         if index:
             console.print()
-        report.fit(table, console.width)
-        console.print(table)
+        if isinstance(shown, Table):
+            # A table that is still too wide goes beyond the edge: rich would cut its figures off.
+            wide = max(console.width, report.fit(shown, console.width))
+            Console(file=sys.stdout, width=wide, highlight=False).print(shown)
+        else:
+            console.print(shown)
