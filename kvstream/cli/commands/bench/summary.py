@@ -123,7 +123,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     columns: list[tuple[str, Callable[[Any], Any]]] = [
         ("", lambda r: report.case_label(r, rows)),
         ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
-        ("texts", lambda r: str(r["n"])),
+        ("n", lambda r: str(r["n"])),
         ("words", lambda r: f"{r['words']:.0f}"),
     ]
     for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
