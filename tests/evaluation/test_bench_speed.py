@@ -507,6 +507,7 @@ def test_lengths_that_were_measured_are_shown_after_an_interruption(
         (("--shape", "gpt-5"), "Unknown shape 'gpt-5'; choose one of tiny"),
         (("--shape", "tiny", "-m", "pocket"), "two models"),
         (("--layers", "2"), "--layers is for a --shape"),
+        (("--llamacpp-python", "python"), "--llamacpp-python is for --against llamacpp"),
         (("--plot", "x.txt"), "must end in"),
     ],
 )

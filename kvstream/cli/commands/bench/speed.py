@@ -24,7 +24,7 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
-from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.shared import libraries
 from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.errors import UsageError
@@ -106,6 +106,11 @@ def command(ctx: click.Context, **values: Any) -> int:
         raise UsageError("--shape and --model name two models; give one of them.")
     if values["layers"] and not values["shape"]:
         raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
+    for name in ("kvpress", "llamacpp"):
+        if typed(ctx, f"{name}_python") and name not in values["against"]:
+            raise UsageError(
+                f"--{name}-python is for --against {name}; add that, or leave --{name}-python out."
+            )
     if values["save"] is not None:
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
