@@ -438,6 +438,13 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     assert [line.partition(":")[0] for line in lines] == list(gate_worth.VARIANTS)
     assert "%" not in lines[0]
     assert all("% to " in line for line in lines[1:])
+    fits = cli(
+        "methods", "measure", "edgeinfinite", "--data", str(folder), "--gate", str(out),
+        "--texts", "2", "--tokens", "100", "--budget", "256", "--threads", "1",
+    )  # fmt: skip
+    assert fits.code == 2
+    assert "nothing can be measured" in fits.stderr
+    assert fits.stdout == ""
 
 
 def test_lessons_that_take_long_are_told_one_by_one() -> None:

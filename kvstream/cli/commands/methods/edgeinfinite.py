@@ -24,6 +24,7 @@ from kvstream.cli.shared.measuring import (
     verbose_option,
 )
 from kvstream.cli.shared.output import refuse_unwritable
+from kvstream.errors import UsageError
 from kvstream.reporters.format import duration
 
 if TYPE_CHECKING:
@@ -198,7 +199,10 @@ def train(**values: Any) -> int:  # fmt: skip
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
     if values["measure"] and trainer.held:
-        _measure(session, trainer, values["measure"])
+        try:
+            _measure(session, trainer, values["measure"])
+        except UsageError as error:  # the gate is there
+            say(f"The gate was not measured: {error}")
     elif values["measure"]:
         say(
             "The gate was not measured: of so few files none is held out. See kvstream methods "
@@ -326,12 +330,20 @@ def _show(
     from kvstream.evaluation.intervals import difference_interval
 
     found = compare(session.model, session.tokenizer, gates, texts, budget, variants)
+    if not any(m.tokens for m in found[BASE]):
+        raise UsageError(
+            f"A budget of {budget:,} entries holds all {max(map(len, texts)):,} tokens of a text, "
+            "so nothing can be measured; use a smaller --budget, or longer texts (--tokens)."
+        )
     for name, measured in found.items():
         both = overall(measured)
         line = f"{name}: perplexity {both.perplexity:.3f} on {both.tokens:,} tokens"
-        if name != BASE and len(measured) > 1:
-            pairs = zip(measured, found[BASE], strict=True)
-            less = difference_interval([a.loss - b.loss for a, b in pairs])
+        # A text that fits into memory has no tokens to compare.
+        pairs = [(a, b) for a, b in zip(measured, found[BASE], strict=True) if b.tokens]
+        if name != BASE and len(pairs) > 1:
+            less = difference_interval(
+                [a.loss - b.loss for a, b in pairs], weights=[b.tokens for _, b in pairs]
+            )
             change, low, high = map(math.expm1, less)
             line += f", {change:+.2%} ({low:+.2%} to {high:+.2%})"
         click.echo(line)
