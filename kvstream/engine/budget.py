@@ -55,8 +55,9 @@ class BudgetSplit:
                     "no larger budget helps."
                 )
             raise BudgetError(
-                f"A budget of {self.budget:,} entries leaves {max(0, least)} of the {SMALLEST_FREE} "
-                f"that a text needs: the prompt takes {self.prompt:,}, {beside}. {remedy}"
+                f"A budget of {self.budget:,} entries leaves {max(0, least)} of the "
+                f"{SMALLEST_FREE} that a text needs: the prompt takes {self.prompt:,}, {beside}. "
+                f"{remedy}"
             )
 
 
