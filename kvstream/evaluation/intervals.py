@@ -33,14 +33,15 @@ def mean_interval(
 ) -> tuple[float, float, float]:
     """Return (mean, low, high) at 95% of scores from 0 to 1; those of a group are not independent.
 
-    As `difference_interval`, but if all values are 0 or all are 1, no error can be estimated from
-    them; the interval is then Wilson's for as many trials as there are groups.
+    As `difference_interval`, within 0 and 1. If all values are 0 or all are 1, no error can be
+    estimated from them; the interval is then Wilson's for as many trials as there are groups.
     """
     if values and values[0] in (0, 1) and min(values) == max(values):
         groups = range(len(values)) if groups is None else groups
         count = len(set(groups))
         return values[0], *wilson(values[0] * count, count)
-    return difference_interval(values, groups, weights)
+    mean, low, high = difference_interval(values, groups, weights)
+    return mean, max(0.0, low), min(1.0, high)
 
 
 def difference_interval(

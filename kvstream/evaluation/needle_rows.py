@@ -49,9 +49,8 @@ def _row(group: list[Record]) -> Record:
         row["digits"] = round(sum(digits) / len(digits), 4)
     overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
     if overlap:
-        mean, low, high = mean_interval(overlap)
-        row["f1"] = round(mean, 4)
-        row["f1_low"], row["f1_high"] = round(max(0.0, low), 4), round(min(1.0, high), 4)
+        names = ("f1", "f1_low", "f1_high")
+        row |= {k: round(v, 4) for k, v in zip(names, mean_interval(overlap), strict=True)}
     return row
 
 

@@ -293,7 +293,7 @@ def _row(group: list[Record]) -> Record:
             mean, low, high = mean_interval([s for _, s in scored], [d for d, _ in scored])
             row[name] = round(mean, 4)
             if low < high:  # one document does not tell how documents vary
-                row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
+                row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
     answerable = [q for _, q in asked if q["answers"] and "abstains" in q]
     unanswerable = [q for _, q in asked if not q["answers"] and "abstains" in q]
     if answerable:

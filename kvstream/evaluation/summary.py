@@ -142,7 +142,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
             mean, low, high = mean_interval([r[name] for r in group], texts)
             row[name] = round(mean, 4)
             if low < high:  # one text does not tell how texts vary
-                row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
+                row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
         out.append(row)
     return out
 

@@ -88,16 +88,18 @@ def test_wilson(right: int, trials: int, low: float, high: float) -> None:
 
 
 def test_interval_of_a_mean() -> None:
-    mean, low, high = mean_interval([0.0, 0.0, 1.0, 1.0])
+    mean, low, high = difference_interval([0.0, 0.0, 1.0, 1.0])
     # Standard error of four values of variance 1/3: sqrt(1/3/4).
     assert mean == 0.5
     assert high - mean == pytest.approx(1.96 * math.sqrt(1 / 12), abs=1e-4)
     assert mean - low == pytest.approx(high - mean)
+    assert mean_interval([0.0, 0.0, 1.0, 1.0]) == (0.5, 0.0, 1.0), "scores are from 0 to 1"
+    assert mean_interval([0.4, 0.6]) == difference_interval([0.4, 0.6])
 
 
 def test_values_of_one_document_are_one_observation() -> None:
-    alone = mean_interval([0.0, 1.0])
-    doubled = mean_interval([0.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"])
+    alone = mean_interval([0.4, 0.6])
+    doubled = mean_interval([0.4, 0.4, 0.6, 0.6], ["a", "a", "b", "b"])
     assert doubled == pytest.approx(alone)
     assert mean_interval([0.3, 0.5], ["a", "a"]) == (0.4, 0.4, 0.4)
     assert mean_interval([]) == (0.0, 0.0, 0.0)

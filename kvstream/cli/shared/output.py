@@ -189,9 +189,8 @@ def refuse_unwritable(path: Path) -> None:
     """
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder; name a file in it.")
-    if (
-        path.exists() and not path.is_file()
-    ):  # root would put the new file in the place of /dev/null
+    if path.exists() and not path.is_file():
+        # Written by root, the new file would take the place of /dev/null.
         raise UsageError(f"--out {path} is a device or a pipe; name a file.")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     try:

@@ -97,7 +97,7 @@ def _means(group: list[Record]) -> Record:
         found[name] = mean(each)
         if len(set(each)) > 1:  # no interval for one text, or if the measure does not vary
             _, low, high = mean_interval(each)
-            found[f"{name}_interval"] = [round(max(0.0, low), 5), round(min(1.0, high), 5)]
+            found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
     return found
 
 

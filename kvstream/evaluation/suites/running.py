@@ -157,8 +157,8 @@ def _row(group: Sequence[Record], task: str) -> Record:
         "other": first.get("other", False),
         "n": len(group),
         "score": round(mean, 4),
-        "low": round(max(0.0, low), 4),
-        "high": round(min(1.0, high), 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
         **{
             name: round(sum(r[name] for r in group) / len(group), 4)
             for name in ROUGE
