@@ -39,9 +39,10 @@ class FollowedFile(io.RawIOBase):
     def __init__(self, path: Path, follow: Follow) -> None:
         self.path, self.follow = path, follow
         self.file = path.open("rb", buffering=0)
-        self._next: io.FileIO | None = None
+        self._newer: list[io.FileIO] = []
+        """Files that have had the name since, oldest first."""
         self._since: float | None = None
-        """Time at which the next file was first seen in use."""
+        """Time at which the first of them was first seen in use."""
         self._last = b""
         self._unread = 0
 
@@ -67,18 +68,17 @@ class FollowedFile(io.RawIOBase):
 
     @property
     def unread(self) -> int:
-        """Bytes at the end of the file that were not read, and those of the next file."""
+        """Bytes at the end of the file that were not read, and those of the newer files."""
         if not self.file.closed:
-            files = [self.file, *([] if self._next is None else [self._next])]
+            files = [self.file, *self._newer]
             sizes = [os.fstat(file.fileno()).st_size - file.tell() for file in files]
             self._unread = sum(max(0, size) for size in sizes)
         return self._unread
 
     def close(self) -> None:
         self._unread = self.unread
-        self.file.close()
-        if self._next is not None:
-            self._next.close()
+        for file in (self.file, *self._newer):
+            file.close()
         super().close()
 
     def _another(self) -> bool:
@@ -90,26 +90,25 @@ class FollowedFile(io.RawIOBase):
         if here.st_size < self.file.tell():
             self.file.seek(0)
             return True
-        if self._next is None:
-            if not self._replaced(here):
-                return False
+        # Look for the newest file at each call: the log may be replaced again before the switch.
+        newest = os.fstat(self._newer[-1].fileno()) if self._newer else here
+        if self._replaced(newest):
             with suppress(OSError):  # removed again, or not readable yet
-                self._next = self.path.open("rb", buffering=0)
-        if self._next is None or not self._late(self._next):
+                self._newer.append(self.path.open("rb", buffering=0))
+        if not self._newer or not self._late():
             return False
         self.file.close()
-        self.file, self._next, self._since = self._next, None, None
+        self.file, self._since = self._newer.pop(0), None
         return True
 
-    def _late(self, file: io.FileIO) -> bool:
+    def _late(self) -> bool:
         """Return whether the next file has been in use for LATE_SECONDS.
 
         False when that is first seen, so that the old file is read at least once more.
         """
         if self._since is not None:
             return time.monotonic() - self._since >= LATE_SECONDS
-        status = os.fstat(file.fileno())
-        if status.st_size or self._replaced(status):
+        if len(self._newer) > 1 or os.fstat(self._newer[0].fileno()).st_size:
             self._since = time.monotonic()
         return False
 

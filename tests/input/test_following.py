@@ -133,6 +133,23 @@ def test_a_new_log_that_is_rotated_unused_is_not_waited_for(
     assert [data for data in read if data] == [b"third\n"]
 
 
+def test_a_log_that_is_rotated_twice_before_the_old_one_ends_is_read_in_order(
+    log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
+    for number, text in enumerate(("two\n", "three\n", "four\n")):
+        log.rename(log.with_suffix(f".{number}"))
+        log.write_text(text)
+        assert at_end.read(100) is None
+    assert at_end.unread == 15
+    read = []
+    while now[0] < 4 * following.LATE_SECONDS:
+        now[0] += following.LATE_SECONDS / 2
+        read.append(at_end.read(100))
+    assert [data for data in read if data] == [b"two\n", b"three\n", b"four\n"]
+
+
 def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(
     log: Path, at_end: FollowedFile, not_late: None
 ) -> None:
