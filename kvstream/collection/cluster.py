@@ -100,10 +100,14 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
         # Ray installs its own handler, which would end this process silently.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+    # Ray reports each lost worker on stdout, which only gets answers. No public option stops that.
+    logs = ray._private.worker
+    logs._worker_logs_enabled = False
     try:
         yield ray
     finally:
         ray.shutdown()
+        logs._worker_logs_enabled = True
 
 
 def _start(ray: Any, how: dict[str, Any]) -> None:

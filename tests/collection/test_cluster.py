@@ -6,7 +6,9 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
-from kvstream.collection.cluster import is_lost
+import pytest
+
+from kvstream.collection.cluster import connected, is_lost
 
 
 def cluster(alive: bool, port: int) -> Any:
@@ -24,3 +26,16 @@ def test_a_machine_is_lost_before_ray_says_so() -> None:
         assert is_lost(cluster(False, port), "a")
         assert is_lost(cluster(True, port), "b")
     assert is_lost(cluster(True, port), "a")
+
+
+def test_messages_of_ray_do_not_go_to_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **how: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    message = {"lines": ["A worker died."], "pid": "raylet", "is_err": False}
+    with connected(None, 1) as found:
+        found._private.worker.print_to_stdstream(message, ignore_prefix=False)
+    assert capsys.readouterr().out == ""
