@@ -82,19 +82,24 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End in an orderly way on the first signal, and at once on the second."""
-        if self.should_exit:
-            log.info("Ending at once.")
+        again, self.should_exit = self.should_exit, True
+        if again:
             logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
             self.force_exit = True
             self.service.worker.stop()
-        else:
-            log.info(
-                "Ending; requests in progress have %g s. The same signal again ends at once.",
-                self.service.settings.grace,
-            )
-            # Use another thread: the interrupted code may hold the lock of the worker.
-            threading.Thread(target=self.end, daemon=True).start()
-            self.should_exit = True
+        # Use another thread: the interrupted code may hold the lock of the worker, or be writing to
+        # the log, which then raises an error.
+        threading.Thread(target=self._signaled, args=(again,)).start()
+
+    def _signaled(self, again: bool) -> None:
+        if again:
+            log.info("Ending at once.")
+            return
+        log.info(
+            "Ending; requests in progress have %g s. The same signal again ends at once.",
+            self.service.settings.grace,
+        )
+        self.end()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -792,3 +792,20 @@ def test_a_connection_that_says_nothing_holds_up_nobody(server) -> None:
     assert said(server.ask(QUESTION, model="book"))
     for each in silent:
         each.close()
+
+
+def test_a_signal_while_a_line_of_the_log_is_written_ends_the_server(start, monkeypatch) -> None:
+    running = start()
+    here = threading.current_thread()
+
+    def info(*told: Any) -> None:
+        if threading.current_thread() is here:
+            raise RuntimeError("reentrant call")
+
+    monkeypatch.setattr("kvstream.server.run.log.info", info)
+    running.server.handle_exit(15, None)
+    assert running.server.should_exit
+    end = time.monotonic() + 10
+    while running.server.socket.fileno() >= 0:
+        assert time.monotonic() < end
+        time.sleep(0.01)
