@@ -257,5 +257,5 @@ def test_no_budget_past_the_trained_length_is_advised() -> None:
     split = partial(share_out, 256, 10, 0, max_tokens=8, whole_answer=False, trained=1024)
     with pytest.raises(BudgetError, match=r"Use --budget [0-9]+ or more, or a shorter question"):
         split(question=400)
-    with pytest.raises(BudgetError, match=r"Use a shorter question.* 1024 positions"):
+    with pytest.raises(BudgetError, match=r"Use a shorter question.* 1,024 positions"):
         split(question=2000)
