@@ -77,6 +77,8 @@ def fill(
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):
         _fill_layer(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors, kv_dtype)
+    if not cache.aligned:
+        raise ValueError("its layers hold different numbers of rotated entries")
     head = len(reader.head) if reader.begun else 0
     full = [s.used - head for s in reader.compressible]
     fronts = {int((s.origin[0, : s.used] == PROMPT).sum()) for s in reader.compressible}

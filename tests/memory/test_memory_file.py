@@ -291,6 +291,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(
         (set_in("reader", "schedule", "held", [1]), r"not for [0-9]+ layers"),
         (held_before_its_end, "more than its first chunk"),
         (set_in("cache", "layers", 0, "raw", 250), "layer 0 cannot hold"),
+        (set_in("cache", "layers", 0, "raw", 1), "different numbers of rotated entries"),
         (set_in("more", 1), "unknown field"),
         (lambda state, tensors: tensors.update({"states.0.conv": torch.zeros(2)}), "that carries"),
         (lambda state, tensors: tensors.update({"evidence.0.rows": torch.zeros(2, 3)}), "measured"),
