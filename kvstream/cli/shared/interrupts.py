@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, ClassVar
 
 from kvstream.errors import SourceError
@@ -73,11 +73,9 @@ class Interrupts:
                 # An exception here would pass through the C++ code of torch, which aborts. Waiting
                 # for the end of the import can take long.
                 self._leave("Interrupted.", number)
-                _send_again(number)
-            elif _cleaning_up(frame):
-                _send_again(number)
-            else:
+            elif not _cleaning_up(frame):
                 raise KeyboardInterrupt
+            _send_again(number)
             return
         self.pressed = True
         if self.then:
@@ -108,21 +106,19 @@ class Interrupts:
 
 def _importing(frame: FrameType | None) -> bool:
     """Return whether a module is being imported."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    return any(c.co_filename.startswith("<frozen importlib") for c in _running(frame))
 
 
 def _cleaning_up(frame: FrameType | None) -> bool:
     """Return whether Python would print and drop an exception here: as an object is freed."""
+    return any(c.co_name == "__del__" or c.co_filename in WEAK for c in _running(frame))
+
+
+def _running(frame: FrameType | None) -> Iterator[CodeType]:
+    """Yield the code of a frame and of those that called it."""
     while frame is not None:
-        code = frame.f_code
-        if code.co_name == "__del__" or code.co_filename in WEAK:
-            return True
+        yield frame.f_code
         frame = frame.f_back
-    return False
 
 
 def _send_again(number: int) -> None:
