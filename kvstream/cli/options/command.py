@@ -18,9 +18,9 @@ class SectionedCommand(click.Command):
 
     ``--help`` omits the advanced options, ``--help-all`` shows them. `without` maps options without
     effect in this command to the reason. They are refused on the command line, and ignored in the
-    environment and the config file, which apply to all commands. `helps` rewords
-    shared options for this command, and `defaults` changes their defaults. `common` names advanced
-    options that ``--help`` of this command also shows.
+    environment and the config file, which apply to all commands. `helps` rewords shared options for
+    this command, and `defaults` changes their defaults. `common` names advanced options that
+    ``--help`` of this command also shows.
     """
 
     def __init__(
