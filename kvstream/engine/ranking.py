@@ -23,14 +23,6 @@ def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
     return every[every != PROMPT]
 
 
-def ordinals(cache: BoundedCache) -> dict[int, list[list[int]]]:
-    """Return, for each layer by its index, the ordinals of the tokens that each head holds."""
-    origins = {s.spec.index: s.origin[:, : s.used].cpu() for s in cache.stores}
-    return {
-        layer: [head[head != PROMPT].tolist() for head in heads] for layer, heads in origins.items()
-    }
-
-
 def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     """Return (ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
     evictor, cache, catalyst = prefill.evictor, prefill.cache, prefill.catalyst

@@ -255,7 +255,7 @@ class Reader:
 
     def ordinals(self) -> dict[int, list[list[int]]]:
         """Return, for each layer by its index, the ordinals of the tokens that each head holds."""
-        return ranking.ordinals(self.cache)
+        return {s.spec.index: [h.tolist() for h in s.ordinals()] for s in self.cache.stores}
 
     def release(self) -> None:
         """Free the KV cache. Only `retained` may be called afterwards."""

@@ -170,6 +170,10 @@ class LayerStore(CacheLayerMixin):
         """Entries of each head, including parked ones."""
         return self.used + self.parked
 
+    def ordinals(self) -> list[Tensor]:
+        """Return the ordinals of the source tokens that each head holds, on the CPU."""
+        return [head[head != PROMPT] for head in self.origin[:, : self.used].cpu()]
+
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
         """Return all keys as attention needs them, [K, used, D].
 

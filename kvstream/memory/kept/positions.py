@@ -9,7 +9,6 @@ import numpy as np
 
 from kvstream.input.source import SourceRecord
 from kvstream.memory.base import Memory
-from kvstream.model.layer_store import PROMPT
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.tokenization.passages import Passage
 
@@ -56,8 +55,7 @@ def kept(memory: Memory) -> Kept:
     ordinals = reader.retained().numpy()
     heads = []
     for store in stores:
-        origin = store.origin[:, : store.used].cpu().numpy().astype(np.int64)
-        rows = (np.unique(row[row != PROMPT]) for row in origin)
+        rows = (np.unique(head.numpy()).astype(np.int64) for head in store.ordinals())
         heads.append(tuple(np.searchsorted(ordinals, row) for row in rows))
     trace.prune(reader.retained())
     return Kept(
