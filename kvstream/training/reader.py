@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.store.reader import ADAPTER
@@ -46,6 +47,11 @@ class ReaderRecipe:
     """Share of the run, at its end, over which the learning rate falls to zero."""
     step_tokens: int = 1600
     """Tokens per update."""
+    batch_tokens: int = 0
+    """Tokens of a forward pass, with padding. If 0, each row is a pass of its own, which is best on
+    a CPU. A GPU is faster with tens of thousands."""
+    workers: int = 0
+    """Processes that make rows. If 0, this process makes them. A GPU needs about eight."""
     lengths: str = "400:50,600:35,1000:12,1800:3"
     """Row lengths and their shares of the rows."""
     paragraphs: float = 0.0
@@ -61,6 +67,9 @@ class ReaderRecipe:
     """Compile the layers, which needs a C++ compiler and 15 s for each of `SIZES`. On a CPU with
     matrix tiles, an update then takes less than half of the time."""
 
+
+LOG_SECONDS = 15
+"""Seconds between two lines of the log."""
 
 SIZES = (384, 512, 640, 1024, 2048)
 """Row lengths of a compiled model. Rows are padded to them, so that few compilations are needed.
@@ -110,15 +119,20 @@ def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
         raise ValueError(f"the adapter has weights that the model lacks: {sorted(packed)[:3]}")
 
 
-def padded(tensors: Sequence[Tensor], size: int) -> tuple[Tensor, ...]:
-    """Pad ids, positions and segments of a row to [size]. Padding gets its own segment.
+def padded(rows: Sequence[Row], size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return ids, positions and segments [B, size], and where [n] and targets [n] of all rows.
 
-    No token of the row sees the padding. The padding sees the document, but has no targets.
+    ``where`` indexes the flattened ids. Padding gets its own segment: no token of the row sees it.
+    It sees the document, but has no targets.
     """
-    ids, positions, segments, where, targets = tensors
-    more, own = (0, size - len(ids)), int(segments.max()) + 1
-    filled = F.pad(ids, more), F.pad(positions, more), F.pad(segments, more, value=own)
-    return *filled, where, targets
+    made = [row.tensors() for row in rows]
+    ids = torch.stack([F.pad(t[0], (0, size - len(t[0]))) for t in made])
+    positions = torch.stack([F.pad(t[1], (0, size - len(t[1]))) for t in made])
+    segments = torch.stack(
+        [F.pad(t[2], (0, size - len(t[2])), value=int(t[2].max()) + 1) for t in made]
+    )
+    where = torch.cat([t[3] + number * size for number, t in enumerate(made)])
+    return ids, positions, segments, where, torch.cat([t[4] for t in made])
 
 
 def compiled_size(length: int) -> int:
@@ -126,25 +140,60 @@ def compiled_size(length: int) -> int:
     return next((s for s in SIZES if s >= length), -(-length // SIZES[-1]) * SIZES[-1])
 
 
-def loss_of(model: Any, row: Row, device: str, compiled: bool = False) -> Tensor:
-    """Return the cross-entropy [n] of the answer tokens, in nats."""
-    tensors: tuple[Tensor, ...] = row.tensors()
-    if compiled:
-        tensors = padded(tensors, compiled_size(len(tensors[0])))
-    ids, positions, segments, where, targets = (t.to(device) for t in tensors)
-    seen = visible(segments.cpu()).to(device)
+def passes(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
+    """Split the rows of an update into forward passes of at most ``tokens`` tokens with padding.
+
+    Rows of similar length go together. A longer row is a pass of its own, and with 0 tokens each
+    row is.
+    """
+    ordered = sorted(rows, key=len, reverse=True)
+    while ordered:
+        count = max(1, tokens // len(ordered[0]))
+        yield ordered[:count]
+        ordered = ordered[count:]
+
+
+def loss_of(model: Any, rows: Sequence[Row], device: str, compiled: bool = False) -> Tensor:
+    """Return the cross-entropy [n] of the answer tokens of the rows, in nats, in one pass."""
+    longest = max(len(row) for row in rows)
+    made = padded(rows, compiled_size(longest) if compiled else longest)
+    ids, positions, segments, where, targets = (t.to(device) for t in made)
+    seen = visible(segments)
     mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=device)
     mask.masked_fill_(~seen, torch.finfo(torch.bfloat16).min)
     causal = model.base_model.model
     with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
         hidden = causal.model(
-            input_ids=ids[None],
-            position_ids=positions[None],
-            attention_mask=mask[None, None],
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask[:, None],
             use_cache=False,
-        ).last_hidden_state[0]
-        logits = causal.lm_head(hidden[where])
+        ).last_hidden_state
+        logits = causal.lm_head(hidden.flatten(0, 1)[where])
     return F.cross_entropy(logits.float(), targets, reduction="none")
+
+
+class Steps(IterableDataset[list[Row]]):
+    """The rows of each update, without end. Workers share out the passages of the corpus."""
+
+    def __init__(self, folder: Path, data: Path, recipe: ReaderRecipe, seed: int) -> None:
+        self.folder, self.data, self.recipe, self.seed = folder, data, recipe, seed
+
+    def __iter__(self) -> Iterator[list[Row]]:
+        recipe, worker = self.recipe, get_worker_info()
+        part = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        seed = self.seed + 104_729 * part[0]
+        rng, tokenizer = random.Random(seed), load_tokenizer(str(self.folder))
+        made = ReaderRows(
+            Corpus(self.data), seed, tokenizer, recipe.paragraphs, recipe.excerpts, part
+        )
+        kinds = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]
+        lengths, shares = zip(*kinds, strict=True)
+        while True:
+            rows: list[Row] = []
+            while sum(map(len, rows)) < recipe.step_tokens:
+                rows.append(made.reading(rng.choices(lengths, shares)[0]))
+            yield rows
 
 
 class Training:
@@ -163,10 +212,11 @@ class Training:
         if (out / "state.pt").exists():
             self._take_up()
         seed = recipe.seed + 7919 * int(self.totals["steps"])
-        self.rng = random.Random(seed)
-        tokenizer = load_tokenizer(str(folder))
-        self.rows = ReaderRows(Corpus(data), seed, tokenizer, recipe.paragraphs, recipe.excerpts)
-        self.lengths = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]
+        self.steps = iter(
+            DataLoader(
+                Steps(folder, data, recipe, seed), batch_size=None, num_workers=recipe.workers
+            )
+        )
 
     def _take_up(self) -> None:
         state = torch.load(self.out / "state.pt", map_location="cpu", weights_only=True)
@@ -204,16 +254,11 @@ class Training:
 
     def step(self) -> tuple[float, int]:
         """Make one update. Return the sum of the losses and the number of answer tokens."""
-        rows: list[Row] = []
-        size = 0
-        while size < self.recipe.step_tokens:
-            lengths, shares = zip(*self.lengths, strict=True)
-            rows.append(self.rows.reading(self.rng.choices(lengths, shares)[0]))
-            size += len(rows[-1].tensors()[0])
+        rows = next(self.steps)
         answers = sum(len(answer) for row in rows for _, answer in row.asked)
         total = 0.0
-        for row in rows:
-            losses = loss_of(self.model, row, self.recipe.device, self.recipe.compiled)
+        for some in passes(rows, self.recipe.batch_tokens):
+            losses = loss_of(self.model, some, self.recipe.device, self.recipe.compiled)
             (losses.sum() / answers).backward()
             total += float(losses.detach().sum())
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
@@ -221,7 +266,7 @@ class Training:
             group["lr"] = self.rate()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.totals["tokens"] += size
+        self.totals["tokens"] += sum(map(len, rows))
         self.totals["answers"] += sum(len(row.asked) for row in rows)
         self.totals["steps"] += 1
         return total, answers
@@ -236,7 +281,7 @@ class Training:
             loss, answers = loss + more, answers + count
             now = time.monotonic()
             self.totals["minutes"] = before + (now - begun) / 60
-            if now - logged > 60:
+            if now - logged > LOG_SECONDS:
                 line = {
                     **{k: round(v, 1) for k, v in self.totals.items()},
                     "rate": round(self.rate(), 6),

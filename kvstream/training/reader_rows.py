@@ -57,6 +57,9 @@ class Row:
     asked: list[tuple[list[int], list[int]]]
     """Ids of each (question with the rest of the prompt, answer with the end of the turn)."""
 
+    def __len__(self) -> int:
+        return len(self.document) + sum(len(q) + len(a) - 1 for q, a in self.asked)
+
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return ids [T], positions [T], segments [T], where [n] and targets [n].
 
@@ -81,10 +84,14 @@ class Row:
 
 
 def visible(segments: Tensor) -> Tensor:
-    """Return which tokens see which, bool [T, T]: causal, in the document and the own question."""
-    order = torch.arange(len(segments))
-    causal = order[:, None] >= order[None]
-    return causal & ((segments[None] == 0) | (segments[:, None] == segments[None]))
+    """Return which tokens see which: causal, in the document and the own question.
+
+    The shapes are [..., T] and [..., T, T], bool.
+    """
+    order = torch.arange(segments.shape[-1], device=segments.device)
+    causal = order[:, None] >= order
+    key, query = segments[..., None, :], segments[..., None]
+    return causal & ((key == 0) | (query == key))
 
 
 class ReaderRows(RowMaker):
@@ -96,6 +103,7 @@ class ReaderRows(RowMaker):
         tokenizer: of the model.
         paragraphs: share of rows with whole passages and all human questions about them.
         excerpts: share of rows with excerpts from several places, as in a second pass.
+        part: (number, count) of this maker, if several makers share out the whole passages.
     """
 
     def __init__(
@@ -105,12 +113,14 @@ class ReaderRows(RowMaker):
         tokenizer: Tokenizer,
         paragraphs: float = 0.0,
         excerpts: float = 0.0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         super().__init__(corpus, seed, READER)
         self.tokenizer, self.paragraphs, self.excerpts = tokenizer, paragraphs, excerpts
         self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
         self.stop = _end_of_turn(tokenizer)
         self._tail = self.wordings[0][1]
+        self._part = part
         self._passages_left: list[HumanContext] = []
 
     def _next_passage(self) -> HumanContext:
@@ -120,7 +130,8 @@ class ReaderRows(RowMaker):
         and they are the hardest to learn from.
         """
         if not self._passages_left:
-            passages = self.documents.corpus.passages
+            number, count = self._part
+            passages = self.documents.corpus.passages[number::count]
             misleading = [p for p in passages if any(a == REFUSAL for _, a in p.questions)]
             self._passages_left = [*passages, *misleading]
             self.rng.shuffle(self._passages_left)

@@ -33,18 +33,31 @@ def test_a_question_sees_the_document_and_itself_alone() -> None:
 def test_rows_are_filled_to_a_few_sizes_and_nothing_sees_the_rest() -> None:
     from kvstream.training.reader import SIZES, compiled_size, padded
 
+    assert len(ROW) == 12
     assert [compiled_size(n) for n in (1, SIZES[0], SIZES[0] + 1, SIZES[-1] + 1)] == [
         SIZES[0], SIZES[0], SIZES[1], 2 * SIZES[-1],
     ]  # fmt: skip
-    ids, positions, segments, where, targets = padded(ROW.tensors(), 20)
-    plain = ROW.tensors()
-    assert {len(ids), len(positions), len(segments)} == {20}
-    for filled, own in zip((ids, positions, segments), plain, strict=False):
-        assert torch.equal(filled[:12], own)
-    assert torch.equal(where, plain[3])
-    assert torch.equal(targets, plain[4])
-    assert not visible(segments)[:12, 12:].any()
-    assert visible(segments).any(1).all(), "a row of a softmax has something to see"
+    shorter = Row([1, 7], [([10], [20, 2])])
+    ids, positions, segments, where, targets = padded([ROW, shorter], 20)
+    for number, row in enumerate((ROW, shorter)):
+        plain = row.tensors()
+        for filled, own in zip((ids, positions, segments), plain, strict=False):
+            assert filled.shape == (2, 20)
+            assert torch.equal(filled[number, : len(row)], own)
+        assert torch.equal(where[where // 20 == number] % 20, plain[3])
+        assert torch.equal(targets[where // 20 == number], plain[4])
+        assert torch.equal(visible(segments)[number], visible(segments[number]))
+        assert not visible(segments)[number, : len(row), len(row) :].any()
+    assert visible(segments).any(-1).all(), "a row of a softmax has something to see"
+
+
+def test_rows_of_similar_length_share_a_forward_pass() -> None:
+    from kvstream.training.reader import passes
+
+    rows = [Row([0] * (n - 2), [([1, 2], [3])]) for n in (8, 20, 9, 30, 10)]
+    split = [[len(row) for row in some] for some in passes(rows, 30)]
+    assert split == [[30], [20], [10, 9, 8]]
+    assert [len(some) for some in passes(rows, 0)] == [1] * 5
 
 
 def test_the_loss_is_that_of_each_question_alone() -> None:
@@ -60,10 +73,12 @@ def test_the_loss_is_that_of_each_question_alone() -> None:
     )  # fmt: skip
     lora = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
     model = peft.get_peft_model(LlamaForCausalLM(config), lora)
-    together = loss_of(model, ROW, "cpu")
-    alone = [loss_of(model, Row(ROW.document, [asked]), "cpu") for asked in ROW.asked]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=0.02, atol=0.02)
-    filled = loss_of(model, ROW, "cpu", compiled=True)
+    together = loss_of(model, [ROW], "cpu")
+    alone = [Row(ROW.document, [asked]) for asked in ROW.asked]
+    each = torch.cat([loss_of(model, [row], "cpu") for row in alone])
+    torch.testing.assert_close(together, each, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(loss_of(model, alone, "cpu"), each, rtol=0.02, atol=0.02)
+    filled = loss_of(model, [ROW], "cpu", compiled=True)
     torch.testing.assert_close(together, filled, rtol=0.02, atol=0.02)
     together.sum().backward()
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())

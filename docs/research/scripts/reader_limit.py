@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from support import Refusing, area
 from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ask
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext, QuestionAnswer
 from kvstream.run.prompt import REFUSAL
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -41,13 +42,8 @@ def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
     run = RunSettings(budget=Budget(tokens=2048), max_tokens=32)
     records = []
     for name in SETS:
-        contexts = corpus.human(name)
-        random.Random(7).shuffle(contexts)
-        draw = random.Random(first)
-        for context in contexts[first:end]:
-            for question, answer in draw.sample(
-                context.questions, min(asked.questions, len(context.questions))
-            ):
+        for context, some in drawn(corpus.human(name), first, end, asked.questions):
+            for question, answer in some:
                 with Refusing(session.tokenizer, banned=True) as refusing:
                     said = ask(session, context.text, [question], run)[0].answer
                 records.append(
@@ -69,6 +65,17 @@ def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
                     with asked.out.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(records[-1]) + "\n")
     return records
+
+
+def drawn(
+    contexts: list[HumanContext], first: int, end: int, most: int
+) -> Iterator[tuple[HumanContext, list[QuestionAnswer]]]:
+    """Yield the paragraphs from `first` to before `end` in a random order, each with questions."""
+    shuffled = list(contexts)
+    random.Random(7).shuffle(shuffled)
+    draw = random.Random(first)
+    for context in shuffled[first:end]:
+        yield context, draw.sample(context.questions, min(most, len(context.questions)))
 
 
 def row(records: list[dict[str, Any]], limit: float) -> dict[str, Any]:
