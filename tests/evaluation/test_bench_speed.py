@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from kvstream.errors import KvstreamError, ModelError, UnsupportedModelError, Us
 from kvstream.evaluation.speed import fit, floor, llamacpp, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.evaluation.speed.systems import NAMES, System, Task
+from kvstream.evaluation.speed.timing import Peak
 from kvstream.settings import ModelSettings
 
 SETTINGS = ModelSettings(device="cpu")
@@ -224,6 +226,26 @@ def test_what_would_take_too_long_is_not_begun(bench: measure.Bench) -> None:
     assert "would take about" in whole[2]["error"]
     fit.extrapolate(rows)
     assert whole[2]["fitted"]
+
+
+def test_rows_of_a_gpu_survive_a_lack_of_memory(
+    bench: measure.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU one more reading measures selection. Without memory for it, the share is missing."""
+    plain = measure.run
+
+    def run(system: System, task: Task) -> dict[str, Any]:
+        if task.exact_times or (system.name == "transformers" and len(task.ids) > 100):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB.")
+        return {**plain(system, task), "select_s": 1.0}
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(measure, "memory_watched", lambda _: nullcontext(Peak(1, 2)))
+    monkeypatch.setattr(bench.session.model, "device", torch.device("cuda"))
+    rows = bench.measure(Task(bench.session, range(200), [1], 1, 1.0))  # type: ignore[arg-type]
+    ours, whole = rows
+    assert (ours["runs"], ours["select_s"], whole["error"]) == (2, None, "out of memory")
+    assert "select_share" not in ours
 
 
 def test_other_errors_are_not_swallowed(

@@ -126,10 +126,9 @@ class Bench:
             return
         for system, found in taken.items():
             if system.name == "kvstream" and found:
-                waiting = run(system, replace(task, exact_times=True))
-                share = waiting["select_s"] / waiting["prefill_s"]
+                share = _share_of_selection(system, task)
                 for record in found:
-                    record["select_s"] = share * record["prefill_s"]
+                    record["select_s"] = None if share is None else share * record["prefill_s"]
 
     def _row(
         self,
@@ -216,6 +215,17 @@ def _leader(system: System, every: Sequence[System]) -> System:
         if other.name == "kvstream" and system.case is not None and other.case is system.case:
             return other
     return system
+
+
+def _share_of_selection(system: System, task: Task) -> float | None:
+    """Return the share of selection in a reading with exact times; None without memory for one."""
+    try:
+        waiting = run(system, replace(task, exact_times=True))
+    except (MemoryError, RuntimeError) as error:
+        if not _of_memory(error):
+            raise
+        return None
+    return float(waiting["select_s"] / waiting["prefill_s"])
 
 
 def _of_memory(error: BaseException) -> bool:
