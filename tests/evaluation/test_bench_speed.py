@@ -248,6 +248,28 @@ def test_rows_of_a_gpu_survive_a_lack_of_memory(
     assert "select_share" not in ours
 
 
+def test_a_slow_reading_of_a_gpu_is_not_repeated_for_selection(
+    bench: measure.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, exact = measure.run, []
+
+    def run(system: System, task: Task) -> dict[str, Any]:
+        exact.extend([len(task.ids)] * task.exact_times)
+        return {**plain(system, task), "select_s": 0.001}
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(measure, "memory_watched", lambda _: nullcontext(Peak(1, 2)))
+    monkeypatch.setattr(bench.session.model, "device", torch.device("cuda"))
+    bench.limits = measure.Limits(0.005, 1.0)
+    rows = []
+    for tokens in (50, 90):
+        rows += bench.measure(Task(bench.session, range(tokens), [1], 1, 1.0))  # type: ignore
+    ours = [r for r in rows if r["system"] == "kvstream"]
+    assert [r["runs"] for r in ours] == [2, 1]
+    assert [r.get("select_share") for r in ours] == [0.4, None]
+    assert exact == [50]
+
+
 def test_other_errors_are_not_swallowed(
     bench: measure.Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
