@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.model import cuda_attention
 
 BLOCK = 256
 """Maximum number of queries whose scores are materialized at once."""
@@ -76,8 +77,9 @@ def attend(
 
     The log-sum-exp may be None unless `log_sum_exp` requests it. `backend` is ``auto``, ``split``
     (at the end of memory; CPU), ``flash`` (the kernel of flash-attn; CUDA), ``sdpa`` (the kernel
-    that PyTorch chooses; CUDA) or ``reference`` (materializes every score; any device). If a
-    backend does not support the shape, the reference is used.
+    that PyTorch chooses; CUDA) or ``reference`` (materializes every score; any device). For the
+    log-sum-exp or sinks, ``sdpa`` calls PyTorch's flash kernel. If a backend does not support the
+    shape, the reference is used.
     """
     plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]
@@ -89,6 +91,8 @@ def attend(
         out, lse = _flash_cuda(q, k, v, shape)
     elif backend == "sdpa" and plain and shape.sinks is None and not log_sum_exp:
         return _sdpa(q, k, v, shape.scale), None
+    elif backend == "sdpa" and plain and cuda_attention.supports(q, k, v):
+        out, lse = cuda_attention.merged(q, k, v, shape.scale)
     else:
         out, lse = reference(q, k, v, shape)
         return out, lse  # the reference includes the sinks
@@ -194,9 +198,14 @@ def _attention_to(
     weights = (decay**ages).float().to(q.device)
     many = last - first >= FEW
     # Few queries in float32 take the slow path below, which needs the least scratch memory.
-    if lse is not None and q.device.type == "cpu" and (many or q.dtype in HALF):
-        sums = _sums if many else _few_sums
-        return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
+    on_cpu = q.device.type == "cpu" and (many or q.dtype in HALF)
+    if lse is not None and (on_cpu or cuda_attention.sums_columns(q, k)):
+        plus = weights.clamp_min(1e-30).log() - lse[:, first:last]
+        if on_cpu:
+            return (_sums if many else _few_sums)(q, k, plus, shape.scale, first)
+        from kvstream.model.column_sums import column_sums  # needs Triton
+
+        return column_sums(q, k, plus, shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
     rows = _block(q, k, k.shape[-1])
     for start in range(first, last, rows):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from kvstream.errors import KvstreamError
+from kvstream.model import cuda_attention
 from kvstream.model.attention import Shape, attend, evidence, reference
 from kvstream.model.cache import BoundedCache
 
@@ -103,14 +104,15 @@ def bounded_attention(
     if not owner:  # the owner may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
     memory = cache.compressive_memory if store.head_state and owner else None
-    sizes = query.shape, keys.shape, keys.dtype, shape.window, shape.softcap, shape.sinks is None
-    with cache.momentary.metered("attend", *sizes, memory is None) as results:
-        out, lse = attend(
-            query[0], keys, values, shape, cache.backend, log_sum_exp=memory is not None
-        )
-        results.append(out)
     request = cache.request
-    if store.spec.window is None and (request.segments or request.accumulated_attention):
+    asked = bool(request.segments or request.accumulated_attention) and store.spec.window is None
+    # The evidence can do without a log-sum-exp, and is faster with one if its kernel is fast.
+    known = memory is not None or (asked and cuda_attention.supports(query[0], keys, values))
+    sizes = query.shape, keys.shape, keys.dtype, shape.window, shape.softcap, shape.sinks is None
+    with cache.momentary.metered("attend", *sizes, known) as results:
+        out, lse = attend(query[0], keys, values, shape, cache.backend, log_sum_exp=known)
+        results.append(out)
+    if asked:
         with cache.momentary.metered("evidence", *sizes):
             measured = evidence(query[0], keys, lse, shape, request)
         store.measured(*measured, by_owner=owner)
