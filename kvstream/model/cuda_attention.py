@@ -5,7 +5,6 @@ The shapes are those of `kvstream.model.attention`. No scores are materialized.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -14,10 +13,6 @@ from torch import Tensor
 HALF = (torch.float16, torch.bfloat16)
 ROWS = 1024
 """Number of queries whose two outputs are merged at once, in float32."""
-
-Kernel = Callable[[Tensor, Tensor, Tensor, float, bool], tuple[Tensor, Tensor]]
-"""Computes (out, log-sum-exp) of q, k, v and the scale. With True, the mask is causal, and the
-numbers of queries and keys are equal."""
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -61,35 +56,28 @@ def _triton_compiles() -> bool:
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Call PyTorch's build of FlashAttention 2. It takes fewer heads of keys than of queries."""
+    """Call PyTorch's build of FlashAttention 2: (out, log-sum-exp).
+
+    It takes fewer heads of keys than of queries. With `causal`, their numbers of tokens are equal.
+    """
     out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
         q[None], k[None], v[None], 0.0, causal, False, scale=scale
     )
     return out[0], lse[0, :, : q.shape[1]]
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Call the kernel of cuDNN. Only measurements use it."""
-    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        q[None], k[None], v[None], None, True, 0.0, causal, False, scale=scale
-    )
-    return out[0], lse.reshape(q.shape[:2])
-
-
-def merged(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, kernel: Kernel = flash
-) -> tuple[Tensor, Tensor]:
+def merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attend to memory (no mask) and to the new tokens (causal), and merge both by log-sum-exp."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     new, old = q.shape[1], k.shape[1] - q.shape[1]
     if new == 1:
         # The query heads of a group become queries of one head, so their keys are read once.
-        out, lse = kernel(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, False)
+        out, lse = flash(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, False)
         return out.reshape(q.shape), lse.reshape(q.shape[:2])
-    out, lse = kernel(q, k[:, old:], v[:, old:], scale, True)
+    out, lse = flash(q, k[:, old:], v[:, old:], scale, True)
     if old == 0:  # the kernel's log-sum-exp of no keys is +inf
         return out, lse
-    past, past_lse = kernel(q, k[:, :old], v[:, :old], scale, False)
+    past, past_lse = flash(q, k[:, :old], v[:, :old], scale, False)
     share = torch.sigmoid(past_lse - lse)[..., None]
     for first in range(0, new, ROWS):
         rows = slice(first, first + ROWS)
