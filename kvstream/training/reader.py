@@ -49,7 +49,7 @@ class ReaderRecipe:
     """Tokens per update."""
     batch_tokens: int = 0
     """Tokens of a forward pass, with padding. If 0, each row is a pass of its own, which is best on
-    a CPU. A GPU is faster with tens of thousands."""
+    a CPU. A GPU is faster with some ten thousand. Not with `compiled`."""
     workers: int = 0
     """Processes that make rows. If 0, this process makes them. A GPU needs about eight."""
     lengths: str = "400:50,600:35,1000:12,1800:3"
@@ -174,7 +174,7 @@ def loss_of(model: Any, rows: Sequence[Row], device: str, compiled: bool = False
 
 
 class Steps(IterableDataset[list[Row]]):
-    """The rows of each update, without end. Workers share out the passages of the corpus."""
+    """The rows of each update, without end. Workers share out the whole passages of the corpus."""
 
     def __init__(self, folder: Path, data: Path, recipe: ReaderRecipe, seed: int) -> None:
         self.folder, self.data, self.recipe, self.seed = folder, data, recipe, seed
@@ -324,6 +324,8 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             parser.add_argument(option, type=type(field.default), default=field.default)
     options = parser.parse_args(arguments)
+    if options.compiled and options.batch_tokens:
+        parser.error("--compiled is for passes of one row; leave out --batch-tokens.")
     torch.set_num_threads(options.threads)
     recipe = ReaderRecipe(**{f.name: getattr(options, f.name) for f in fields(ReaderRecipe)})
     Training(options.model, options.data, options.out, recipe).run()

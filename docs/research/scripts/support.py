@@ -380,13 +380,13 @@ def refusals(asked: argparse.Namespace) -> None:
         print("limit  recognized  refused with an answer  F1 of those with an answer")
         for limit in (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0):
             score = [best(f1, at_limit(r, limit), r["expected"]) for r in present]
-            print(f"{limit:5}  {rate(own >= limit):>10}  {rate(there >= limit):>22}  "
+            print(f"{limit:5}  {rate(own > limit):>10}  {rate(there > limit):>22}  "
                   f"{100 * np.mean(score):.1f}")  # fmt: skip
 
 
 def at_limit(record: dict[str, Any], limit: float) -> str:
-    """Return the answer if log-odds from `limit` on were refused, and no others."""
-    if record["odds"] >= limit:
+    """Return the answer if log-odds above `limit` were refused, and no others."""
+    if record["odds"] > limit:
         return REFUSAL
     return record["otherwise"] if record["refused"] else record["answer"]
 

@@ -66,7 +66,7 @@ loading_options = stack(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(BACKENDS),
         help="Attention backend. split: for a CPU, attends to memory and chunk separately; flash: "
-        "for CUDA, needs the package flash-attn; sdpa: for CUDA, the kernel that PyTorch chooses; "
+        "for CUDA, needs the package flash-attn; sdpa: for CUDA, a kernel that PyTorch has; "
         "reference: slow, for any device, holds every score; auto: the first of them that works.",
     ),
     option(

@@ -123,7 +123,7 @@ class Bench:
     def _select_exactly(self, task: Task, taken: dict[System, list[Record]]) -> None:
         """On a GPU, measure the share of selection in one more reading, with exact times.
 
-        What takes too long to be repeated gets no share.
+        What takes too long to be repeated, or lacks memory for one more reading, gets no share.
         """
         if self.session.model.device.type != "cuda":
             return
