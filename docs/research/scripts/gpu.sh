@@ -7,7 +7,7 @@
 #   DRY=1 sh docs/research/scripts/gpu.sh OUT         the same commands on the CPU with a tiny shape
 #
 # KVPRESS_PYTHON is a Python with kvpress (`make kvpress` prints one); without it kvpress is left
-# out. KVSTREAM is the program.
+# out. KVSTREAM is the program, with its arguments.
 set -eu
 
 out=${1:?where to write}
@@ -35,7 +35,7 @@ speed() {
         set -- "$@" --dtype bfloat16 --device cuda
     fi
     # shellcheck disable=SC2086  # options with their values
-    "$program" bench speed --shape $shape --lengths $lengths --runs $runs --limit 30 -n 16 \
+    $program bench speed --shape $shape --lengths $lengths --runs $runs --limit 30 -n 16 \
         --plot "$out/$name.png" --json "$@" >"$out/$name.json"
 }
 
