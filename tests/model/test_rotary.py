@@ -13,7 +13,9 @@ from kvstream.model import rotary as module
 from kvstream.model.probe import bound
 from kvstream.model.rotary import Rotary
 
-REST = sorted(set(FAMILIES) - set(EVERY_RUN))
+WITHOUT = ["granite-hybrid", "nemotron-h"]
+"""Families without rotary positions: recurrent layers tell their attention the order."""
+REST = sorted(set(FAMILIES) - set(EVERY_RUN) - set(WITHOUT))
 
 
 def rotary_layers(name: str) -> list[Rotary]:
@@ -52,6 +54,12 @@ def test_off_and_on_again(name: str) -> None:
 @pytest.mark.parametrize("name", REST)
 def test_off_and_on_again_in_every_family(name: str) -> None:
     check(name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WITHOUT)
+def test_no_rotation_is_found_where_there_is_none(name: str) -> None:
+    assert all(spec.rotary is None for spec in bounded(name).layers)
 
 
 def test_a_rotation_is_what_the_model_does() -> None:
