@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 from reader_limit import SETS, drawn, row
-from support import area
+from support import Refusing, area
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -67,8 +67,7 @@ def questions(data: Path, tokenizer: Tokenizer, apart: str, most: int) -> list[d
 @torch.inference_mode()
 def answer(model: Any, tokenizer: Tokenizer, batch: list[dict[str, Any]]) -> None:
     """Add to each record the log-odds of a refusal and the F1 of the answer without a refusal."""
-    refusals = [tokenizer.encode(start + REFUSAL) for start in ("", " ")]
-    first = sorted({ids[0] for ids in refusals})
+    first = Refusing(tokenizer).first
     longest = max(len(record["ids"]) for record in batch)
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
