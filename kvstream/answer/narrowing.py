@@ -77,7 +77,9 @@ def _scores(memory: Memory, question: str) -> np.ndarray:
     for passage in trace.passages.score(starts, np.ones(len(starts))):
         words[passage.source].update(plain_words(passage.text))
     often = np.array([[float(each[word]) for word in asked] for each in words])
-    return bm25_of_documents(often, np.array([float(each.total()) for each in words]))
+    scores = bm25_of_documents(often, np.array([float(each.total()) for each in words]))
+    # An empty file has words in its name, but no entries that could answer.
+    return np.where(np.diff([*trace.bases, trace.end]) > 0, scores, 0.0)
 
 
 def _begins(memory: Memory) -> list[int]:

@@ -55,6 +55,17 @@ def test_a_saved_memory_sees_the_same_source_as_the_memory_itself(model, sources
     assert before.result.narrowed["sources"] == [str(sources[1])]
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_empty_file_with_the_words_in_its_name_hides_nothing(
+    model, sources, tmp_path, place
+) -> None:
+    empty = tmp_path / "secret key Aldric.txt"
+    empty.write_text("")
+    memory = model.read([*sources[:place], empty, *sources[place:]], budget=400, method="streaming")
+    narrowed = memory.ask(QUESTION).result.narrowed
+    assert narrowed["sources"] == [str(sources[1])]
+
+
 @pytest.mark.parametrize("method", ["snapkv", "pyramidkv", "tova", "append"])
 def test_an_extract_is_the_same_before_and_after_an_answer(
     model, sources, tmp_path, method
