@@ -7,7 +7,8 @@ from dataclasses import InitVar, dataclass
 from kvstream.errors import BudgetError
 
 SMALLEST_FREE = 64
-"""Minimum number of entries for memory and a chunk, beside prompt, catalyst, question, answer."""
+"""Minimum number of entries for the text beside prompt, question and answer, and for a chunk beside
+prompt, catalyst and a memory of one entry."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class BudgetSplit:
         return self.budget - self.prompt - self.question - self.answer
 
     def __post_init__(self, least_answer: int | None, trained: int | None) -> None:
-        least = min(self.free, self.final)
+        least = min(self.free - 1, self.final)
         if least < SMALLEST_FREE:
             answer = self.answer if least_answer is None else least_answer
-            last = self.question + answer
-            need = self.prompt + SMALLEST_FREE + max(self.catalyst, last)
+            last, during = self.question + answer, self.catalyst + 1
+            need = self.prompt + SMALLEST_FREE + max(during, last)
             beside = f"the question {self.question:,}, its answer at least {answer:,}"
-            if self.catalyst > last:
-                beside = f"the catalyst {self.catalyst:,}"
+            if during > last:
+                beside = f"the catalyst {self.catalyst:,}, memory at least 1"
             remedy = f"Use --budget {need} or more, or a shorter question."
             if trained is not None and need > trained:
                 remedy = (

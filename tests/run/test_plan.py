@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from kvstream.errors import BudgetError
 from kvstream.run.intervals import Intervals
 from kvstream.run.plan import LATER_QUESTION, LATER_SHARE, RunPlan
 from kvstream.run.request import Request
@@ -43,3 +45,17 @@ def test_all_catalysts_have_room_where_passages_are_ranked_at_the_end(session: S
     catalyst = sum(len(ids) for ids in extracts.catalysts)
     assert answers.sizes.catalyst == extracts.sizes.catalyst == catalyst
     assert answers.sizes.question < catalyst == extracts.sizes.question
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_the_budget_that_an_error_advises_is_enough(session: Session, count: int) -> None:
+    """The catalysts of several questions take more entries than one question with its answer."""
+    questions = [f"{QUESTION} {number}" for number in range(count)]
+    with pytest.raises(BudgetError, match="of the 64 that a text needs") as refused:
+        plan(session, *questions, budget=66)
+    advised = int(re.search(r"--budget (\d+)", str(refused.value))[1])  # type: ignore[index]
+    found = plan(session, *questions, budget=advised)
+    reader = found.reader(session.model, RunSettings(Budget(tokens=advised), "infinipot"), 900)
+    assert reader.schedule.chunk() >= 64
+    with pytest.raises(BudgetError, match=f"--budget {advised} "):
+        plan(session, *questions, budget=advised - 1)
