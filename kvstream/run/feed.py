@@ -29,15 +29,15 @@ class TokenFeed:
         self._ahead: TokenBatch | None = None
 
     def read(self, count: int) -> Chunk:
-        """Return at most `count` tokens; fewer only at the end, or if the source pauses."""
+        """Return at most `count` tokens; fewer only at the end, or if the source pauses.
+
+        Raises SourceError before any of them counts as read.
+        """
         first = self.read_tokens
-        ids: list[int] = []
-        if self._ahead is not None and count:
-            now, self._ahead = _split(self._ahead, count)
-            ids += self._take(now)
-        if len(ids) < count:
-            ids += self._take(self.stream.read(count - len(ids)))
-        return Chunk(ids, first)
+        if not count:
+            return Chunk([], first)
+        now, self._ahead = _split(self._looked(count), count)
+        return Chunk(self._take(now), first)
 
     def exhausted(self) -> bool:
         """Return whether the stream has ended. Looks one token ahead, which may wait for a pipe."""
@@ -57,14 +57,19 @@ class TokenFeed:
 
     def look_ahead(self, count: int) -> None:
         """Buffer the next `count` tokens, or all up to the end."""
-        held = self._ahead
-        if held is None or len(held) < count:
-            more = self.stream.read(count - (0 if held is None else len(held)))
-            self._ahead = more if held is None else _joined(held, more)
+        self._ahead = self._looked(count)
 
     def estimate(self) -> int | None:
         """Return the expected total number of tokens; None if unknown."""
         return self.stream.estimate()
+
+    def _looked(self, count: int) -> TokenBatch:
+        """Return what was read ahead, and more from the stream if that is less than `count`."""
+        if self._ahead is None:
+            return self.stream.read(count)
+        if len(self._ahead) >= count:
+            return self._ahead
+        return _joined(self._ahead, self.stream.read(count - len(self._ahead)))
 
     def _take(self, chunk: TokenBatch) -> list[int]:
         self.origins.append(chunk)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from kvstream.errors import SourceError
 from kvstream.run import feed
 from kvstream.run.feed import ShortenedFeed, TokenFeed
 from kvstream.tokenization.stream import TokenBatch
@@ -96,3 +97,20 @@ def test_an_interrupted_reading_has_the_newest_tokens_as_its_end() -> None:
     reading = ShortenedFeed(cast(Any, Stream(20)), 3, 5, interrupted=lambda: next(stops, True))
     assert [reading.read(9).first for _ in range(2)] == [0, 15]
     assert reading.exhausted()
+
+
+def test_a_source_that_fails_leaves_the_count_of_tokens_at_those_that_were_returned() -> None:
+    """The reading of another source can follow, and ordinals must go on without a gap."""
+
+    class Failing(Stream):
+        def read(self, count: int) -> TokenBatch:
+            if self.seen + count > self.length:
+                raise SourceError("It is damaged.")
+            return super().read(count)
+
+    reading = TokenFeed(cast(Any, Failing(9)))
+    assert len(reading.read(6).ids) == 6
+    assert not reading.exhausted()  # looks one token ahead
+    with pytest.raises(SourceError):
+        reading.read(6)
+    assert (reading.read_tokens, reading.origins.appended, reading.end) == (6, 6, 12)
