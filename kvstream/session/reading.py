@@ -149,11 +149,13 @@ class Reading:
     def _handed(self, memory: Memory, feed: TokenFeed) -> Handed:
         """Return the feed of the reader, behind the tokens of a checkpoint."""
         memory.trace.interrupted = False
-        if self.after is None and feed.estimate() is None:  # a pipe that fits is read whole
+        schedule = memory.reader.schedule
+        if self.after is None and (feed.estimate() is None or not schedule.whole):
+            # A text that fits is read whole, also if it is a pipe or was estimated to be longer.
             feed.look_ahead(self.plan.sizes.free + 1)
             length = feed.estimate()
-            if length is not None:
-                memory.reader.schedule.revise(length)
+            if length is not None and feed.stream.at_end:
+                schedule.revise(length)
         handed = Handed(feed, self._limit(feed))
         if self.checkpoint is not None:
             self.checkpoint.take_up(memory, handed, self.request.interrupted)

@@ -12,6 +12,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
 from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
+from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source, SourceOver, nothing_in
 from kvstream.memory.base import Memory, Shards
 from kvstream.memory.joining import Joiner, check_can_be_joined
@@ -43,11 +44,13 @@ def cut(
     plan = session.settle(request)
     check_can_be_joined(plan, session.model, request.run.method)
     started = session.plan(_again(sources), request)
+    # The plan only estimates the length, from the beginning of the text.
+    fits = session.fits(Replayed(_again(sources)), request)
     looked = _Looked(_again(sources))
-    parts = stretches(looked, 1 if started.lossless else shards)
+    parts = stretches(looked, 1 if fits else shards)
     if looked.blank:
         raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
-    return parts, started
+    return parts, replace(started, lossless=fits)
 
 
 class _Looked(SourceOver):

@@ -124,6 +124,24 @@ def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., P
     assert answers(joined) == answers(plain)
 
 
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 64}])
+def test_what_fits_is_read_whole_though_it_was_estimated_to_be_longer(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    """Numbers have more tokens for each byte than the words after them."""
+    monkeypatch.setattr("kvstream.tokenization.stream.BLOCK", 256)
+    path = tmp_path / "numbers.txt"
+    numbers = " ".join(str(7919 * i % 99991) for i in range(200))
+    path.write_text(numbers + "\n" + "The river ran past the old mill.\n" * 20)
+    budget = len(session.tokenizer.encode(path.read_text())) + 60
+    run = RunSettings(Budget(tokens=budget), "keydiff", max_tokens=8, **options)
+    asked = Request(("Who?",), run)
+    assert not session.plan(open_sources([str(path)]), asked).lossless
+    memory = returned(read_shards(session, open_sources([str(path)]), asked, 3))
+    assert (memory.shards.count, memory.retained) == (1, memory.trace.read)
+    assert memory.reader.cache.base == 0
+
+
 @pytest.mark.parametrize("count", range(1, 9))
 def test_the_joiner_joins_neighbors_in_pairs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The joins form a tree. At each level neighbors are joined, and an odd one moves up."""
