@@ -282,31 +282,31 @@ class Evictor:
             return False
         self.cache.settle()
         kept = self._to_keep(memory_end, level)
-        for i, store in enumerate(self.cache.stores):
-            end, used, device = memory_end[i], store.used, store.origin.device
-            excess = store.held - level
-            if excess <= 0:
-                continue
-            if store.spec.window is not None:
-                newest = torch.arange(excess, used, device=device)
-                store.keep(0, newest.expand(store.spec.heads, -1))
-                memory_end[i] = max(0, end - excess)
-                continue
-            tail = torch.arange(end - first, used - first, device=device)
-            if i in kept:
-                chosen = kept[i]
-                self._fold(store, slice(first, end), chosen)
-                memory_end[i] = end - excess
-            else:
-                answer = end + question
-                chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
-                tail = torch.cat((tail[:question], tail[question + excess :]))
-                if self.compressive_memory is not None:
-                    store.set_head_state_aside()
-                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-            rest = tail.expand(store.spec.heads, -1)
-            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
-        self.cache.rebase()
+        with self.cache.moving():
+            for i, store in enumerate(self.cache.stores):
+                end, used, device = memory_end[i], store.used, store.origin.device
+                excess = store.held - level
+                if excess <= 0:
+                    continue
+                if store.spec.window is not None:
+                    newest = torch.arange(excess, used, device=device)
+                    store.keep(0, newest.expand(store.spec.heads, -1))
+                    memory_end[i] = max(0, end - excess)
+                    continue
+                tail = torch.arange(end - first, used - first, device=device)
+                if i in kept:
+                    chosen = kept[i]
+                    self._fold(store, slice(first, end), chosen)
+                    memory_end[i] = end - excess
+                else:
+                    answer = end + question
+                    chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
+                    tail = torch.cat((tail[:question], tail[question + excess :]))
+                    if self.compressive_memory is not None:
+                        store.set_head_state_aside()
+                    self._fold(store, slice(answer, answer + excess), chosen[:, :0])
+                rest = tail.expand(store.spec.heads, -1)
+                store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
         return True
 
     def _can_shrink(

@@ -263,26 +263,26 @@ class BoundedCache(Cache):
         what it adds (`passing`), but it may also remove older entries.
         """
         self.settle()
-        with self._moving():
+        with self.moving():
             for store, indices in seen.items():
                 store.park(first, indices)
         try:
             yield
         finally:
-            with self._moving():
+            with self.moving():
                 for store in seen:
                     store.unpark(first)
 
     @contextmanager
-    def _moving(self) -> Iterator[None]:
-        """Mark the cache as `torn` while entries move.
+    def moving(self) -> Iterator[None]:
+        """Mark the cache as `torn` while entries move or are unrotated.
 
         Ctrl-C during a move leaves the mark, because the entries have lost their order.
         """
-        self.torn = True
+        before, self.torn = self.torn, True
         yield
         self.rebase()
-        self.torn = False
+        self.torn = before
 
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries (a catalyst, an answer).
@@ -305,9 +305,9 @@ class BoundedCache(Cache):
 
     def settle(self) -> None:
         """Unrotate all entries. The next token's position follows the longest layer."""
-        for store in self.stores:
-            store.settle(self.base)
-        self.rebase()
+        with self.moving():
+            for store in self.stores:
+                store.settle(self.base)
 
     def rebase(self) -> None:
         """Set `base` after entries left, so that new entries follow the longest layer."""

@@ -21,6 +21,7 @@ from kvstream.memory import saving
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import _shrink, join
 from kvstream.methods import registry
+from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -97,6 +98,26 @@ def test_a_memory_in_the_middle_of_a_move_is_lost(reader: Reader) -> None:
     reader.cache.torn = True
     with pytest.raises(KvstreamError, match="This memory is lost"):
         reader.score([3], [4, 5])
+
+
+@pytest.mark.parametrize("move", ["settle", "keep"])
+@pytest.mark.parametrize("best", [1, 3])
+def test_ctrl_c_while_an_answer_moves_entries_loses_the_memory(
+    reader: Reader, move: str, best: int
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def said() -> None:
+        with reader.in_sight((0, 200, 400), (2, 1, 0), best):
+            list(reader.answer([3, 4], lambda logits: int(logits.argmax()), frozenset(), 200))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayerStore, move, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            said()
+    with pytest.raises(KvstreamError, match="This memory is lost"):
+        said()
 
 
 def test_numbers_that_are_not_finite_are_no_answer(reader: Reader) -> None:
