@@ -282,7 +282,7 @@ class Skimming:
             narrowed=None,  # it concerns the skimming model; passages come from all sources
             load_s=self.load_s,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
-            budget_bytes=larger.budget_bytes + beside,
+            budget_bytes=(second.budget_bytes + beside if beside else larger.budget_bytes),
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
             warnings=tuple(dict.fromkeys((*skimmed.memory.warnings, *second.warnings, *refusal))),
             skim=told(self.skimmer.model_name, kept, excerpts, first, second, seconds),

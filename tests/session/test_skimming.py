@@ -303,6 +303,17 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
 # Chat and memory files.
 
 
+def test_the_budget_of_a_memory_of_two_models_is_that_of_both_caches(
+    session: Session, story: Path
+) -> None:
+    """The skimming model's cache has smaller entries, and fills more of its budget."""
+    skimmer = Session(session.model.storing(torch.bfloat16), session.tokenizer)
+    model = Model(session, Skimming(session, skimmer))
+    memory = model.read(story, questions=[FACT.question], budget=640, max_tokens=8)
+    result = memory.ask(FACT.question).result
+    assert result.budget_bytes == memory.budget[1] + model.kv_bytes(budget=640, method="full")
+
+
 def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     session: Session, story: Path, tmp_path: Path
 ) -> None:
