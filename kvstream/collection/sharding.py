@@ -22,6 +22,8 @@ from kvstream.events import (
     Event,
     Notice,
     PartRead,
+    Started,
+    changed,
 )
 from kvstream.input.sources import SourceSet
 from kvstream.memory.base import Memory, Shards
@@ -51,7 +53,7 @@ def read_shards(
     yield started
     if len(parts) == 1:
         events = read_part(session, sources.again(), parts[0], request)
-        memory = yield from events
+        memory = yield from changed(events, lambda e: None if isinstance(e, Started) else e)
         memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
         return memory
     opening, here = sources.opening(), os.getcwd()

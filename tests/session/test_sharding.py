@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvstream.collection import sharding
+from kvstream.collection.running import Workers
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone, returned
@@ -122,6 +124,19 @@ def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., P
     assert joined.shards.count == 1
     assert saving.digest(joined) == saving.digest(plain)
     assert answers(joined) == answers(plain)
+
+
+def test_a_text_that_fits_is_announced_once_with_workers(
+    session: Session, write_story: Callable[..., Path]
+) -> None:
+    sources = open_sources([str(write_story(tokens=200, facts=1, seed=1))])
+    events: list[Event] = []
+    reading = sharding.read_shards(
+        session, session.settings, sources, request(400), 4, Workers(2, None, 0)
+    )
+    memory = returned(reading, events.append)
+    assert [type(e) for e in events] == [Started, StepDone]
+    assert memory.shards.count == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 64}])
