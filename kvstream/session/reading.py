@@ -50,6 +50,13 @@ def out_of_sight(model: str, sight: int, budget: int) -> str:
     )
 
 
+def as_read(sources: Source, request: Request, plan: RunPlan) -> Source:
+    """Return the text that the model reads of the sources: a log is thinned."""
+    if request.run.thin != "auto":
+        return sources
+    return ThinnedSource(sources, PER_ENTRY * plan.sizes.budget, request.questions)
+
+
 class NoTextError(SourceError):
     """No token was read: the sources are empty, or the run was interrupted too early."""
 
@@ -110,9 +117,7 @@ class Reading:
 
     def _events(self) -> Generator[Event, None, Memory]:
         run = self.request.run
-        if run.thin == "auto":
-            whole = PER_ENTRY * self.plan.sizes.budget
-            self.sources = ThinnedSource(self.sources, whole, self.request.questions)
+        self.sources = as_read(self.sources, self.request, self.plan)
         memory, feed = self._new() if self.after is None else self._more(self.after)
         self._lines = memory.trace.line_counts
         told = len(memory.warnings)

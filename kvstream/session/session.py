@@ -30,7 +30,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load, must_be_cached
 from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.request import Request
-from kvstream.session.reading import Reading, started
+from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
 from kvstream.settings import INT8, ModelSettings, RunSettings
 from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
@@ -133,12 +133,16 @@ class Session:
     def plan(self, sources: Source, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.
 
-        The length is estimated from the first block of the text, as at the start of the run.
-        Raises BudgetError, UsageError.
+        The length is estimated from the first block of the text, as at the start of the run. That
+        of a long log is unknown, because it is thinned. Raises BudgetError, UsageError.
         """
-        estimate = TokenStream(self.tokenizer, sources).estimate()
-        reader = self.settle(request).reader(self.model, request.run, estimate)
-        return started(reader, request.run)
+        plan = self.settle(request)
+        at_once = sources.size_hint() is not None  # a pipe may have no text yet
+        stream = TokenStream(self.tokenizer, as_read(sources, request, plan))
+        feed = plan.feed(stream, request.interrupted)
+        if at_once:
+            feed.look_ahead(FIRST_LOOK)
+        return started(plan.reader(self.model, request.run, feed.estimate()), request.run)
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources under the budget, then answer every question from memory.

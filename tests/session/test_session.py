@@ -91,6 +91,18 @@ def test_a_plan_is_what_the_run_says_when_it_starts(
     assert planned.estimated_tokens == pytest.approx(tokens, rel=0.3 if packed else 0.01)
 
 
+@pytest.mark.parametrize("lines", [2, 2000])
+def test_a_plan_of_a_log_is_what_the_run_says(session: Session, tmp_path: Path, lines: int) -> None:
+    """A long log is thinned, so how much of it the model reads is not known before."""
+    path = tmp_path / "server.log"
+    path.write_text("".join(f"2026-11-22 03:00:00 INFO web: page {i}\n" for i in range(lines)))
+    settings = RunSettings(budget=Budget(tokens=300), max_tokens=1, thin="auto")
+    request = Request((QUESTION,), settings)
+    planned = session.plan(open_sources([str(path)]), request)
+    assert planned == next(session.ask(open_sources([str(path)]), request))
+    assert (planned.estimated_tokens is None) == (lines > 2)
+
+
 def test_events_come_in_order_and_stay_in_the_budget(session: Session, story: Path) -> None:
     events = run(session, story, RunSettings(budget=Budget(tokens=600), max_tokens=5))
     assert isinstance(events[0], Started)
