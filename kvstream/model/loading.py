@@ -66,7 +66,7 @@ def folder(settings: ModelSettings) -> str:
     path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
     if not os.path.exists(path):
         path = offered.fetched(settings.name) or path
-    if os.path.isfile(path):
+    if os.path.exists(path) and not os.path.isdir(path):
         return str(_converted(path, settings))
     if os.path.isdir(path):
         stores.refuse_undecodable(path, "rename the folder, or make a link to it")
@@ -107,7 +107,7 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
 
 def _converted(path: Path, settings: ModelSettings) -> Path:
     """Return the model folder of a GGUF file. Raises ModelError."""
-    if not is_gguf(path):
+    if not (path.is_file() and is_gguf(path)):  # opening a pipe would wait for a writer
         raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
 

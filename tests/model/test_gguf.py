@@ -24,7 +24,7 @@ from kvstream.cli.app import run
 from kvstream.errors import ModelError
 from kvstream.model import gguf as converting
 from kvstream.model.gguf import converted
-from kvstream.model.loading import load
+from kvstream.model.loading import folder, load
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.store import gguf_file
@@ -505,6 +505,16 @@ def test_a_file_that_is_no_model(tmp_path: Path, capsys: Any) -> None:
     path.write_text("Some notes.\n")
     assert run(["ask", str(path), "Q?", "-m", str(path)]) == 4
     assert "is not a model: give a folder, a GGUF file or a hub id" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_pipe_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is no name of the hub, and reading it would wait for a writer."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("m.gguf")
+    for name in ("m.gguf", "./m.gguf", os.devnull):
+        with pytest.raises(ModelError, match="is not a model: give a folder, a GGUF file"):
+            folder(ModelSettings(name=name))
 
 
 def test_headers_are_read_without_the_vocabulary(tmp_path: Path) -> None:
