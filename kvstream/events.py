@@ -128,6 +128,8 @@ class Notice:
     message: str
     note: bool = False
     """Whether the message is no reason to doubt an answer; then it is not in the warnings."""
+    loss: bool = False
+    """Whether the message, a note, tells that work was not saved; ``-q`` does not hide it."""
 
 
 @dataclass(frozen=True)

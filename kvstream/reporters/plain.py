@@ -30,7 +30,7 @@ LONGEST_WAIT = 60.0
 
 
 class Teller(Reporter):
-    """Writes only notices, as lines on a stream: the output of ``-q``."""
+    """Writes only warnings, as lines on a stream: the output of ``-q``."""
 
     verbose = False
     """Also show the numbers behind a warning."""
@@ -61,6 +61,8 @@ class Teller(Reporter):
             # A notice during an answer would break its line; the result repeats the notice.
             if not event.note:
                 self.warn(event.message)
+            elif event.loss:
+                self.tell_once(event.message, f"Warning: {event.message}")
             elif self.notes:
                 self.tell_once(event.message, event.message)
         elif isinstance(event, Answered):

@@ -223,7 +223,8 @@ class Reading:
             save(memory, handed)
         except KvstreamError as error:
             if not self._unsaved:
-                yield Notice(f"{error} The checkpoint is not up to date.", note=True)
+                told = f"{error} The checkpoint is not up to date."
+                yield Notice(told, note=True, loss=True)
             self._unsaved = True
 
     def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed) -> Iterator[Event]:

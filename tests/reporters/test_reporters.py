@@ -272,6 +272,13 @@ def test_a_note_is_no_warning_and_not_told_where_only_warnings_are() -> None:
         assert stream.getvalue() == told
 
 
+def test_what_is_not_saved_is_told_where_only_warnings_are() -> None:
+    for reporter in (Plain, Teller):
+        stream = io.StringIO()
+        reporter(stream).show(Notice("The disk is full.", note=True, loss=True))
+        assert stream.getvalue() == "Warning: The disk is full.\n"
+
+
 def test_plain_lines_without_unicode() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     reporter = Plain(stream)
