@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
 """Additional seconds after `grace` for a chunk that is being read."""
+REFUSALS_SECONDS = 60.0
+"""Minimum seconds between two lines of the log about connections that cannot be accepted."""
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -71,6 +74,11 @@ class Server(uvicorn.Server):
             self.service.close()
             self.socket.close()
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until the end, and handle errors of the event loop."""
+        asyncio.get_running_loop().set_exception_handler(Refusals())
+        await super().serve(sockets)
+
     def end(self) -> None:
         """Accept no more requests, and give the running ones time to finish."""
         self.service.worker.drain()
@@ -115,6 +123,32 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class Refusals:
+    """Handles errors of an event loop, and tells of connections that cannot be accepted.
+
+    Without files for more connections, the loop tries again every second, thousands of times, and
+    would log a traceback each time.
+    """
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+        """Time of the event loop from which such an error is told again."""
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and "socket" in context):
+            # When the server ends, tries are left that find its socket closed.
+            if "_start_serving" not in context.get("message", ""):
+                loop.default_exception_handler(context)
+        elif loop.time() >= self._next:
+            self._next = loop.time() + REFUSALS_SECONDS
+            log.error(
+                "Cannot accept more connections: %s. New clients wait until others leave; a "
+                "higher `ulimit -n` allows more.",
+                error.strerror,
+            )
 
 
 def _is_of_the_server(record: logging.LogRecord) -> bool:
