@@ -45,6 +45,10 @@ class ConversationCache:
                     "--cache-dir."
                 ) from error
             self.folder = folder.resolve()
+            if not os.access(self.folder, os.W_OK):
+                raise KvstreamError(
+                    f"Cannot write in the folder {folder}. Choose another one with --cache-dir."
+                )
             remove_partials(self.folder, HIDDEN)
         self.shrink()
 
@@ -98,7 +102,7 @@ class ConversationCache:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _there(self) -> bool:
-        """Return whether the folder can be used, and create it again if somebody removed it.
+        """Return whether files can be written, and create the folder again if somebody removed it.
 
         A cleanup of temporary files may have removed it, and another user may have taken its name.
         """
@@ -109,7 +113,7 @@ class ConversationCache:
                 self.folder = _temporary()
         except OSError:
             return False
-        return True
+        return os.access(self.folder, os.W_OK)
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """Return time of the last use, size and path of the files that this class writes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -347,6 +348,17 @@ def test_a_folder_that_took_the_place_of_a_temporary_one_is_not_used(tmp_path) -
     assert cache.count == 1
     assert not list(tmp_path.iterdir())
     cache.close()
+
+
+def test_a_cache_whose_folder_is_read_only_is_refused_or_keeps_nothing(
+    tmp_path, monkeypatch
+) -> None:
+    """A reading with a checkpoint that cannot be written would fail."""
+    cache = ConversationCache(tmp_path, 1000)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cache.checkpoint("a" * 64) is None
+    with pytest.raises(KvstreamError, match="Cannot write in the folder"):
+        ConversationCache(tmp_path, 1000)
 
 
 def test_a_cache_whose_folder_cannot_be_made_again_keeps_nothing(tmp_path) -> None:
