@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ from kvstream.memory.file import remove_partials
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
+log = logging.getLogger("kvstream.server")
 SUFFIX, READING = ".kvs", ".reading"
 """Suffixes of a finished reading, and of the checkpoint of a stopped one."""
 HIDDEN = r"\.[0-9a-f]{60}\.[0-9a-f]{12}"
@@ -64,7 +66,7 @@ class ConversationCache:
         return path
 
     def save(self, key: str, memory: Memory) -> None:
-        """Save a memory unless it is saved already. A memory that cannot be written is skipped."""
+        """Save a memory unless it is saved already. If that fails, the log has the reason."""
         if not self.most or not self._there():
             return
         path = self.folder / f"{key}{SUFFIX}"
@@ -72,8 +74,10 @@ class ConversationCache:
             return
         # The file is little larger than the KV cache, so skip a memory that would not fit.
         if memory.budget[1] <= self.most:
-            with suppress(KvstreamError):
+            try:
                 memory.save(path)
+            except KvstreamError as error:
+                log.warning("The memory of a conversation is not saved. %s", error)
         self.shrink()
 
     def drop(self, path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import suppress
 
 from kvstream.errors import KvstreamError
-from kvstream.events import Event
+from kvstream.events import Event, Notice
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import ApiError, broken, shut_down, told
@@ -207,6 +207,8 @@ class Worker:
                 self._leave(job, None)
                 self._fail(job, why)
         else:
+            if isinstance(event, Notice) and event.loss:  # of a file that no client knows
+                log.warning("%s", event.message)
             self._send(job, sendable(event))
         finally:
             job.spent += time.monotonic() - began

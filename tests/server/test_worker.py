@@ -163,6 +163,17 @@ def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where,
     assert place.counts == (1, 1, 0)
 
 
+def test_a_checkpoint_that_cannot_be_written_is_logged(place, caplog) -> None:
+    def events() -> Events:
+        yield Notice("The disk is full.", note=True, loss=True)
+        return "a reply"
+
+    asked = place.ask(events)
+    assert place.answers()
+    assert asked.got[-1] == "a reply"
+    assert caplog.messages == ["The disk is full."]
+
+
 def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
     """True for running and waiting jobs: a job can begin just when its client gets the error."""
     at_work = place.ask(endless)
