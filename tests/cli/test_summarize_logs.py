@@ -54,6 +54,17 @@ def test_the_json_of_a_log_says_that_its_reading_was_interrupted(cli, log, monke
     assert json.loads(cli("summarize", log, "--json").stdout)["interrupted"] is True
 
 
+def test_a_log_that_is_interrupted_before_its_first_line_is_not_empty(cli, monkeypatch) -> None:
+    # A pipe that has not ended before the reading begins.
+    monkeypatch.setattr("kvstream.cli.shared.sources._ended_empty", lambda: False)
+    assert cli("summarize", "--as", "log", stdin=b"").code == 3
+    pressed = property(lambda _: True, lambda *_: None)
+    monkeypatch.setattr(logs.Interrupts, "pressed", pressed, raising=False)
+    ran = cli("summarize", "--as", "log", stdin=b"")
+    assert (ran.code, ran.stdout) == (130, "")
+    assert "Nothing to read" not in ran.stderr
+
+
 def test_the_json_of_a_log_has_the_warnings_about_its_sources(cli, log) -> None:
     assert json.loads(cli("summarize", log, "--json").stdout)["warnings"] == []
     with open(log, "ab") as file:

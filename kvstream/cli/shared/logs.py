@@ -37,6 +37,7 @@ from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.models import POCKET, open_model
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.reports import PageFile
+from kvstream.cli.shared.running import reading
 from kvstream.cli.shared.sources import can_be_read_again
 from kvstream.cli.shared.sources import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
@@ -189,18 +190,19 @@ def summarize(
         log = LogSummary()
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
-        for source, text_piece in _pieces(sources):
-            # After a pause, the next text may be the newline that ends the previous source.
-            if source != current and (text_piece or not log.sources):
-                log.begin(sources.names[source])
-                current = source
-            log.feed(text_piece)
-            if interrupts():
-                break
-            if not text_piece and waiting.begins() and not options.quiet:
-                teller.tell(waiting.told(paths[-1], log.lines))
-            if every is not None and every.due(log.lines):
-                reports.tell()
+        with reading(interrupts):
+            for source, text_piece in _pieces(sources):
+                # After a pause, the next text may be the newline that ends the previous source.
+                if source != current and (text_piece or not log.sources):
+                    log.begin(sources.names[source])
+                    current = source
+                log.feed(text_piece)
+                if interrupts():
+                    break
+                if not text_piece and waiting.begins() and not options.quiet:
+                    teller.tell(waiting.told(paths[-1], log.lines))
+                if every is not None and every.due(log.lines):
+                    reports.tell()
         log.close()
         if log.blank == log.lines and not (follow or interrupts()):
             raise sources.nothing("only spaces and line ends")
