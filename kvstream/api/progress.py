@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
-from kvstream.events import Event, Value, returned
+from kvstream.events import Event, Notice, Value, returned
 
 Progress: TypeAlias = "bool | Callable[[Event], None] | None"
-"""True shows plain lines, False shows nothing, None shows lines only in a notebook. A function gets
-every event."""
+"""True shows plain lines, False shows none, None shows lines only in a notebook. A function gets
+every event. Without lines, a checkpoint that cannot be written is a Python warning."""
 
 
 def in_notebook() -> bool:
@@ -42,4 +43,12 @@ def _shower(progress: Progress) -> Callable[[Event], None]:
 
         # A notebook shows stderr as an error.
         return Plain(sys.stdout if notebook else sys.stderr).show
-    return lambda event: None
+    return _warn
+
+
+def _warn(event: Event) -> None:
+    """Show only what was not saved, as a Python warning."""
+    if isinstance(event, Notice) and event.loss:
+        warnings.warn(
+            event.message, RuntimeWarning, stacklevel=5
+        )  # where `read` or `ask` is called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -218,6 +219,20 @@ def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     assert read == whole.read_tokens - saved
     assert memory.ask(QUESTION).to_json()["tokens"] == whole.ask(QUESTION).to_json()["tokens"]
     assert memory.ask(QUESTION).text == whole.ask(QUESTION).text
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_python_warning(
+    model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    asked = {"checkpoint": tmp_path / "reading.kvs", "checkpoint_every": 1, **SMALL}
+    with pytest.warns(RuntimeWarning, match="No space left on device") as told:
+        memory = model.read(text=BOOK * 30, **asked)
+    assert [warning.filename for warning in told] == [__file__]
+    assert memory.read_tokens > 0
 
 
 def test_a_reading_that_is_stopped_at_once_is_no_empty_text(model) -> None:
