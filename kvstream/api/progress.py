@@ -49,6 +49,5 @@ def _shower(progress: Progress) -> Callable[[Event], None]:
 def _warn(event: Event) -> None:
     """Show only what was not saved, as a Python warning."""
     if isinstance(event, Notice) and event.loss:
-        warnings.warn(
-            event.message, RuntimeWarning, stacklevel=5
-        )  # where `read` or `ask` is called
+        # The level is that of the call of `read` or `ask`.
+        warnings.warn(event.message, RuntimeWarning, stacklevel=5)

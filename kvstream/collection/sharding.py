@@ -22,8 +22,6 @@ from kvstream.events import (
     Event,
     Notice,
     PartRead,
-    Started,
-    changed,
 )
 from kvstream.input.sources import SourceSet
 from kvstream.memory.base import Memory, Shards
@@ -50,12 +48,11 @@ def read_shards(
     used, and KeyboardInterrupt if the user interrupts before all parts are read.
     """
     parts, started = cut(session, sources, request, shards)
-    yield started
     if len(parts) == 1:
-        events = read_part(session, sources.again(), parts[0], request)
-        memory = yield from changed(events, lambda e: None if isinstance(e, Started) else e)
+        memory = yield from read_part(session, sources.again(), parts[0], request)
         memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
         return memory
+    yield started
     opening, here = sources.opening(), os.getcwd()
     alone = replace(request, interrupted=never, reread=None)
     number = min(workers.number or len(parts), len(parts))

@@ -276,38 +276,44 @@ class Evictor:
         The method evicts from memory. If too little of it is left, the oldest tokens of the answer
         leave instead. Updates `memory_end`, the end of memory in each layer.
         """
-        first = self.first_candidate
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // DECODING_SHARE)
         if not all(self._can_shrink(s, memory_end, question, level) for s in self.layers):
             return False
         self.cache.settle()
         kept = self._to_keep(memory_end, level)
         with self.cache.moving():
-            for i, store in enumerate(self.cache.stores):
-                end, used, device = memory_end[i], store.used, store.origin.device
-                excess = store.held - level
-                if excess <= 0:
-                    continue
-                if store.spec.window is not None:
-                    newest = torch.arange(excess, used, device=device)
-                    store.keep(0, newest.expand(store.spec.heads, -1))
-                    memory_end[i] = max(0, end - excess)
-                    continue
-                tail = torch.arange(end - first, used - first, device=device)
-                if i in kept:
-                    chosen = kept[i]
-                    self._fold(store, slice(first, end), chosen)
-                    memory_end[i] = end - excess
-                else:
-                    answer = end + question
-                    chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
-                    tail = torch.cat((tail[:question], tail[question + excess :]))
-                    if self.compressive_memory is not None:
-                        store.set_head_state_aside()
-                    self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-                rest = tail.expand(store.spec.heads, -1)
-                store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
+            self._drop_excess(memory_end, question, level, kept)
         return True
+
+    def _drop_excess(
+        self, memory_end: list[int], question: int, level: int, kept: dict[int, Tensor]
+    ) -> None:
+        """Keep `kept` in its layers, and in the others all but the oldest tokens of the answer."""
+        first = self.first_candidate
+        for i, store in enumerate(self.cache.stores):
+            end, used, device = memory_end[i], store.used, store.origin.device
+            excess = store.held - level
+            if excess <= 0:
+                continue
+            if store.spec.window is not None:
+                newest = torch.arange(excess, used, device=device)
+                store.keep(0, newest.expand(store.spec.heads, -1))
+                memory_end[i] = max(0, end - excess)
+                continue
+            tail = torch.arange(end - first, used - first, device=device)
+            if i in kept:
+                chosen = kept[i]
+                self._fold(store, slice(first, end), chosen)
+                memory_end[i] = end - excess
+            else:
+                answer = end + question
+                chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
+                tail = torch.cat((tail[:question], tail[question + excess :]))
+                if self.compressive_memory is not None:
+                    store.set_head_state_aside()
+                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
+            rest = tail.expand(store.spec.heads, -1)
+            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
 
     def _can_shrink(
         self, store: LayerStore, memory_end: Sequence[int], question: int, level: int

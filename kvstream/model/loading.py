@@ -66,8 +66,6 @@ def folder(settings: ModelSettings) -> str:
     path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
     if not os.path.exists(path):
         path = offered.fetched(settings.name) or path
-    if os.path.exists(path) and not os.path.isdir(path):
-        return str(_converted(path, settings))
     if os.path.isdir(path):
         stores.refuse_undecodable(path, "rename the folder, or make a link to it")
         if is_adapter(path):
@@ -78,6 +76,8 @@ def folder(settings: ModelSettings) -> str:
             )
         _check_config(path / "config.json")
         return str(path)
+    if os.path.exists(path):
+        return str(_converted(path, settings))
     offered.refuse_unsupported(settings.name)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         what = "file" if path.suffix.lower() == ".gguf" else "model folder"

@@ -126,15 +126,15 @@ class Server(uvicorn.Server):
 
 
 class Refusals:
-    """Handles errors of an event loop, and tells of connections that cannot be accepted.
+    """Handles errors of an event loop, and logs rarely that connections cannot be accepted.
 
-    Without files for more connections, the loop tries again every second, thousands of times, and
-    would log a traceback each time.
+    Without file descriptors for more connections, the loop tries again thousands of times every
+    second. By default it logs a traceback each time.
     """
 
     def __init__(self) -> None:
         self._next = -math.inf
-        """Time of the event loop from which such an error is told again."""
+        """Time of the event loop from which such an error is logged again."""
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
