@@ -2,12 +2,15 @@
 
 This is for CPUs without instructions for 16-bit products, if float32 weights do not fit in memory.
 Each number is converted exactly, so the results are those of float32 weights. Linear layers are
-widened and multiplied in blocks of rows that fit in the processor's cache.
+widened and multiplied in blocks of rows that fit in the processor's cache. Several threads can use
+the model at the same time: a pass writes only into a room of its thread and into copies of modules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,9 +25,17 @@ BLOCK = 1 << 20
 """Numbers of a linear layer to widen at once."""
 
 
+class _Room(threading.local):
+    """Room for a block of a linear layer; each thread has its own."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # a pass with gradients may use it later
+            self.numbers = torch.empty(BLOCK)
+
+
 def widen(model: Any) -> None:
     """Let a model compute in float32 while its large weights stay in 16 bits."""
-    room = torch.empty(BLOCK)
+    room = _Room()
     modules: list[Any] = list(model.modules())
     for module in modules:
         large = _small_ones_widened(module)
@@ -54,9 +65,9 @@ def _small_ones_widened(module: nn.Module) -> list[str]:
     return large
 
 
-def _multiplied(module: nn.Linear, room: Tensor, x: Tensor) -> Tensor:
+def _multiplied(module: nn.Linear, own: _Room, x: Tensor) -> Tensor:
     """Apply a linear layer to x [..., in] in float32; return [..., out]."""
-    weight = module.weight
+    weight, room = module.weight, own.numbers
     rows = max(1, room.numel() // weight.shape[1])
     out = None
     for first in range(0, weight.shape[0], rows):
@@ -76,23 +87,21 @@ def _multiplied(module: nn.Linear, room: Tensor, x: Tensor) -> Tensor:
 
 def _looked_up(module: Any, own: Callable[..., Tensor], ids: Tensor) -> Tensor:
     """Apply an embedding with only the rows of `ids` widened."""
-    table = module.weight
-    rows = nn.Parameter(table[ids.flatten()].float(), requires_grad=False)
-    module._parameters["weight"] = rows
-    try:
-        return own(module, torch.arange(ids.numel(), device=ids.device).view(ids.shape))
-    finally:
-        module._parameters["weight"] = table
+    rows = module.weight[ids.flatten()].float()
+    places = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+    return own(_with(module, {"weight": rows}), places)
 
 
 def _whole(
     module: Any, own: Callable[..., Any], large: list[str], *args: Any, **kwargs: Any
 ) -> Any:
     """Apply another kind of module (experts of a mixture) with all its large weights widened."""
-    kept = {name: getattr(module, name) for name in large}
-    try:
-        for name, weight in kept.items():
-            module._parameters[name] = nn.Parameter(weight.float(), requires_grad=False)
-        return own(module, *args, **kwargs)
-    finally:
-        module._parameters.update(kept)
+    return own(_with(module, {n: getattr(module, n).float() for n in large}), *args, **kwargs)
+
+
+def _with(module: Any, weights: Mapping[str, Tensor]) -> Any:
+    """Return a shallow copy of a module with other weights."""
+    found = copy.copy(module)
+    own = {name: nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
+    found._parameters = {**module._parameters, **own}
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,34 @@ def test_experts_are_widened_one_module_at_a_time(monkeypatch: pytest.MonkeyPatc
     ids = torch.arange(3, 40)[None]
     with torch.inference_mode():
         assert torch.allclose(model(ids).logits, exact(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["linear", "embedding"])
+def test_two_threads_use_a_widened_model_at_the_same_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass of another thread lies between widening and computing."""
+    both: Any = torch.nn.Sequential(torch.nn.Linear(256, 300), torch.nn.Linear(256, 300))
+    inputs: Any = torch.randn(2, 2, 256)
+    if name == "embedding":
+        both[0], inputs = torch.nn.Embedding(300, 256), torch.tensor([[1], [2]])
+        both[1] = both[0]
+    both.bfloat16().requires_grad_(False)
+    right = [copy.deepcopy(each).float()(x) for each, x in zip(both, inputs, strict=True)]
+    widening.widen(both)
+    compute, found = getattr(torch.nn.functional, name), []
+    thread = threading.Thread(target=lambda: found.append(both[1](inputs[1])))
+
+    def interrupted(*args: Any, **more: Any) -> torch.Tensor:
+        if not found and threading.current_thread() is not thread:
+            thread.start()
+            thread.join()
+        return compute(*args, **more)
+
+    monkeypatch.setattr(torch.nn.functional, name, interrupted)
+    found.append(both[0](inputs[0]))
+    assert torch.equal(found[0], right[1])
+    assert torch.equal(found[1], right[0])
 
 
 def test_widened_models_are_bounded_and_read(folder: Path) -> None:
