@@ -225,7 +225,7 @@ class Memory:
                     "or read the sources again."
                 )
                 raise
-        self._checkpoint = None if request.interrupted() else request.checkpoint
+        self._checkpoint = request.checkpoint
         self.warnings, self.file = tuple(self._engine.warnings), None
         return self
 
@@ -240,7 +240,7 @@ class Memory:
 
         with self._held():
             digest = save(self._engine, Path(path_of("path", path)))
-        if self._checkpoint is not None:
+        if self._checkpoint is not None and not self._engine.trace.interrupted:
             self._checkpoint.unlink(missing_ok=True)
             self._checkpoint = None
         return digest

@@ -183,7 +183,6 @@ class Model:
         refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
-        checkpoint = None if request.interrupted() else request.checkpoint
         if _shards(options):
             joined = yield from self._in_parts(sources, request, options)
             return Memory(self.session, joined)
@@ -196,7 +195,7 @@ class Model:
             return Memory(self.session, found)
         self._asked_of(request, options)  # refuses: a word search needs its questions first
         engine = yield from self.session.read(sources, request)
-        return Memory(self.session, engine, checkpoint=checkpoint)
+        return Memory(self.session, engine, checkpoint=request.checkpoint)
 
     def ask(
         self,

@@ -204,7 +204,9 @@ def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     def interrupted() -> bool:
         return len(steps) > 4
 
-    model.read(text=text, checkpoint=place, interrupted=interrupted, progress=steps.append, **asked)
+    stops = {"interrupted": interrupted, "progress": steps.append}
+    stopped = model.read(text=text, checkpoint=place, **stops, **asked)
+    stopped.save(tmp_path / "stopped.kvs")
     saved = checkpoint_tokens(place)
     assert saved is not None
     assert 0 < saved < whole.read_tokens

@@ -210,6 +210,25 @@ def test_a_checkpoint_that_is_left_is_told(cli, story, tmp_path, monkeypatch) ->
     assert not saved.exists()
 
 
+@pytest.mark.parametrize("more", [True, False])
+def test_remember_leaves_no_checkpoint_after_ctrl_c(
+    cli, memory, story, tmp_path, monkeypatch, more: bool
+) -> None:
+    """The memory file has all that was read."""
+    saved = tmp_path / "c.kvs"
+    monkeypatch.setattr(
+        "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: saved.exists()
+    )
+    into = ("--memory", memory) if more else ("-o", memory, *FEW)
+    ran = cli(
+        "remember", str(story), *into, "--checkpoint", str(saved), "--checkpoint-every", "100"
+    )
+    assert ran.code == 0, ran.stderr
+    assert "Reading was stopped" in ran.stderr
+    assert "the same command resumes" not in ran.stderr
+    assert not saved.exists()
+
+
 def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
     cli, memory, story, tmp_path, monkeypatch
 ) -> None:

@@ -198,6 +198,8 @@ def _write(
         digest = memory.save(target)
     except KvstreamError as error:
         raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
+    if options.checkpoint is not None:  # after Ctrl-C, `save` leaves it
+        options.checkpoint.unlink(missing_ok=True)
     if (page := reports.of(reporter)) is not None:
         page.add(memory)
     reporter.close()
