@@ -123,8 +123,9 @@ class Reading:
         told = len(memory.warnings)
         start = started(memory.reader, run)
         yield start
-        if start.unused:
-            yield Notice(start.unused)
+        unused = start.unused if start.unused not in memory.warnings else None
+        if unused:
+            yield Notice(unused)
         began, earlier = time.perf_counter(), memory.trace.read
         handed = self._handed(memory, feed)
         before = memory.prefill_s
@@ -143,8 +144,8 @@ class Reading:
             yield Notice(message)
         for message in self.sources.notes:
             yield Notice(message, note=True)
-        if start.unused:
-            memory.warnings.insert(0, start.unused)
+        if unused:
+            memory.warnings.insert(0, unused)
         self._place(memory.trace)
         memory.prefill_s = seconds()
         if self.checkpoint is not None and not stopped:
@@ -242,11 +243,14 @@ class Reading:
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
+        of_plan = []
         if system := self.plan.prompt.broken(self.plan.system or ""):
-            memory.warnings.append(broken_apart("system text", system))
+            of_plan.append(broken_apart("system text", system))
         sight, budget = self.model.sight, self.plan.sizes.budget
         if sight is not None and sight < budget and memory.retained < memory.trace.read:
-            memory.warnings.append(out_of_sight(self.model.name, sight, budget))
+            of_plan.append(out_of_sight(self.model.name, sight, budget))
+        # A memory that reads on keeps its plan, and has these warnings already.
+        memory.warnings += [told for told in of_plan if told not in memory.warnings]
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """Return an empty memory and the token feed of the sources."""

@@ -195,6 +195,14 @@ def test_each_answer_may_have_a_seed_of_its_own(model) -> None:
     assert len({ask(seed) for seed in range(6)}) > 1
 
 
+def test_a_memory_that_reads_on_says_once_what_concerns_its_plan(model) -> None:
+    memory = model.read(text="Ada hid the letter.", budget="1GB", system="Use <|endoftext|>.")
+    before = memory.warnings
+    assert "was trained for" in before[0]
+    memory.read(text="Bob saw it.")
+    assert memory.warnings == before
+
+
 def test_what_is_interrupted_goes_on_from_there(model, tmp_path: Path) -> None:
     """It resumes where it stopped, not at the last multiple of `checkpoint_every`."""
     text, place, steps = BOOK * 60, tmp_path / "reading.kvs", []
