@@ -310,15 +310,20 @@ class Model:
     ) -> Memory:
         """Load the memory of a file that this model made; `options` apply to its answers.
 
+        With ``skim=``, that may be a text that fitted, so that the answering model read it alone.
         Raises SourceError if it is no memory file, ModelError if another model made it.
         """
         check_options(options, AnswerOptions.__annotations__)
         given = isinstance(path, MemoryFile)
         file = opened(path)
         answer = RunSettings(**answer_settings(options))
-        engine = self._reader.recall(file.kind, answer)
+        alone = self._reader.model_name != file.model["name"] == self.name
+        engine = (self.session if alone else self._reader).recall(file.kind, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
-        return self._recalled(engine, answer, file if given else file.told)
+        kept = file if given else file.told
+        if alone:
+            return Memory(self.session, engine, kept)
+        return self._recalled(engine, answer, kept)
 
     def _recalled(
         self, engine: HeldMemory, answer: RunSettings, file: MemoryFile | None = None

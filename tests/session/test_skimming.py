@@ -145,6 +145,18 @@ def test_a_text_that_fits_is_read_by_the_answering_model_alone(
     assert result.evicted == 0
 
 
+def test_the_memory_of_a_text_that_fits_is_recalled_by_the_answering_model(
+    session: Session, tmp_path: Path
+) -> None:
+    skimmer = Session(replace(session.model, name="small"), session.tokenizer)
+    model, path = Model(session, Skimming(session, skimmer)), tmp_path / "short.kvs"
+    memory = model.read(text="Ada hid the letter.", budget=320, max_tokens=8)
+    memory.save(path)
+    recalled = model.recall(path)
+    assert recalled.model == memory.model == session.model_name
+    assert recalled.ask("Who?", max_tokens=4).text == memory.ask("Who?", max_tokens=4).text
+
+
 @pytest.mark.parametrize("method", ["infinipot", "full", "window"])
 def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
     session: Session, tmp_path: Path, method: str
