@@ -50,8 +50,9 @@ class LineParser:
     """Splits lines into a time and the rest.
 
     Times are seconds since 1970. The time zone of a line is applied; without one, times are those
-    of the clock of the log. A time without a year gets one, so that January follows December. The
-    first February has 29 days.
+    of the clock of the log. A time without a year gets that of the times before it, so that January
+    follows December. If the first time of a log has no year, all years are made up, also those of
+    later times that have one. Then the first February has 29 days.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,8 @@ class LineParser:
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
         self._month = 0
+        self._made_up: bool | None = None
+        """Whether the years of the log are made up; None before the first time with a day."""
         self._day_first: bool | None = None
         """Whether the day comes before the month, once a number above 12 shows it."""
         self._status: int | None = None
@@ -202,9 +205,10 @@ class LineParser:
         days = calendar.monthrange(year or _LEAP_YEAR, month)[1]
         if not (1 <= day <= days and hour < 24 and minute < 60 and second < 62):
             raise ValueError(parts["stamp"])
-        if year is None:
-            self.dated = False
-            year = self._likely_year(month)
+        if match.re is not HOUR:
+            year = self._year_beside_others(year, month)
+        elif year is None:
+            self.dated, year = False, _LEAP_YEAR
         return float(calendar.timegm((year, month, day, hour, minute, second)))
 
     def _month_and_day(self, first: int, second: int, *, likely: bool) -> tuple[int, int]:
@@ -220,6 +224,17 @@ class LineParser:
         elif self._day_first is None and not likely:
             raise ValueError("the order of day and month is unknown")
         return (second, first) if self._day_first else (first, second)
+
+    def _year_beside_others(self, year: int | None, month: int) -> int:
+        """Return the year for a time, so that times with and without a year have one clock."""
+        if self._made_up is None:
+            self._made_up = year is None
+        self.dated = self.dated and year is not None
+        if year is None or self._made_up:
+            return self._likely_year(month)
+        if self.dated:  # afterwards, a date in a message must not change the year of other lines
+            self._first_year, self._year, self._month = year - 1, year, month
+        return year
 
     def _likely_year(self, month: int) -> int:
         """Return the year for a time without one. A February 29 of a common year is March 1."""

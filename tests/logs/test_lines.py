@@ -98,6 +98,21 @@ def test_a_second_february_without_a_29th_day_keeps_its_lines_in_order() -> None
     assert utc("Feb 29 12:00:00 host cron[1]: b", parser) == "1973-03-01 12:00:00"
 
 
+SYSLOG = "Dec  4 12:00:0{} host cron[1]: a"
+DATED = "2024-12-04 12:00:0{} a"
+
+
+@pytest.mark.parametrize(("first", "second"), [(DATED, SYSLOG), (SYSLOG, DATED)])
+def test_times_with_and_without_a_year_have_one_clock(first: str, second: str) -> None:
+    parser = LineParser()
+    lines = [text.format(n) for n, text in enumerate([first, second] * 2)]
+    times = [parser.parse(line)[0] or 0 for line in lines]
+    assert [t - times[0] for t in times] == [0, 1, 2, 3]
+    assert not parser.dated
+    parser.parse("valid until 2031-01-01 12:00:00")  # a message, no line of its own time
+    assert parser.parse(SYSLOG.format(4))[0] == times[0] + 4
+
+
 @pytest.mark.parametrize(
     ("line", "date"),
     [
