@@ -20,7 +20,13 @@ from kvstream.logs.parts import (
     without_fields,
 )
 from kvstream.logs.records import TIMES, line_of, record_of
-from kvstream.logs.requests import place_of_status, with_failure, with_status, with_status_at
+from kvstream.logs.requests import (
+    FIELDS,
+    place_of_status,
+    with_failure,
+    with_status,
+    with_status_at,
+)
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
 
 LONGEST_LINE = 65_536
@@ -73,6 +79,10 @@ class LineParser:
         self.has_days = False
         """Whether a time has a day, and not only an hour or the seconds since a start."""
 
+    def begin(self) -> None:
+        """Begin another source: the header of the one before it says nothing about its fields."""
+        self._status = None
+
     def entry(self, line: str) -> tuple[str, float | None, str, str, bool]:
         """Parse a line as it is in the log.
 
@@ -97,8 +107,8 @@ class LineParser:
 
         The line of a failed HTTP request gets a level.
         """
-        if line[:1] == "#" and (place := place_of_status(line)) is not None:
-            self._status = place
+        if line.startswith(FIELDS):
+            self._status = place_of_status(line)
         time, rest = self._split(line)
         if self._status is not None and time is not None:
             return time, with_status_at(self._status, line, rest)

@@ -14,6 +14,8 @@ _RAILS = re.compile(r"Completed ([45]\d\d) ")
 _SQUID = re.compile(r"TCP_\w+/([45]\d\d) ")
 _STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45]\d\d) ")
 """Behind the first text in quotes, which is the request. Other numbers follow."""
+FIELDS = "#Fields:"
+"""Beginning of a header of W3C's extended log format, which IIS and CloudFront write."""
 
 
 def with_status(before: str, rest: str) -> str:
@@ -26,13 +28,10 @@ def with_status(before: str, rest: str) -> str:
     return f"{level}{before}{rest}"
 
 
-def place_of_status(line: str) -> int | None:
-    """Return the place of the HTTP status among the fields of a log, if this header names it.
-
-    ``#Fields:`` begins the header of W3C's extended log format, which IIS and CloudFront write.
-    """
-    begin, *names = line.split()
-    return names.index("sc-status") if begin == "#Fields:" and "sc-status" in names else None
+def place_of_status(header: str) -> int | None:
+    """Return the place of the HTTP status among the fields of a log, if this header names it."""
+    names = header.removeprefix(FIELDS).split()
+    return names.index("sc-status") if "sc-status" in names else None
 
 
 def with_status_at(place: int, line: str, rest: str) -> str:

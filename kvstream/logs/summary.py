@@ -128,6 +128,7 @@ class LogSummary:
         """Begin another source."""
         self._lines(self.splitter.close())
         self.sources.append((name, self.lines))
+        self._parser.begin()
         self._shape = None
         self._begins = True
 

@@ -477,6 +477,17 @@ def test_a_header_names_the_field_of_the_status() -> None:
     assert parser.parse("2024-05-01 12:00:00 /a")[1].strip() == "/a"
 
 
+def test_a_header_counts_until_the_next_one_and_in_its_own_source() -> None:
+    parser, line = LineParser(), "2024-05-01 12:00:00 wrote 404 rows"
+    levels = []
+    for end in lambda: parser.parse("#Fields: date time cs-uri"), parser.begin:
+        parser.parse("#Fields: date time cs-method sc-status")
+        levels.append(level_of(parser.parse(line)[1]))
+        end()
+        levels.append(level_of(parser.parse(line)[1]))
+    assert levels == ["warning", "", "warning", ""]
+
+
 def test_a_level_is_no_component() -> None:
     rest = 'INFO:     127.0.0.1:54321 - "GET / HTTP/1.1" 200 OK'
     assert component_of(rest) is None
