@@ -68,15 +68,18 @@ class Records:
             return
         try:
             # A device or a pipe has no records; reading it may never end.
-            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+            data = path.read_bytes() if path.is_file() else b""
+            if b"\0" in data:
+                raise ValueError("it is a binary file")
             path.open("a").close()  # fail now if the file is not writable, not after an hour
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise KvstreamError(
                 f"Cannot keep records in {path}: {error}. Choose another file for --save."
             ) from error
-        self._cut_short = bool(text) and not text.endswith("\n")
-        # Not splitlines: some of its line ends occur inside JSON strings.
-        for line in text.split("\n"):
+        self._cut_short = bool(data) and not data.endswith(b"\n")
+        # Bytes, because a line may be cut within a character. Not splitlines: some of its line ends
+        # occur inside JSON strings.
+        for line in data.split(b"\n"):
             try:
                 record = json.loads(line)
                 self.known[record["key"] + record.get("content", "")] = record

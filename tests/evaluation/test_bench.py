@@ -19,7 +19,7 @@ from kvstream.cli.commands.bench import needle as needle_command
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench import perplexity as perplexity_command
 from kvstream.cli.commands.bench.options import COUNTS, SHARES
-from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
@@ -163,19 +163,26 @@ def test_a_text_setting_keeps_its_commas() -> None:
 # Saved records
 
 
-def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [b'{"key": "cut sho', '{"key": "1", "answer": "é'.encode()[:-1]])
+def test_records_are_measured_once_also_after_a_stop(tmp_path: Path, cut: bytes) -> None:
     path, calls = tmp_path / "records.jsonl", []
 
     def trial(number: int) -> Trial:
         return Trial({"n": number}, lambda: {"value": calls.append(number) or number})
 
     assert [r["value"] for r in measure(map(trial, (1, 2)), Records(path))] == [1, 2]
-    with path.open("a") as file:
-        file.write('{"key": "cut sho')
+    with path.open("ab") as file:
+        file.write(cut)
     again = Records(path)
     assert [r["value"] for r in measure(map(trial, (1, 2, 3)), again)] == [1, 2, 3]
     assert (calls, again.reused) == ([1, 2, 3], 2)
     assert len(Records(path).known) == 3
+
+
+def test_a_binary_file_is_refused_for_records(tmp_path: Path) -> None:
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG\0")
+    with pytest.raises(KvstreamError, match="binary"):
+        Records(tmp_path / "figure.png")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="has no such files")
