@@ -101,23 +101,28 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
 
         return pages(path, notes)
     if kind == "html":
-        return _html_file(path)
-    packed = _packed(kind, path)
+        return _html_file(path, warnings)
+    return _packed_parts(_packed(kind, path), warnings)
+
+
+def _packed_parts(packed: Packed, warnings: list[str]) -> Iterator[Part]:
     warnings += packed.warnings
-    return packed.parts()
+    yield from packed.parts()
+    warnings += packed.undecoded.warnings(str(packed.path))
 
 
-def page_parts(head: PeekedStream, name: str) -> Iterator[Part | None]:
+def page_parts(head: PeekedStream, name: str, warnings: list[str]) -> Iterator[Part | None]:
     """Yield the text of an HTML page from a stream; None when the stream pauses."""
-    from kvstream.input.markup import html_parts, parts
+    from kvstream.input.markup import Undecoded, html_parts, parts
 
-    patience = Patience(name)
-    for block in html_parts(head.read, patience):
+    patience, undecoded = Patience(name), Undecoded()
+    for block in html_parts(head.read, patience, undecoded=undecoded):
         if block is None:
             yield None
         else:
             patience.grow(head.taken)
             yield from parts(block, 0.0, 0.0)
+    warnings += undecoded.warnings(name)
 
 
 def estimate(kind: str, path: Path) -> int:
@@ -153,11 +158,12 @@ def _packed(kind: str, path: Path) -> Packed:
     raise ValueError(f"nothing here reads the format {kind!r}")
 
 
-def _html_file(path: Path) -> Iterator[Part]:
-    from kvstream.input.markup import html_parts, parts
+def _html_file(path: Path, warnings: list[str]) -> Iterator[Part]:
+    from kvstream.input.markup import Undecoded, html_parts, parts
 
-    share, size = 0.0, path.stat().st_size
+    share, size, undecoded = 0.0, path.stat().st_size, Undecoded()
     with path.open("rb") as file:
-        for block in html_parts(file.read, Patience(str(path), size)):
+        for block in html_parts(file.read, Patience(str(path), size), undecoded=undecoded):
             before, share = share, min(1.0, file.tell() / max(size, 1))
             yield from parts(block or (), before, share)
+    warnings += undecoded.warnings(str(path))

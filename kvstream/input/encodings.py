@@ -38,6 +38,9 @@ _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
 )  # fmt: skip
+UNDECODED = "\udfff"
+"""Half a surrogate pair, which no decoder returns. U+FFFD may also be in the page itself."""
+_MARK = "kvstream.mark"
 _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.I)
 
 
@@ -96,10 +99,22 @@ def _mostly_utf8(sample: bytes) -> bool:
     return right >= wrong
 
 
-def html_decoder(head: bytes) -> codecs.IncrementalDecoder:
-    """Return a decoder for a page that begins with ``head``. Invalid bytes become U+FFFD."""
+def html_decoder(head: bytes) -> tuple[codecs.IncrementalDecoder, str]:
+    """Return a decoder for a page that begins with ``head``, and the name of its encoding.
+
+    Invalid bytes become UNDECODED.
+    """
     name = by_mark(head) or _declared(head) or encoding_of(head)
-    return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("replace")
+    return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK), name
+
+
+def _marked(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return UNDECODED, error.end
+
+
+codecs.register_error(_MARK, _marked)
 
 
 def _declared(head: bytes) -> str | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from lxml import etree
 
 from kvstream.input.blocks import Part
-from kvstream.input.encodings import html_decoder
+from kvstream.input.encodings import UNDECODED, html_decoder
 from kvstream.input.limits import Patience
 
 BLOCK = 16 * 1024
@@ -41,15 +42,33 @@ Piece = tuple[str, str]
 """Text, and the heading above it."""
 
 
-def html_parts(read: Read, patience: Patience, heading: str = "") -> Iterator[list[Piece] | None]:
+@dataclass
+class Undecoded:
+    """Characters of pages that could not be decoded."""
+
+    count: int = 0
+    encoding: str = ""
+    """The encoding of the first page with such characters."""
+
+    def warnings(self, name: str) -> list[str]:
+        """Return the warning about a document with this name, if there are such characters."""
+        if not self.count:
+            return []
+        told = "1 character is" if self.count == 1 else f"{self.count:,} characters are"
+        return [f"{name}: {told} unreadable as {self.encoding.upper()} and replaced by \ufffd."]
+
+
+def html_parts(
+    read: Read, patience: Patience, heading: str = "", undecoded: Undecoded | None = None
+) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
-    ``heading`` applies until the first heading of the page. Raises SourceError if the conversion
-    takes too long.
+    ``heading`` applies until the first heading of the page. ``undecoded`` counts characters that
+    cannot be decoded. Raises SourceError if the conversion takes too long.
     """
     target = _Page(heading)
     parser = _parser(target)
-    decoder, held, begun = None, "", b""
+    decoder, held, begun, encoding = None, "", b"", ""
     while True:
         data = read(BLOCK)
         if data is None:
@@ -60,9 +79,13 @@ def html_parts(read: Read, patience: Patience, heading: str = "") -> Iterator[li
             begun += data
             if not ended and len(begun) < DECLARED:
                 continue
-            decoder, data = html_decoder(begun), begun
+            (decoder, encoding), data = html_decoder(begun), begun
         with patience.counting():
-            text, held = held + decoder.decode(data, ended), ""
+            text = decoder.decode(data, ended)
+            if undecoded is not None and (wrong := text.count(UNDECODED)):
+                undecoded.count += wrong
+                undecoded.encoding = undecoded.encoding or encoding
+            text, held = held + text.replace(UNDECODED, "\ufffd"), ""
             close = ended or target.depth > DEEPEST
             if not ended and close and (tag := text.rfind("<")) > 0:  # do not split a tag
                 text, held = text[:tag], text[tag:]

@@ -90,7 +90,7 @@ class SourcePieces:
                     if problem:
                         raise SourceError(problem)
                     head.may_pause = True
-                    for part in documents.page_parts(head, name):
+                    for part in documents.page_parts(head, name, self._messages.general):
                         yield part or b""
                     return
                 as_it_is = self._text or source.plain

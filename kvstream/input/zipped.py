@@ -16,7 +16,7 @@ from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
 from kvstream.input.equations import MATH, Equation
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.markup import Lines, Piece, html_parts, parts, text_bytes
+from kvstream.input.markup import Lines, Piece, Undecoded, html_parts, parts, text_bytes
 
 MAX_BYTES = 256 * 1024**2
 """Maximum total of unpacked bytes of the members that are read."""
@@ -54,6 +54,8 @@ class Packed:
         self.path = path
         self.warnings: list[str] = []
         """Reasons why text is missing."""
+        self.undecoded = Undecoded()
+        """Characters that could not be decoded so far."""
         try:
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -169,7 +171,7 @@ class Epub(Packed):
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
     ) -> Iterator[list[Piece]]:
-        for piece in html_parts(read, patience, heading):
+        for piece in html_parts(read, patience, heading, self.undecoded):
             if piece is not None:
                 yield piece
 

@@ -511,6 +511,20 @@ def test_html_in_other_encodings(tmp_path: Path, name: str) -> None:
     assert text_of(opened(tmp_path, "a.html", page)) == f"{words}\n"
 
 
+@pytest.mark.parametrize("kind", ["html", "epub", "pipe"])
+def test_characters_of_a_page_that_are_not_of_its_encoding_are_counted(
+    tmp_path: Path, kind: str
+) -> None:
+    page = '<html><meta charset="utf-8"><p>Caf\xe9 M\xfcller'.encode("cp1252") + "\ufffd".encode()
+    if kind == "pipe":
+        sources = open_sources(["-"], stdin=io.BytesIO(page))
+    else:
+        sources = opened(tmp_path, f"a.{kind}", page if kind == "html" else epub([page]))
+    assert text_of(sources) == "Caf\ufffd M\ufffdller\ufffd\n"
+    [warning] = sources.warnings
+    assert warning.endswith(": 2 characters are unreadable as UTF-8 and replaced by \ufffd.")
+
+
 def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\nnothing")
     (tmp_path / "b.txt").write_text("It rained.\n")
