@@ -299,6 +299,11 @@ class Memory:
         return self._engine.reader.cache.held
 
     @property
+    def lost(self) -> bool:
+        """Whether an interruption or a failure tore the memory, so that it cannot be asked."""
+        return self._engine.reader.cache.torn
+
+    @property
     def budget(self) -> tuple[int, int]:
         """Maximum size of the KV cache: entries per head, and bytes in all."""
         reader = self._engine.reader

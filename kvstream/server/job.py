@@ -193,10 +193,11 @@ class Answering:
         finally:
             asked, job.memory = job.memory, None
             events.close()
-            if memory.entries == before:
+            whole = memory.entries == before and not memory.lost
+            if whole:
                 job.memory = asked
         assert result is not None
-        if self._uses_cache(job) and talk.pieces and memory.entries == before:
+        if self._uses_cache(job) and talk.pieces and whole:
             self.cache.save(key, memory)
         system = self.model.count(talk.system) if talk.system else 0
         tokens = memory.read_tokens - own + self.model.count(talk.asked.question) + system

@@ -23,6 +23,7 @@ from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: 
 
 from kvstream.api.sources import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
+from kvstream.model.layer_store import LayerStore  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
 from kvstream.server.job import Job, Progress, Reply  # noqa: E402
@@ -222,6 +223,19 @@ def test_a_refused_request_leaves_the_memory_for_the_next_one(server, monkeypatc
     error(server.ask(QUESTION, model="book", kvstream={"question": " "}), 400)
     assert said(server.ask(QUESTION, model="book"))
     assert not recall.called
+
+
+def test_a_memory_that_a_failure_tore_is_read_again(server, memories, monkeypatch) -> None:
+    """Two sources, one of which answers: entries of the other one are moved aside."""
+    path, both = memories / "torn.kvs", [Text(FACT, "monday"), Text(FILLER * 30, "tuesday")]
+    server.service.model.read(both, **SMALL).save(path)
+    asked = "Who saw the boats that evening?"
+    answer = said(server.ask(asked, model="torn"))
+    with monkeypatch.context() as patched:
+        patched.setattr(LayerStore, "park", Mock(side_effect=MemoryError))
+        error(server.ask(asked, model="torn"), 503)
+    assert said(server.ask(asked, model="torn")) == answer
+    path.unlink()
 
 
 def test_messages_do_not_hide_the_memory_from_an_answer(server) -> None:
