@@ -212,7 +212,7 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
             return
         if said.lower() == "/help":
             tell(HELP)
-        elif re.fullmatch(r"/\w*", said):
-            tell(f"There is no {said}; /help lists the commands.")
+        elif command := re.match(r"/\w*(?!\S)", said):
+            tell(f"There is no {command[0]}; /help lists the commands.")
         elif said:
             yield said
