@@ -202,6 +202,10 @@ def test_an_unknown_model_is_answered_with_those_that_need_no_hub(cli, book) -> 
     ran = cli("ask", book, "Q?", "-m", "nosuch")
     assert ran.code == 4
     assert "Give --model pocket, reader or smollm2 (`kvstream models get`" in ran.stderr
+    ran = cli("ask", book, "Q?", "--skim", "nosuch")
+    assert ran.code == 4
+    assert "Give --skim pocket, reader or smollm2 (`kvstream models get`" in ran.stderr
+    assert "--skim also takes auto, none and words." in ran.stderr
 
 
 def test_the_config_file_may_have_strict_beside_extract(

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from kvstream.api.options import AUTO, BM25, WORD_SEARCH
 from kvstream.cli import config
-from kvstream.errors import UsageError, meant
+from kvstream.errors import ModelError, UsageError, meant
 from kvstream.settings import PAPER, Budget, parse_count, seed_of, threads_of
 
 NONE = "none"
@@ -186,7 +186,13 @@ class SkimType(ModelType):
     """A model to skim, or ``auto``, ``none`` or ``words``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in (AUTO, NONE, WORD_SEARCH) else super().convert(value, param, ctx)
+        if value in (AUTO, NONE, WORD_SEARCH):
+            return value
+        try:
+            return super().convert(value, param, ctx)
+        except ModelError as error:
+            told = str(error).replace("--model", "--skim", 1)
+            raise ModelError(f"{told} --skim also takes auto, none and words.") from error
 
 
 def complete_files(
