@@ -22,7 +22,7 @@ from kvstream.answer.reread.ranking import Words
 from kvstream.answer.reread.second_pass import LEAST, MOST, enough
 from kvstream.answer.skim.joining import shares
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.answer.skim.words import QuestionWords, standing_out, with_neighbors
+from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.memories import Memories, memory_files, models_of
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
@@ -273,57 +273,6 @@ def test_an_excerpt_gets_nothing_from_another_source() -> None:
     one = Excerpt((Passage(0, 0, 100, 1, 1, "Anna opened the gate"),))
     two = Excerpt((Passage(1, 101, 200, 1, 1, "nothing to see"),))
     assert with_neighbors(np.array([2.0, 0.0]), [one, two]).tolist() == [2.0, 0.0]
-
-
-def slowly_standing_out(scores: list[float], beside: list[bool]) -> list[int]:
-    best = scores.index(max(scores))
-    before = [best - 1] if best > 0 and beside[best - 1] else []
-    place = [best, *before, *([best + 1] if best + 1 < len(scores) and beside[best] else [])]
-    others = [score for i, score in enumerate(scores) if i not in place]
-    return place if all(max(scores) > 1.5 * score for score in others) else []
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None)
-def test_a_place_stands_out_from_all_others(drawn: list[tuple[int, bool]]) -> None:
-    """`beside`: whether an excerpt and the next one are neighbors."""
-    scores, beside = [float(score) for score, _ in drawn], [near for _, near in drawn]
-    excerpts, start = [], 0
-    for near in beside:
-        excerpts.append(Excerpt((Passage(0, start, start + 100, 1, 1, "some words"),)))
-        start += 101 if near else 150
-    found = standing_out(np.array(scores), excerpts)
-    if not any(scores):
-        assert found == []
-        return
-    assert sorted(found) == sorted(slowly_standing_out(scores, beside))
-    assert not found or found[0] == scores.index(max(scores))
-    assert [scores[i] for i in found[1:]] == sorted((scores[i] for i in found[1:]), reverse=True)
-
-
-@pytest.mark.parametrize("by", BY)
-def test_only_a_place_that_stands_out_by_words_is_read(
-    session: Session, tmp_path: Path, by: str
-) -> None:
-    lines = [
-        f"The sky of day {day} was as grey as that of the one before. " * 5 for day in "abcdef"
-    ]
-    lines[4] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4
-    path = tmp_path / "text.txt"
-    path.write_text("\n\n".join(lines))
-    question, run = "Where did Zorbak hide the brass lamp?", RunSettings(Budget(tokens=900))
-    memory = returned(session.read(open_sources([str(path)]), Request((), run, "remember")))
-    kept = KeptPassages(10_000, by, (question,))
-    for block in open_sources([str(path)]):
-        kept.feed(block)
-    kept.note(memory.trace.end, memory, final=True)
-    cited = [Passage(0, 0, 20, 1, 1, "", 1.0)]
-    chosen = kept.choose(question, memory, cited, session.tokenizer, (900, 900))
-    places = [kept.excerpts.index(excerpt) for excerpt in chosen]
-    assert places == (list(range(6)) if by == "memory" else [3, 4, 5])
-    # Without room for the best passage, the rest is ranked as usual.
-    with pytest.raises(BudgetError, match="No passage of the text fits"):
-        kept.choose(question, memory, cited, session.tokenizer, (10, 10))
 
 
 def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:

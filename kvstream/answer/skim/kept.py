@@ -15,7 +15,7 @@ import numpy as np
 from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
-from kvstream.answer.skim.words import Counts, QuestionWords, standing_out, with_neighbors
+from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.base import Beside, Memory
@@ -122,16 +122,11 @@ class KeptPassages:
         attended to. `tokenizer` is that of the answering model; `sizes` are the maximum number of
         tokens of all passages together, and the number that is enough. If the question was not
         known during the reading, ``both`` ranks by its words, and by memory among equal scores
-        (docs/research/skim.md, Questions that come later). If a passage stands out by its words,
-        only it and its neighbors are chosen. Raises BudgetError if no passage fits.
+        (docs/research/skim.md, Questions that come later). Raises BudgetError if no passage fits.
         """
         every, rankings = self._kept, []
         if self.by != "memory":
             rankings.append(self._scores(question))
-            place = standing_out(rankings[0], self.excerpts)
-            chosen = fitting([every[i].excerpt for i in place], tokenizer, sizes)
-            if place and every[place[0]].excerpt in chosen:
-                return chosen
         if self.by != "words":
             looked = Cited(cited)
             rankings.append(

@@ -26,8 +26,6 @@ DOCUMENT_SATURATION = 1.2
 """k1 for whole documents."""
 NEIGHBOR = 0.5
 """Part of an excerpt's score that its neighbors also get."""
-OUT = 1.5
-"""A passage stands out if its score is above this many times that of every other place."""
 GAP = 8
 """Maximum bytes of white space between two neighbors."""
 _WORD = re.compile(r"\w+")
@@ -125,37 +123,15 @@ def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
     """Return the scores of excerpts in document order, each plus a part of its neighbors'."""
-    beside = NEIGHBOR * _near(excerpts)
+    starts = np.array([excerpt.start for excerpt in excerpts])
+    ends = np.array([excerpt.end for excerpt in excerpts])
+    sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
+    near = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
+    beside = NEIGHBOR * near
     found = scores.copy()
     found[1:] += beside * scores[:-1]
     found[:-1] += beside * scores[1:]
     return found
-
-
-def standing_out(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> list[int]:
-    """Return the excerpt with the highest score, then its neighbors, if its score is above OUT
-    times that of every other excerpt; else nothing.
-
-    Other places in the text then only distract the answering model (docs/research/skim.md, A place
-    that stands out). `excerpts` are in document order, as `scores`.
-    """
-    if not scores.any():
-        return []
-    best, near = int(scores.argmax()), _near(excerpts)
-    before = [best - 1] if best > 0 and near[best - 1] else []
-    after = [best + 1] if best < len(near) and near[best] else []
-    place = [best, *sorted(before + after, key=lambda i: -scores[i])]
-    others = np.delete(scores, place)
-    return place if not len(others) or scores[best] > OUT * others.max() else []
-
-
-def _near(excerpts: Sequence[Excerpt]) -> np.ndarray:
-    """Return whether each excerpt and the next one are neighbors in one source; bool [n - 1]."""
-    starts = np.array([excerpt.start for excerpt in excerpts])
-    ends = np.array([excerpt.end for excerpt in excerpts])
-    sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
-    near: np.ndarray = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
-    return near
 
 
 def plain_words(text: str) -> list[str]:
