@@ -147,14 +147,17 @@ def _spread(pages: int) -> list[int]:
 
 
 def pages(path: Path, notes: list[str]) -> Iterator[Part]:
-    """Yield every page. The number of lines left out is added to ``notes``. Raises SourceError."""
+    """Yield every page. Raises SourceError.
+
+    The number of lines left out and of pages without text are added to ``notes``.
+    """
     reading = _Reading(path)
     near: deque[_Page] = deque()
     """The pages around the one that is yielded next."""
     left_out: Counter[str] = Counter()
     ahead: deque[str] = deque()
     count, read = 1, 0
-    number = 0
+    number = empty = 0
     while number < count:
         while read < count and read <= number + NEAR:
             if not ahead:
@@ -170,6 +173,7 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
         for line in set().union(*(page.within for page in near)):
             others.pop(line, None)  # a line that also occurs in the middle of a page is text
         text = near[at].without(others, left_out)
+        empty += not text.strip()
         yield Part(text + "\n", number + 1, (number + 1) / count)
         if number >= NEAR:
             near.popleft()
@@ -177,6 +181,10 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     if left_out:
         lines = left_out.total()
         notes.append(f"{path}: {lines:,} running headers, footers and page numbers were left out.")
+    if 0 < empty < count:
+        notes.append(
+            f"{path}: {empty:,} of {count:,} pages without text; if these are scans, run OCR first."
+        )
 
 
 class _Page:

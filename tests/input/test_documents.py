@@ -257,6 +257,16 @@ def test_a_short_pdf_keeps_every_line(tmp_path: Path) -> None:
     assert sources.warnings == []
 
 
+def test_pages_of_a_pdf_without_text_are_counted(tmp_path: Path) -> None:
+    mixed = pdf([drawn(["It rained."]), b"", drawn(["It froze."]), b""])
+    sources = opened(tmp_path, "a.pdf", mixed)
+    assert text_of(sources).split() == ["It", "rained.", "It", "froze."]
+    assert sources.notes == [
+        f"{tmp_path / 'a.pdf'}: 2 of 4 pages without text; if these are scans, run OCR first."
+    ]
+    assert sources.warnings == []
+
+
 def by_rename(path: Path, data: bytes) -> None:
     new = path.with_suffix(".new")
     new.write_bytes(data)
