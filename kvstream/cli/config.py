@@ -45,8 +45,10 @@ def load(path: Path | None = None) -> dict[str, Any]:
         if os.environ.get(PATH_VARIABLE):
             raise UsageError(f"{PATH_VARIABLE} names {path}, but there is no such file.") from None
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The config file {path} cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The config file {path} is not UTF-8; save it as UTF-8.") from error
+    except OSError as error:
+        raise UsageError(f"The config file {path} cannot be read: {error.strerror}.") from error
     import tomllib  # not needed for help pages
 
     try:

@@ -100,6 +100,17 @@ def test_a_byte_order_mark_is_no_text(cli, fake_session, write, tmp_path) -> Non
     assert "line 1: max-tokens: " in cli("ask", str(tmp_path), "Q?").stderr
 
 
+def test_a_file_that_cannot_be_read_is_named_once(cli, write, tmp_path) -> None:
+    path = write("")
+    path.write_bytes(b"\xff\xfem\0")
+    told = cli("ask", str(tmp_path), "Q?").stderr
+    assert told == f"Error: The config file {path} is not UTF-8; save it as UTF-8.\n"
+    path.unlink()
+    path.mkdir()
+    told = cli("ask", str(tmp_path), "Q?").stderr
+    assert told == f"Error: The config file {path} cannot be read: Is a directory.\n"
+
+
 def test_a_home_that_nobody_has_is_a_model_that_is_not_there(cli, write) -> None:
     write("model = '~nouser'\n")
     Path("book.txt").write_text("Ada hid the letter.\n")
