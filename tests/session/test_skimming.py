@@ -683,9 +683,9 @@ def test_a_budget_too_small_for_the_answering_model(pair: Skimming, story: Path)
 def test_the_command_line_with_another_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
 ) -> None:
-    """Once fetched, ``reader`` (a tiny model here) answers without -m, and pocket skims."""
+    """Once fetched, ``reader`` (a tiny model here) answers without -m."""
     tiny = tiny_reader(tmp_path, monkeypatch)
-    arguments = ("--budget", "500", "-n", "8", "--json")
+    arguments = ("--budget", "500", "-n", "8", "--json", "--skim-by", "both")
     done = cli("ask", str(story), FACT.question, *arguments)
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -698,7 +698,7 @@ def test_the_command_line_with_another_tokenizer(
     piped = cli("ask", FACT.question, *arguments, stdin=story.read_bytes()[:30000])
     assert json.loads(piped.stdout)["skim"]["model"] == "pocket"
     tiny.base.unlink()
-    alone = json.loads(cli("ask", str(story), FACT.question, *arguments).stdout)
+    alone = json.loads(cli("ask", str(story), FACT.question, *arguments[:-2]).stdout)
     assert alone["model"] == "pocket"
     assert alone["skim"] is None
 
@@ -716,10 +716,13 @@ def test_who_answers_is_decided_by_what_is_asked(
         assert said["model"].endswith(said.get("answering", said)["model"])
         return said["model"], done.stderr
 
-    assert models("ask", path, "Q?")[0] == "pocket for reader"
+    assert models("ask", path, "Q?")[0] == "word search for reader"
+    assert models("ask", path, "Q?", "--skim", "pocket")[0] == "pocket for reader"
+    for memory in (("--method", "h2o"), ("--skim-by", "words"), ("--keep", "100")):
+        assert models("ask", path, "Q?", *memory)[0] == "pocket for reader"
     assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"
     assert models("ask", path, "Q?", "-m", "pocket")[0] == "pocket"
-    assert models("ask", path, "Q?", "-m", "reader")[0] == "pocket for reader"
+    assert models("ask", path, "Q?", "-m", "reader")[0] == "word search for reader"
     assert models("ask", path, "Q?", "-m", "smollm2")[0] == "smollm2"
     assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"
     assert models("ask", path, "Q?", "--extract")[0] == "pocket"

@@ -5,8 +5,9 @@
 Each text of held-out books has paragraphs of held-out documents, made-up facts and keys at random
 depths. All questions are known before the one reading. The same model is also asked about each
 paragraph alone, and the share of that F1 is what memory kept. With --skim MODEL another model reads
-the text. The script prints the right answers about keys and facts, and both F1. It stops after
---minutes of processor time, and resumes from what --out holds. See docs/research/skim.md.
+the text, with --skim words a word search. The script prints the right answers about keys and facts,
+and both F1. It stops after --minutes of processor time, and resumes from what --out holds. See
+docs/research/skim.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from kvstream.api.options import WORD_SEARCH
 from kvstream.evaluation import metrics
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask, document
@@ -31,6 +33,7 @@ from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
+from kvstream.session.searching import Searching
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -55,8 +58,10 @@ parser.add_argument("--out", type=Path)
 given = parser.parse_args()
 torch.set_num_threads(1)
 session = Session.open(ModelSettings(name=given.model))
-pair = None
-if given.skim:
+pair: Skimming | Searching | None = None
+if given.skim == WORD_SEARCH:
+    pair = Searching(session)
+elif given.skim:
     pair = Skimming(session, Session.open(ModelSettings(name=given.skim)))
 run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 

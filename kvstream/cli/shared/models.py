@@ -10,7 +10,7 @@ import click
 from kvstream.api.options import AUTO, WORD_SEARCH
 from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import given_options, typed
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.reading import OF_MEMORY, ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.errors import UsageError
 from kvstream.reporters import Reporter
@@ -35,27 +35,33 @@ PASSING = ("each", "shards", "every", "follow")
 """Options of commands with the same effect."""
 
 
-def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
+def settled(
+    options: ReadingOptions, *, alone: bool = False, searches: bool = False
+) -> ReadingOptions:
     """Choose the models that -m and --skim leave open.
 
-    For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it. With
-    `alone`, or with an option for one model, use only the named models. Raises UsageError if
-    --skim or --skim-by contradicts that.
+    For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it; if all
+    questions are known (`searches`), a word search does, unless an option says how to keep memory.
+    It finds as much in half of the time (docs/research/skim.md). With `alone`, or with an option
+    for one model, use only the named models. Raises UsageError if --skim or --skim-by contradicts
+    that.
     """
     from kvstream.api.models import reader_is_ready
 
     alone = alone or any(options.asked.get(name) for name in FOR_ONE) or len(options.methods) > 1
+    ctx = click.get_current_context(silent=True)
     model, skim = options.model, options.skim
     if not options.model_given and not alone and reader_is_ready():
         model = READER
     if skim == AUTO:
-        skims = model == READER and not alone and _on_cpu(options.loading["device"])
-        skim = POCKET if skims else NONE
+        skim = NONE
+        if model == READER and not alone and _on_cpu(options.loading["device"]):
+            memory = ctx is not None and given_options().intersection(OF_MEMORY)
+            skim = WORD_SEARCH if searches and not memory else POCKET
     if skim == model:
         raise UsageError(
             f"--skim and --model are both {skim}; name two models, or use --skim none."
         )
-    ctx = click.get_current_context(silent=True)
     if skim == NONE and ctx is not None and typed(ctx, "skim_by"):
         raise UsageError(
             f"--skim-by has no effect here, where {model} reads all of the text; leave it out, or "

@@ -124,7 +124,8 @@ def read(
             refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
         if not questions:  # only one model summarizes
             options = replace(options, skim=NONE)
-        options = settled(options, alone=on_the_way or not questions or shards is not None)
+        alone = on_the_way or not questions or shards is not None
+        options = settled(options, alone=alone, searches=True)
         announce(reporter, options, summary=not questions)
         model = open_model(options)
         asked = {
