@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DummyLayer
 
 from kvstream.methods.tools.gates import Gate
+from kvstream.methods.tools.heads import grouped, ungrouped
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel, holding
@@ -93,23 +94,37 @@ def _attention(
         held = peek.cache.attended(store)
     keys, values = (torch.cat(parts, dim=1) for parts in zip(held, (key[0], value[0]), strict=True))
     shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
-    new, total = query.shape[2], keys.shape[1]
-    if shape.sinks is None and shape.plain(total):
-        mask = torch.ones(new, total, dtype=torch.bool, device=query.device).tril(total - new)
-        out = functional.scaled_dot_product_attention(
-            query, keys[None], values[None], attn_mask=mask, scale=shape.scale,
-            enable_gqa=query.shape[1] != keys.shape[0],
-        )[0]  # fmt: skip
-        with torch.no_grad():  # gradients through lse are small, but would take much memory
-            lse = reference(query[0], keys, values, shape)[1]
-    else:
-        out, lse = reference(query[0], keys, values, shape)
+    out = _with_gradients(query[0], keys, values, shape)
+    with torch.no_grad():  # gradients through lse are small, but would take much memory
+        lse = reference(query[0], keys, values, shape)[1]
     if store.head_state and layer == store.spec.index:
         out = peek.mix(layer, query[0], out, lse, store.head_state, shape)
     return out.transpose(0, 1)[None], None
 
 
 AttentionInterface.register(NAME, _attention)
+
+
+def _with_gradients(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> Tensor:
+    """Return the output of `reference`, which computes in place and so has no gradients."""
+    new, total = q.shape[1], k.shape[1]
+    seen = torch.ones(new, total, dtype=torch.bool, device=q.device).tril(total - new)
+    if shape.window is not None:
+        seen = seen.triu(total - new - shape.window + 1)
+    if shape.softcap is None and shape.sinks is None:
+        return functional.scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=seen, scale=shape.scale,
+            enable_gqa=q.shape[0] != k.shape[0],
+        )[0]  # fmt: skip
+    scores = ungrouped(grouped(q.float(), len(k)) @ k.float().mT * shape.scale, len(q))
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if shape.sinks is not None:
+        sinks = shape.sinks.float()[:, None, None].expand(-1, new, 1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = scores.softmax(-1)[..., :total].to(v.dtype)
+    return ungrouped(grouped(weights, len(k)) @ v, len(q))
 
 
 @contextmanager
