@@ -37,23 +37,25 @@ class Angles:
     ) -> None:
         self._call = (module, args, kwargs, device)
         self._limit = limit
-        self._tables = self._back = (torch.empty(0), torch.empty(0))
+        self._tables = (torch.empty(0),) * 4
 
     def at(self, start: int, count: int, *, back: bool = False) -> tuple[Tensor, Tensor]:
         """Return (cos, sin), each [count, rotary dims], of the positions from `start`.
 
         With `back` they remove the rotation.
         """
-        if self._tables[0].shape[0] < start + count:
+        tables = self._tables
+        if tables[0].shape[0] < start + count:
             # Compute more than requested, so that growing memory does not recompute each time. Some
             # embeddings (dynamic, LongRoPE) change all frequencies past the trained length, so the
             # extra positions end there.
             roomy = min(-(-(start + count) // 1024) * 1024, self._limit)
-            cos, sin = self._tables = self._compute(max(start + count, roomy))
+            cos, sin = self._compute(max(start + count, roomy))
             # The tables include attention scaling (YaRN and others): cos² + sin² is its square.
             scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
-            self._back = cos / scale, -sin / scale
-        cos, sin = self._back if back else self._tables
+            # Set all at once at the end, because other threads read them meanwhile.
+            tables = self._tables = cos, sin, cos / scale, -sin / scale
+        cos, sin = tables[2:] if back else tables[:2]
         return cos[start : start + count], sin[start : start + count]
 
     def _compute(self, positions: int) -> tuple[Tensor, Tensor]:

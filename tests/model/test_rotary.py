@@ -8,10 +8,11 @@ import pytest
 import torch
 from models import EVERY_RUN, FAMILIES, bounded, fresh
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvstream.model import rotary as module
 from kvstream.model.probe import bound
-from kvstream.model.rotary import Rotary
+from kvstream.model.rotary import Angles, Rotary
 
 WITHOUT = ["granite-hybrid", "nemotron-h"]
 """Families without rotary positions: recurrent layers tell their attention the order."""
@@ -121,6 +122,28 @@ def test_thousands_of_rotations_do_not_drift() -> None:
     assert torch.equal(stored, raw)
     error = (scratch.float() - rotary.rotate(raw.float(), start)).norm() / raw.float().norm()
     assert error < 0.005
+
+
+class AnotherThread(TorchDispatchMode):
+    """Asks for tables while those that remove the rotation are made, as another thread may."""
+
+    def __init__(self, angles: Angles) -> None:
+        super().__init__()
+        self.angles, self.got = angles, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is torch.ops.aten.div.Tensor:
+            self.got.append(self.angles.at(0, 9, back=True)[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_several_threads_may_ask_for_the_tables() -> None:
+    known = rotary_layers("llama")[0].angles
+    angles = Angles(*known._call, known._limit)
+    with AnotherThread(angles) as other:
+        angles.at(0, 5)
+    assert other.got
+    assert all(torch.equal(found, known.at(0, 9, back=True)[0]) for found in other.got)
 
 
 def test_yarn_carries_its_scale_only_once() -> None:
