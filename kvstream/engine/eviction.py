@@ -342,8 +342,12 @@ class Evictor:
 
     def forget_answer(self) -> None:
         """Restore compressive memory from before tokens of the answer were folded into it."""
-        for store in self.cache.stores:
+        folded = [store for store in self.cache.stores if store.head_aside]
+        for store in folded:
             store.restore_head_state()
+        if folded:  # it may be empty again
+            self.cache.compressive_memory = None
+            self.resume_compressive_memory()
 
 
 def _in_order(chosen: Tensor, candidates: int) -> Tensor:

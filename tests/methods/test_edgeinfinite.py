@@ -296,6 +296,17 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
     assert float(one.cache.stores[0].head_state["norm"].sum()) == pytest.approx(of_memory[-1])
 
 
+def test_an_answer_of_which_nothing_stays_folded_leaves_no_compressive_memory() -> None:
+    one = reader(PAPER, length=30)
+    read(one, tokens(30, 8))
+    before = one.score(tokens(8, 9), tokens(10, 3))
+    for _ in one.answer(tokens(8, 9), lambda logits: int(logits.argmax()), frozenset(), 240):
+        pass
+    assert not one.cache.stores[0].head_state["memory"].any()
+    after = one.score(tokens(8, 9), tokens(10, 3))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_without_a_gate_is_told_how_to_train_one(form: str, tmp_path: Path) -> None:
     facts = replace(bounded("llama").facts, folder=str(tmp_path), name="some/model")
