@@ -29,6 +29,7 @@ class Decoder:
 
         Memory does not change.
         """
+        self.evictor.resume_compressive_memory()
         with self.cache.passing():
             hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
             targets = torch.tensor(list(continuation), device=hidden.device)

@@ -122,6 +122,7 @@ class Prefill:
 
         Accumulated attention stays as the text left it: no token of the text is in this pass.
         """
+        self.evictor.resume_compressive_memory()
         accumulated = [store.accumulated_attention for store in self.evictor.layers]
         request = replace(self.request(0, True), accumulated_attention=False)
         with self.cache.passing():

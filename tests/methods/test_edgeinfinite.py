@@ -296,6 +296,28 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
     assert float(one.cache.stores[0].head_state["norm"].sum()) == pytest.approx(of_memory[-1])
 
 
+def test_a_loaded_memory_is_scored_and_ranked_with_its_compressive_memory() -> None:
+    one = reader(length=400, catalysts=[tokens(6, 9)])
+    read(one, tokens(400, 8))
+
+    def found() -> list[Tensor]:
+        one.cache.compressive_memory = None  # as in a cache that was filled from a file
+        score = one.score(tokens(8, 9), tokens(10, 3))
+        one.cache.compressive_memory = None
+        one.rank()
+        return [score, *(s.window_attention for s in one.cache.stores)]
+
+    loaded = found()
+    for _ in one.answer(tokens(8, 9), lambda logits: int(logits.argmax()), frozenset(), 1):
+        pass
+    assert one.cache.compressive_memory is not None
+    one.rank()
+    read_on = [one.score(tokens(8, 9), tokens(10, 3))]
+    read_on += [s.window_attention for s in one.cache.stores]
+    for mine, theirs in zip(loaded, read_on, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_an_answer_of_which_nothing_stays_folded_leaves_no_compressive_memory() -> None:
     one = reader(PAPER, length=30)
     read(one, tokens(30, 8))
