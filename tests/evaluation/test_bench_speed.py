@@ -135,6 +135,17 @@ def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
         floor.read_floor(models.bounded("falcon-h1"), ids, [(40, 20)], [5], 3)
 
 
+def test_other_caches_count_entries_in_the_type_in_which_they_hold_them() -> None:
+    ids, model = models.tokens(40), models.bounded("llama").storing(torch.bfloat16)
+    records = [
+        floor.read_floor(model, ids, [(40, 40)], [5], 1),
+        plain.read_token_by_token(model, ids, 40, [5], 1, 100),
+        plain.read_plain(model, ids, None, [5], 1),
+    ]
+    entries = 40 * sum(2 * spec.heads * spec.key_dim * 4 for spec in model.layers)
+    assert [record["peak_kv_bytes"] for record in records] == [entries] * 3
+
+
 def test_streamingllm_holds_the_sinks_and_the_newest() -> None:
     model, ids = models.bounded("llama"), models.tokens(40)
     layers: list[Any] = []

@@ -166,6 +166,10 @@ def read_floor(
 
 
 def held_bytes(model: BoundedModel, entries: int) -> int:
-    """Return the bytes of `entries` entries in every layer, plus those of the recurrent states."""
-    each = sum(spec.entry_bytes for spec in model.layers)
+    """Return the bytes of `entries` entries in every layer, plus those of the recurrent states.
+
+    The caches of this package hold entries as they are computed, unlike kvstream's, which may
+    convert them.
+    """
+    each = sum(spec.entry_bytes for spec in model.storing(None).layers)
     return entries * each + sum(spec.bytes for spec in model.states)
