@@ -294,11 +294,9 @@ class PanelView:
 
     def _rows(self, started: Started, step: StepDone | None) -> list[tuple[str, Text]]:
         if step is None:
-            return [
-                ("budget", self._bar([], started.budget_tokens)),
-                ("read", Text(f"nothing yet · {f.duration(self.elapsed)}")),
-            ]
-        return [
+            empty = [("budget", self._bar([], started.budget_tokens))] if started.schedule else []
+            return [*empty, ("read", Text(f"nothing yet · {f.duration(self.elapsed)}"))]
+        memory = [
             ("budget", self._budget_bar(started, step)),
             ("", self._legend(started, step)),
             ("memory", self._spark(self.view.memory, started.budget_tokens, "cyan")),
@@ -307,6 +305,9 @@ class PanelView:
             ("", Text(self._chunk_words(started, step), style="yellow")),
             ("kept", self._strip(step)),
             ("", Text(self._kept_words(step), style="green")),
+        ]
+        return [
+            *(memory if started.schedule else []),  # a word search keeps no memory
             ("read", self._progress(step)),
             ("", Text(self._read_words(step))),
             ("", Text(self._process_words(), style="dim")),
@@ -360,11 +361,8 @@ class PanelView:
         if low != high:
             held = f"{f.number(low)} to {held}, by layer,"
         after = f"after step {f.number(step.step)}"
-        short = f"{held} {after}"
-        if not step.kv_tokens:  # a word search, which has read no prompt yet
-            return short
         prompt = f"{f.number(started.prompt_tokens)} of the prompt"
-        return _fitting(self.width, f"{held} and {prompt} {after}", short)
+        return _fitting(self.width, f"{held} and {prompt} {after}", f"{held} {after}")
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # can be exceeded: chunks are rounded down

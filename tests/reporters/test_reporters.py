@@ -190,13 +190,16 @@ def test_the_panel_fits(width, upto) -> None:
         assert "entries a head and 12 of the prompt after step" in text
 
 
-def test_a_word_search_has_no_prompt_in_its_cache() -> None:
-    started, *steps = (e for e in events() if isinstance(e, Started | StepDone))
-    for held, told in ((steps[0].kv_tokens, True), (0, False)):
-        out = io.StringIO()
-        view = Snapshot(started, replace(steps[0], kv_tokens=held))
-        Console(file=out, width=100).print(PanelView(view, 1.0))
-        assert ("of the prompt" in out.getvalue()) is told
+def test_the_panel_of_a_word_search_shows_only_the_reading() -> None:
+    started, step, *_ = (e for e in events() if isinstance(e, Started | StepDone))
+    for schedule, told in (("linear", True), ("", False)):
+        for seen in (None, step):
+            out = io.StringIO()
+            view = Snapshot(replace(started, schedule=schedule), seen)
+            Console(file=out, width=100).print(PanelView(view, 1.0))
+            assert "read " in out.getvalue()
+            assert ("░" in out.getvalue()) is told
+            assert ("of the prompt" in out.getvalue()) is (told and seen is not None)
 
 
 def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> None:
