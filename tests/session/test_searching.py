@@ -285,7 +285,7 @@ def test_the_command_line(
 ) -> None:
     tiny_reader(tmp_path, monkeypatch)
     page = tmp_path / "page.html"
-    words = ("--budget", "500", "-n", "8")  # --skim words is the default for known questions
+    words = ("--skim", "words", "--budget", "500", "-n", "8")
     done = cli("ask", str(story), FACT.question, *words, "--json", "--report", str(page))
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -294,8 +294,9 @@ def test_the_command_line(
     assert "reader answers; a word search reads a long text for it" in done.stderr
     assert "a word search read all of it · reader read" in done.stderr
     assert FACT.sentence.split()[0] in page.read_text()
-    named = cli("ask", str(story), FACT.question, *words, "--json", "--skim", "words")
-    assert json.loads(named.stdout)["answer"] == said["answer"]
+    default = cli("ask", str(story), FACT.question, *words[2:], "--json")
+    assert json.loads(default.stdout)["answer"] == said["answer"]
+    assert "a word search read all of it · reader read" in default.stderr
     piped = cli("ask", FACT.question, *words, "--json", stdin=story.read_bytes())
     assert json.loads(piped.stdout)["answer"] == said["answer"]
     planned = cli("ask", str(story), FACT.question, *words, "--dry-run")

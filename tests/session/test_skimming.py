@@ -683,9 +683,10 @@ def test_a_budget_too_small_for_the_answering_model(pair: Skimming, story: Path)
 def test_the_command_line_with_another_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
 ) -> None:
-    """Once fetched, ``reader`` (a tiny model here) answers without -m."""
+    """Once fetched, ``reader`` (a tiny model here) answers without -m. A report needs a memory."""
     tiny = tiny_reader(tmp_path, monkeypatch)
-    arguments = ("--budget", "500", "-n", "8", "--json", "--skim-by", "both")
+    page = str(tmp_path / "page.html")
+    arguments = ("--budget", "500", "-n", "8", "--json", "--report", page)
     done = cli("ask", str(story), FACT.question, *arguments)
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -718,8 +719,8 @@ def test_who_answers_is_decided_by_what_is_asked(
 
     assert models("ask", path, "Q?")[0] == "word search for reader"
     assert models("ask", path, "Q?", "--skim", "pocket")[0] == "pocket for reader"
-    for memory in (("--method", "h2o"), ("--skim-by", "words"), ("--keep", "100")):
-        assert models("ask", path, "Q?", *memory)[0] == "pocket for reader"
+    for about in (("--method", "h2o"), ("--skim-by", "words"), ("--keep", "100")):
+        assert models("ask", path, "Q?", *about)[0] == "pocket for reader"
     assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"
     assert models("ask", path, "Q?", "-m", "pocket")[0] == "pocket"
     assert models("ask", path, "Q?", "-m", "reader")[0] == "word search for reader"

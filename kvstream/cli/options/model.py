@@ -36,7 +36,7 @@ skim_options = stack(
         help="Read long texts with this small model; --model then reads the most relevant passages "
         "and answers. words: no small model, a word search (BM25) finds the passages; none: "
         "--model reads everything; auto: if reader answers on a CPU, words for known questions "
-        "and pocket for later ones or with an option for memory, else none.",
+        "and pocket for later ones or with an option about memory; else none.",
     ),
     option(
         "--skim-by", type=click.Choice(SKIMS), default=SKIMS[-1], show_default=True,

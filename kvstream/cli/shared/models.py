@@ -41,10 +41,9 @@ def settled(
     """Choose the models that -m and --skim leave open.
 
     For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it; if all
-    questions are known (`searches`), a word search does, unless an option says how to keep memory.
-    It finds as much in half of the time (docs/research/skim.md). With `alone`, or with an option
-    for one model, use only the named models. Raises UsageError if --skim or --skim-by contradicts
-    that.
+    questions are known (`searches`), a word search does, unless an option is about memory. It
+    finds as much in half of the time (docs/research/skim.md). With `alone`, or with an option for
+    one model, use only the named models. Raises UsageError if --skim or --skim-by contradicts that.
     """
     from kvstream.api.models import reader_is_ready
 
@@ -56,8 +55,8 @@ def settled(
     if skim == AUTO:
         skim = NONE
         if model == READER and not alone and _on_cpu(options.loading["device"]):
-            memory = ctx is not None and given_options().intersection(OF_MEMORY)
-            skim = WORD_SEARCH if searches and not memory else POCKET
+            about_memory = ctx is not None and given_options() & {*OF_MEMORY, "report"}
+            skim = WORD_SEARCH if searches and not about_memory else POCKET
     if skim == model:
         raise UsageError(
             f"--skim and --model are both {skim}; name two models, or use --skim none."
