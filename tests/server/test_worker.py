@@ -285,7 +285,7 @@ class Standing:
         return Path("kept.kvs")
 
     def recall(self, path: Path) -> Any:
-        return SimpleNamespace(read_tokens=1, entries=1, stream=self._fails)
+        return SimpleNamespace(read_tokens=1, entries=1, lost=False, stream=self._fails)
 
     def checkpoint(self, key: str) -> None:
         return None
@@ -296,7 +296,7 @@ class Standing:
     def reading(self, pieces: Any, **options: Any) -> Events:
         self.made += 1
         yield from ()
-        return SimpleNamespace(read_tokens=1, entries=1, stream=self._answers)
+        return SimpleNamespace(read_tokens=1, entries=1, lost=False, stream=self._answers)
 
     def _fails(self, question: str, **options: Any) -> Events:
         yield from [AnswerToken("Ada", 1)] * self.tokens
