@@ -27,6 +27,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 .PHONY: try test real docs kvpress llamacpp clean
 
 # The Python language reference, which every Python carries, with made-up facts planted in it.
+# With --method, pocket reads all of the text; without it, a word search does, if reader was fetched.
 try: $(VENV)/.installed build/reference.txt
 	@$(BIN)/kvstream models get reader || echo "Going on with pocket, which is in the package."
 	@$(BIN)/kvstream sample --into build/reference.txt $(PLANT) \
@@ -35,7 +36,8 @@ try: $(VENV)/.installed build/reference.txt
 		fact = next(f for f in facts if f['question'] == '$(ASK)'); \
 		print(fact['question'], file=open('build/question.txt', 'w')); \
 		print(fact['sentence'], file=open('build/planted-fact.txt', 'w'))"
-	$(BIN)/kvstream ask build/planted.txt -Q "$$(cat build/question.txt)" -Q "$(NATURAL)" --budget 1k
+	$(BIN)/kvstream ask build/planted.txt -Q "$$(cat build/question.txt)" -Q "$(NATURAL)" \
+		--budget 1k --method infinipot
 	@echo "Planted: $$(cat build/planted-fact.txt)"
 
 test: $(VENV)/.installed-test
