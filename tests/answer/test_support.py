@@ -320,6 +320,7 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     assert not abstains(said)
     shipped = Calibration.of(session.model.facts.folder, session.model.fingerprint)
     assert shipped is not None
+    assert shipped.refusal_limit == 0
     eager = replace(shipped, refusal_limit=-1000.0)
     monkeypatch.setattr(Calibration, "of", classmethod(lambda cls, *where: eager))
     assert answered(memory, "Who is the tenant?")[0].answer.startswith("not")
