@@ -95,9 +95,9 @@ def _attention(
     keys, values = (torch.cat(parts, dim=1) for parts in zip(held, (key[0], value[0]), strict=True))
     shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
     out = _with_gradients(query[0], keys, values, shape)
-    with torch.no_grad():  # gradients through lse are small, but would take much memory
-        lse = reference(query[0], keys, values, shape)[1]
     if store.head_state and layer == store.spec.index:
+        with torch.no_grad():  # gradients through lse are small, but would take much memory
+            lse = reference(query[0], keys, values, shape)[1]
         out = peek.mix(layer, query[0], out, lse, store.head_state, shape)
     return out.transpose(0, 1)[None], None
 
