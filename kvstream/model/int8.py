@@ -78,9 +78,8 @@ class Int8Linear(nn.Module):
         if self.packs and rows.shape[0] < FEW:
             out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
         else:
-            columns = largest_columns(rows)
-            flat, scale = quantized(rows.index_fill(1, columns, 0))
-            out = torch._int_mm(flat, self.weight.t()).float().mul_(scale)
+            integers, scale, columns = without_largest_columns(rows)
+            out = torch._int_mm(integers, self.weight.t()).float().mul_(scale)
             out.addmm_(rows[:, columns], self.weight[:, columns].float().t())
         out.mul_(self.scale)
         if self.bias is not None:
@@ -102,15 +101,27 @@ class _Product(torch.autograd.Function):
         return (grad * layer.scale) @ layer.weight.float(), None
 
 
-def largest_columns(rows: Tensor) -> Tensor:
-    """Return the indices [k] int64 of the columns of rows [n, d] with the largest numbers."""
-    return rows.abs().amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
+def without_largest_columns(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantize rows [n, d], with zeros in the columns that have the largest numbers.
+
+    Returns the rows as int8, their scales [n, 1] float32, and the indices [k] int64 of the columns.
+    """
+    sizes = rows.abs()
+    columns = sizes.amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
+    scale = _scale(sizes.index_fill_(1, columns, 0))
+    # Few passes over the rows, in memory that exists: at this width they cost as much as a product.
+    integers = torch.div(rows, scale, out=sizes).round_().to(torch.int8)
+    return integers.index_fill_(1, columns, 0), scale, columns
 
 
 def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return rows [n, d] as int8, and the scale of each row, [n, 1] float32."""
-    scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(1e-30)
+    scale = _scale(rows.abs())
     return (rows / scale).round_().to(torch.int8), scale
+
+
+def _scale(sizes: Tensor) -> Tensor:
+    return sizes.amax(1, keepdim=True).div_(LARGEST).clamp_min_(1e-30)
 
 
 def quantize(model: nn.Module, name: str) -> None:
