@@ -296,12 +296,16 @@ def test_stderr_that_is_closed_is_no_error(book) -> None:
     assert done.returncode == 0
 
 
-def test_stderr_on_a_full_disk_is_no_error(book) -> None:
+@pytest.mark.parametrize("to_file", [False, True])
+def test_stderr_on_a_full_disk_is_no_error(book, tmp_path, to_file: bool) -> None:
+    out = tmp_path / "answer.txt"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*PROGRAM, "ask", book, "Q?"], stdout=subprocess.PIPE, stderr=full, text=True
-        )
-    assert (done.returncode, done.stdout) == (0, "It is 51234.\n")
+            [*PROGRAM, "ask", book, "Q?", *(["-o", str(out)] if to_file else [])],
+            stdout=subprocess.PIPE, stderr=full, text=True,
+        )  # fmt: skip
+    answer = out.read_text() if to_file else done.stdout
+    assert (done.returncode, answer) == (0, "It is 51234.\n")
 
 
 def test_a_closed_pipe_is_quiet(book) -> None:

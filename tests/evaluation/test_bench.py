@@ -550,6 +550,16 @@ def test_needle_command(cli: Any, tmp_path: Path) -> None:
     assert len(saved.read_text().splitlines()) == 4
 
 
+def test_results_do_not_depend_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    with output.progress("plain", 1, quiet=False) as advance:
+        assert output.collect([{"n": 1}], advance, lambda rows: "one") == ([{"n": 1}], True)
+
+
 def test_tables_keep_their_labels_on_a_narrow_terminal() -> None:
     row = {"name": "infinipot, alpha 0.5", "value": "13.0 (5-21)"}
     columns = [("", lambda r: r["name"]), *[(f"{i} wide", lambda r: r["value"]) for i in range(7)]]

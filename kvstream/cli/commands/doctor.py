@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import hanging, json_text
 
@@ -41,7 +42,7 @@ def command(ctx: click.Context, json: bool) -> None:
             click.echo(f"    {'':18}{finding.remedy}")
     if broken:
         problems = "problem" if broken == 1 else "problems"
-        click.echo(f"{broken} {problems} found.", err=True)
+        say(f"{broken} {problems} found.")
         ctx.exit(1)
 
 

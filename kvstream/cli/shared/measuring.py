@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import option
 from kvstream.cli.options.types import SeedType
 from kvstream.cli.shared import libraries
-from kvstream.reporters.format import for_terminal
 from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -53,8 +49,3 @@ def open_session(settings: ModelSettings, *, verbose: bool) -> Session:
     from kvstream.api.model import Model
 
     return Model.open(settings).session
-
-
-def say(text: str) -> None:
-    """Write a line to stderr."""
-    click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)

@@ -12,6 +12,7 @@ from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import given_options, typed
 from kvstream.cli.options.reading import OF_MEMORY, ReadingOptions
 from kvstream.cli.options.types import NONE
+from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.reporters import Reporter
 
@@ -75,7 +76,7 @@ def summarizing(options: ReadingOptions) -> ReadingOptions:
     if options.model != READER:
         return options
     if not options.quiet:
-        click.echo(f"{READER} answers questions; {BASE}, the model below it, summarizes.", err=True)
+        say(f"{READER} answers questions; {BASE}, the model below it, summarizes.")
     return replace(options, model=BASE)
 
 

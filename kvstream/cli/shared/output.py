@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-import click
-
+from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import for_terminal
 from kvstream.store import writing
@@ -170,10 +169,10 @@ class OutputFile:
         if self.wrote and self.temporary is not None and not ends_early and sys.exception():
             self._rescue(self.temporary)
             self.discard()
-            click.echo(f"{self.path} was not written, because the run did not end.", err=True)
+            say(f"{self.path} was not written, because the run did not end.")
         self.close()
         if self.named and not quiet:
-            click.echo(f"Wrote {self.path}.", err=True)
+            say(f"Wrote {self.path}.")
 
     def discard(self) -> None:
         """Remove the file, even if something was written."""

@@ -12,6 +12,7 @@ import click
 
 from kvstream.api.options import require
 from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.saying import say
 from kvstream.events import Answered, Event
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.format import size
@@ -43,7 +44,7 @@ class PageFile:
         self.output.close()
         if not self.quiet:
             written = size(len(text.encode("utf-8", "replace")))
-            click.echo(f"Wrote {self.output.path} ({written}).", err=True)
+            say(f"Wrote {self.output.path} ({written}).")
 
     def discard(self) -> None:
         """Remove the file, because there is no page."""

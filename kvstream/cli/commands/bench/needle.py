@@ -28,7 +28,8 @@ from kvstream.cli.commands.bench.options import (
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
-from kvstream.cli.shared.measuring import model_settings, open_session, say
+from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 
 KINDS = ("passkey", "fact", "kv", "rule")

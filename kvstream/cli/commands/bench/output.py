@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.shared.measuring import say
+from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_line
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.shared import libraries
-from kvstream.cli.shared.measuring import model_settings, open_session, say
+from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:

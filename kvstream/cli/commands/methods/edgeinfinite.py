@@ -19,11 +19,11 @@ from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
     quiet_option,
-    say,
     seed_option,
     verbose_option,
 )
 from kvstream.cli.shared.output import refuse_unwritable
+from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.reporters.format import duration
 
