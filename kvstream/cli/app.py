@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -45,6 +45,20 @@ class ClosedPipeError(Exception):
     """Raised when the reader of stdout is gone."""
 
 
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Raise ClosedPipeError where click would end with exit code 1.
+
+    A reader that has read enough is no failure.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise ClosedPipeError from error
+        raise
+
+
 class App(Modules):
     """The commands, with defaults from the config file for the called command."""
 
@@ -59,14 +73,13 @@ class App(Modules):
             self._tell_of_mistyped_variables(ctx)
         return name, command, rest
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _reader_may_leave():  # --help and --version
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _reader_may_leave():
             return super().invoke(ctx)
-        except OSError as error:
-            # Click would end with code 1, but a reader that has read enough is no failure.
-            if error.errno == errno.EPIPE:
-                raise ClosedPipeError from error
-            raise
 
     def _configured(self, ctx: click.Context, name: str) -> dict[str, Any]:
         from kvstream.cli import config

@@ -13,8 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from fakes import FakeSession
@@ -22,6 +24,7 @@ from signals import heed_hangup
 from warm import CLIENT
 
 from kvstream.cli.app import run
+from kvstream.cli.commands.bench import output
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import BudgetError, KvstreamError
@@ -308,15 +311,35 @@ def test_stderr_on_a_full_disk_is_no_error(book, tmp_path, to_file: bool) -> Non
     assert (done.returncode, answer) == (0, "It is 51234.\n")
 
 
-def test_a_closed_pipe_is_quiet(book) -> None:
+@pytest.fixture
+def unread() -> Iterator[TextIO]:
+    """A pipe that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [*PROGRAM, "ask", book, "Q?", "-q"], stdout=writer, stderr=subprocess.PIPE, text=True
-    )
-    os.close(writer)
-    assert done.stderr == ""
-    assert done.returncode == 0
+    stream = os.fdopen(writer, "w")
+    yield stream
+    with suppress(BrokenPipeError):
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["ask"], ["compare"], ["compare", "--json", "--method", "window,snapkv"], ["--help"],
+     ["--version"]],
+)  # fmt: skip
+def test_a_closed_pipe_is_quiet(
+    unread, fake_session, book, monkeypatch, capfd, arguments: list[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", unread)
+    more = [] if arguments[0].startswith("-") else [book, "Q?", "-q"]
+    assert run([*arguments, *more]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_a_table_for_a_closed_pipe_is_no_failure(unread, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdout", unread)
+    with pytest.raises(BrokenPipeError):
+        output.show([{}], lambda: ["a table"], as_json=False)
 
 
 def test_stats_are_one_line_an_event(cli, fake_session, book, tmp_path) -> None:

@@ -143,8 +143,8 @@ class Comparison:
 
     def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
         """Keep the error for later if there are answers to show, else raise it."""
-        if not self._answered:
-            raise error
+        if not self._answered or isinstance(error, BrokenPipeError):
+            raise error  # a reader of stdout that has read enough misses nothing
         self.stopped = error
         named = ", ".join(missing)
         self.reporter.tell(f"Warning: The run failed; answers are missing of: {named}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -133,14 +134,19 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
 
     from kvstream.evaluation import report
 
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:
+            """Raise what a print raises: rich would end the program with exit code 1."""
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
     width = None if sys.stdout.isatty() else 160
-    console = Console(file=sys.stdout, width=width, highlight=False)
+    console = Stdout(file=sys.stdout, width=width, highlight=False)
     for index, shown in enumerate(tables()):
         if index:
             console.print()
         if isinstance(shown, Table):
             # A table that is still too wide goes beyond the edge: rich would cut its figures off.
             wide = max(console.width, report.fit(shown, console.width))
-            Console(file=sys.stdout, width=wide, highlight=False).print(shown)
+            Stdout(file=sys.stdout, width=wide, highlight=False).print(shown)
         else:
             console.print(shown)
