@@ -174,5 +174,6 @@ def test_when_no_method_can_the_code_says_so(
 def test_spread() -> None:
     assert spread([1, 1, 1, 1]) == pytest.approx(1)
     assert spread([0, 0, 0, 1]) == 0
+    assert f"{spread([0, 0, 0, 1]):.2f}" == "0.00", "not -0.00"
     assert spread([0, 0, 1, 1]) == pytest.approx(0.5)
     assert spread([]) == 0

@@ -191,7 +191,7 @@ def spread(coverage: Sequence[float]) -> float:
     if total <= 0 or len(coverage) < 2:
         return 0.0
     shares = [c / total for c in coverage if c > 0]
-    return -sum(p * math.log(p) for p in shares) / math.log(len(coverage))
+    return sum(p * math.log(1 / p) for p in shares) / math.log(len(coverage))  # never -0.0
 
 
 def print_json(output: TextIO | OutputFile, row: Row) -> None:
