@@ -322,12 +322,19 @@ def unread() -> Iterator[TextIO]:
         stream.close()
 
 
+def test_a_closed_pipe_is_quiet(unread, book) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "ask", book, "Q?", "-q"], stdout=unread, stderr=subprocess.PIPE, text=True
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [["ask"], ["compare"], ["compare", "--json", "--method", "window,snapkv"], ["--help"],
-     ["--version"]],
-)  # fmt: skip
-def test_a_closed_pipe_is_quiet(
+    [["compare"], ["compare", "--json", "--method", "window,snapkv"], ["--help"], ["--version"]],
+)
+def test_a_closed_pipe_is_no_failure_of_any_command(
     unread, fake_session, book, monkeypatch, capfd, arguments: list[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout", unread)
