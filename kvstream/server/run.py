@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import signal
@@ -177,9 +178,12 @@ def listen(settings: ServerSettings) -> socket.socket:
         why = error.strerror if isinstance(error, OSError) else "it is not a host name"
         raise KvstreamError(f"Cannot listen on {settings.host!r}: {why}. Check --host.") from error
     except OSError as error:
+        remedy = "Choose another --port, or end the program that uses it."
+        if error.errno == errno.EADDRNOTAVAIL:  # a port cannot help
+            remedy = "This machine does not have that address: check --host."
         raise KvstreamError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
-            "Choose another --port, or end the program that uses it."
+            f"{remedy}"
         ) from error
     return found
 

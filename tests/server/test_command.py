@@ -110,6 +110,14 @@ def test_a_host_that_does_not_exist_is_no_matter_of_the_port(cli, monkeypatch, h
     assert "Check --host" in ran.stderr
 
 
+def test_an_address_of_another_machine_is_no_matter_of_the_port(cli, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_KEY", "a" * 48)
+    ran = cli("serve", "--port", "0", "--host", "192.0.2.1")  # RFC 5737: for documentation only
+    assert ran.code == 1
+    assert "check --host" in ran.stderr
+    assert "--port" not in ran.stderr
+
+
 def test_a_port_that_is_taken_is_an_error(cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = cli("serve", "--port", str(taken.getsockname()[1]))
