@@ -53,9 +53,10 @@ class Worker:
             # A job that is about to begin does not count as waiting.
             free = self.parallel - len(self._active)
             if len(self._waiting) >= self.most_waiting + free:
+                unfinished = len(self._active) + len(self._waiting)
                 raise ApiError(
                     429,
-                    f"{len(self._waiting)} requests are already waiting; try again later.",
+                    f"{unfinished} requests are already in progress or waiting; try again later.",
                     kind="rate_limit_error",
                     code="rate_limit_exceeded",
                     retry_after=1,

@@ -681,6 +681,7 @@ def test_a_full_queue_says_so_and_a_question_is_answered_beside_a_reading(start,
         )
         found = running.ask(QUESTION, model="book")
         assert error(found, 429)["code"] == "rate_limit_exceeded"
+        assert error(found, 429)["message"].startswith("3 requests are already in progress or")
         assert int(found.headers["Retry-After"]) > 0
         bytes_held = running.health()["kv_bytes"]
         assert bytes_held["peak"] <= bytes_held["bound"]
