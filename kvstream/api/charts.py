@@ -79,9 +79,13 @@ def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
 
 
 def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
-    """Return values at all of `x`, linearly interpolated between known ones, None outside."""
-    import numpy as np
+    """Return at each of `x` the value after the last step so far.
 
-    places = sorted(known)
-    found = np.interp(x, places, [known[place] for place in places], left=np.nan, right=np.nan)
-    return [None if value != value else round(float(value), 1) for value in found]
+    It is None before the first step and after the last one.
+    """
+    filled: list[float | None] = []
+    value, end = None, max(known)
+    for place in x:
+        value = known.get(place, value)
+        filled.append(value if place <= end else None)
+    return filled
