@@ -238,6 +238,13 @@ def test_environment_and_config_file_and_their_order(
     assert fake_session.last.run.seed == 7
 
 
+def test_an_error_names_the_variable_that_a_value_is_from(cli, fake_session, book, monkeypatch):
+    monkeypatch.setenv("KVSTREAM_BUDGET", "lots")
+    found = "'--budget' (environment variable KVSTREAM_BUDGET): 'lots' is not a budget"
+    assert found in cli("ask", book, "Q?").stderr
+    assert "'--budget': 'more'" in cli("ask", book, "Q?", "--budget", "more").stderr
+
+
 def test_a_variable_that_nothing_reads(cli, fake_session, book, monkeypatch) -> None:
     monkeypatch.setenv("KVSTREAM_BUGDET", "3k")
     monkeypatch.setenv("KVSTREAM_PURPOSE", "of its own")

@@ -31,6 +31,13 @@ class Option(click.Option):
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
             self.envvar = f"KVSTREAM_{self.name.upper()}"
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Name the option, and the environment variable if the value is from it."""
+        hint = super().get_error_hint(ctx)
+        source = None if ctx is None else ctx.get_parameter_source(self.name or "")
+        given = source is ParameterSource.ENVIRONMENT
+        return f"{hint} (environment variable {self.envvar})" if given else hint
+
 
 def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
     """Call ``click.option`` with a section and an environment variable."""
