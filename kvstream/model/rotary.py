@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 BLOCK_ELEMENTS = 2**18
-"""Maximum elements of keys to rotate at once. A block is also at most a quarter of the keys."""
+"""Maximum elements of keys to rotate at once. A block and its copies are also at most half as large
+as the keys in float32."""
 
 
 class Angles:
@@ -105,18 +106,21 @@ class Rotary:
         heads, count, dim = keys.shape
         # Blocks fit in the processor's cache. The model's function makes several float32 copies of
         # its input, which for a whole layer would be many times its keys.
-        block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // 4))
+        in_place = out.dtype == torch.float32 and out.data_ptr() != keys.data_ptr()
+        copies = 0 if not self._by_halves else 1 if in_place else 2
+        block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // (2 if copies == 1 else 4)))
         block = max(16, block)
-        room = (2, heads, min(block, count), self.width)
-        work = torch.empty(room, device=keys.device) if self._by_halves else None
+        work = torch.empty(copies, heads, min(block, count), self.width, device=keys.device)
         for first in range(0, count, block):
             rows = slice(first, min(first + block, count))
             part, angles = keys[:, rows, : self.width], (cos[rows], sin[rows])
-            if work is None:
-                turned = self._applied(part.float(), *angles)
+            target, room = out[:, rows, : self.width], work[:, :, : rows.stop - first]
+            if copies == 0:
+                target.copy_(self._applied(part.float(), *angles))
+            elif copies == 1:
+                _turned(part, *angles, target, *room)
             else:
-                turned = _turned(part, *angles, work[:, :, : rows.stop - first])
-            out[:, rows, : self.width] = turned
+                target.copy_(_turned(part, *angles, *room))
             if self.width < dim:
                 out[:, rows, self.width :] = keys[:, rows, self.width :]
         return out
@@ -129,7 +133,7 @@ class Rotary:
             theirs = self._applied(keys, cos[0], sin[0])
         except RuntimeError:  # the tables have another width
             return False
-        return torch.equal(theirs, _turned(keys, cos[0], sin[0], torch.empty(2, *keys.shape)))
+        return torch.equal(theirs, _turned(keys, cos[0], sin[0], *torch.empty(2, *keys.shape)))
 
     def _applied(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Call the model's function, which also takes queries: pass no head, or one if it fails."""
@@ -149,18 +153,18 @@ def _of_both(apply: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
     return lambda queries, keys, cos, sin: (queries, apply(keys, cos, sin))
 
 
-def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
+def _turned(keys: Tensor, cos: Tensor, sin: Tensor, turned: Tensor, crossed: Tensor) -> Tensor:
     """Rotate keys [K, n, D]: each dimension of the first half with its partner in the second half.
 
-    Computes in `work` [2, K, n, D], float32, and returns a part of it. This is the rotation of most
-    models, in a third of the memory and half of the time.
+    Returns `turned`, which gets the result; `crossed` is for parts of it. Both are float32 and have
+    the shape of the keys. This is the rotation of most models, in a third of the memory and half of
+    the time.
     """
-    turned, crossed = work
     half = keys.shape[-1] // 2
-    turned.copy_(keys)
-    torch.mul(turned[..., half:], sin[..., :half], out=crossed[..., :half])
-    torch.mul(turned[..., :half], sin[..., half:], out=crossed[..., half:])
-    turned.mul_(cos)
+    source = keys if keys.dtype == torch.float32 else turned.copy_(keys)
+    torch.mul(source[..., half:], sin[..., :half], out=crossed[..., :half])
+    torch.mul(source[..., :half], sin[..., half:], out=crossed[..., half:])
+    torch.mul(source, cos, out=turned)
     turned[..., :half] -= crossed[..., :half]
     turned[..., half:] += crossed[..., half:]
     return turned
