@@ -53,10 +53,9 @@ class Trace:
 
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of tokens that are not in `kept` (int64, sorted, unique)."""
-        ordinals = kept.numpy()
-        self.origins.prune(ordinals)
+        self.origins.prune(kept.numpy())
         if self.passages is not None:
-            self.passages.prune(self.origins.starts(ordinals), self.end)
+            self.passages.prune(self.origins.known()[1], self.end)
 
 
 @dataclass

@@ -116,7 +116,9 @@ class ShortenedFeed(TokenFeed):
             return super().read(min(count, room))
         tail = self._collect()
         first = self.read_tokens - len(tail)
-        return Chunk([tail.popleft() for _ in range(min(count, len(tail)))], first)
+        ids = [tail.popleft() for _ in range(min(count, len(tail)))]
+        self.origins.waiting = len(tail)
+        return Chunk(ids, first)
 
     def exhausted(self) -> bool:
         """Return whether the tokens of the end have been handed out, too."""
@@ -143,9 +145,8 @@ class ShortenedFeed(TokenFeed):
                     return deque()
                 break
             self._tail.extend(piece.ids)
+            self.origins.waiting = len(self._tail)
             oldest = self.read_tokens - len(self._tail)
-            self.origins.prune(
-                np.r_[0 : min(self._first, oldest), oldest : self.read_tokens].astype(np.int64)
-            )
+            self.origins.prune(np.arange(min(self._first, oldest), dtype=np.int64))
         self._settled = True
         return self._tail

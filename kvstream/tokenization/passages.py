@@ -261,6 +261,8 @@ class TokenOrigins:
         self._new: list[np.ndarray] = []
         self.appended = 0
         """Number of tokens so far: the ordinal of the next one."""
+        self.waiting = 0
+        """Number of the newest tokens that the model has not read yet, so `prune` keeps them."""
         self._joined = 0
 
     def __len__(self) -> int:
@@ -273,10 +275,14 @@ class TokenOrigins:
         self.appended += len(chunk)
 
     def prune(self, ordinals: np.ndarray) -> None:
-        """Keep only ``ordinals`` (int [n], sorted, unique). Raises ValueError for unknown ones."""
-        starts = self.starts(ordinals)
-        self._ordinals = np.array(ordinals, dtype=np.int64)
-        self._starts = starts
+        """Keep only ``ordinals`` (int [n], sorted, unique) and the tokens that are `waiting`.
+
+        Raises ValueError for unknown ones.
+        """
+        waiting = np.arange(self.appended - self.waiting, self.appended, dtype=np.int64)
+        kept = np.union1d(ordinals, waiting) if self.waiting else np.array(ordinals, dtype=np.int64)
+        self._starts = self.starts(kept)
+        self._ordinals = kept
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (ordinals, byte starts) int64 [n] of all tokens that are known, in order."""

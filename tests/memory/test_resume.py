@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kvstream.answer.answering import answered
+from kvstream.engine.schedule import NoEviction
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Notice, returned
 from kvstream.input.sources import open_sources
@@ -22,6 +23,7 @@ from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint, tokens_of
 from kvstream.run.request import CHECKPOINT_EVERY, Request
+from kvstream.session import reading
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -175,6 +177,19 @@ def test_a_reading_resumes_from_a_pipe_that_pauses(
     more = Pauses(data + b" And more.")
     with pytest.raises(SourceError, match="sources have changed since"):
         read(session, open_sources(["-"], stdin=more), RUN, saved)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_reading_of_two_ends_resumes_in_either(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(NoEviction, "PIECE", 40)
+    monkeypatch.setattr(reading, "PRUNE_EVERY", 1)
+    run = replace(RUN, method="truncate")
+    whole = read(session, sources(story, None), run)
+    stopped_after(session, sources(story, None), run, tmp_path / "c.kvs", steps)
+    resumed = read(session, sources(story, None), run, tmp_path / "c.kvs")
+    assert saving.digest(resumed) == saving.digest(whole)
 
 
 def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(

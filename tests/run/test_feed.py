@@ -82,6 +82,20 @@ def test_of_a_text_that_is_shortened_the_two_ends_are_read(
     assert reading.origins.starts(ends).tolist() == [0, 4, 30, 38]
 
 
+def test_pruning_keeps_the_tokens_of_the_end_that_the_model_has_not_read() -> None:
+    reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5)
+    handed = [0, 1, 2]
+    reading.read(3)
+    assert not reading.exhausted()  # reads to the end
+    for end in (15, 17, 19):
+        reading.origins.prune(np.array(handed))
+        assert reading.origins.known()[0].tolist() == [0, 1, 2, *range(15, 20)]
+        handed += [end, end + 1]
+        reading.read(2)
+    reading.origins.prune(np.array([0, 19]))
+    assert reading.origins.known()[0].tolist() == [0, 19]
+
+
 def test_a_shortened_text_ends_with_its_last_token() -> None:
     reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5)
     for count in (3, 2, 2):
