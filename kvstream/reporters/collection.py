@@ -48,12 +48,11 @@ class Collected(Teller):
         if isinstance(event, Notice):
             self.warn(event.message)
         elif isinstance(event, DocumentFailed):
-            self.tell(f"Failed: {_named(event)}")
+            self.tell(f"Failed: {_named(event.name, event.reason)}")
         elif isinstance(event, DocumentDone):
             for record in event.records:
                 for warning in record.get("warnings", ()):
-                    named = warning.startswith(f"{event.name}:")
-                    self.warn(warning if named else f"{event.name}: {warning}")
+                    self.warn(_named(event.name, warning))
 
     def warn(self, message: str) -> None:
         """Write a warning without remembering it: each concerns one document and comes once."""
@@ -263,7 +262,6 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
         )
 
 
-def _named(event: DocumentFailed) -> str:
-    """Return name and reason of a failure. Most reasons begin with the name."""
-    reason = event.reason
-    return reason if reason.startswith(event.name) else f"{event.name}: {reason}"
+def _named(name: str, message: str) -> str:
+    """Return a message about a document with its name. Some messages begin with the name."""
+    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"

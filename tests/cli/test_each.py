@@ -311,11 +311,13 @@ def test_the_table_fits_with_characters_of_two_columns() -> None:
 def test_a_warning_names_its_document_once() -> None:
     stream = StringIO()
     reporter = Collected(stream)
-    for warning in ("a.txt: 1 bytes are not UTF-8.", "Low confidence."):
+    read_as = "a.txt is not UTF-8; it was read as cp1252."
+    for warning in ("a.txt: 1 bytes are not UTF-8.", read_as, "Low confidence."):
         event = done("a.txt", 0.5)
         reporter.note(DocumentDone("a.txt", ({**event.records[0], "warnings": [warning]},), None))
     assert stream.getvalue().splitlines() == [
-        "Warning: a.txt: 1 bytes are not UTF-8.", "Warning: a.txt: Low confidence."
+        "Warning: a.txt: 1 bytes are not UTF-8.", f"Warning: {read_as}",
+        "Warning: a.txt: Low confidence.",
     ]  # fmt: skip
 
 
