@@ -333,10 +333,11 @@ def forgotten(result: Result, trained: int) -> Result:
     `trained`: the model's trained length. The warning never advises a budget above it.
     """
     if result.narrowed is not None:
-        sources = ", ".join(result.narrowed["sources"])
+        names = result.narrowed["sources"]
+        sources = f"{', '.join(names)}, which {'has' if len(names) == 1 else 'have'}"
         warning = (
-            f"The answer is not in what memory kept of {sources}, which has most words of the "
-            "question; it may be in another source. If you know which, name it in the question."
+            f"The answer is not in what memory kept of {sources} most words of the question; "
+            "it may be in another source. If you know which, name it in the question."
         )
         return replace(result, warnings=(*result.warnings, warning))
     if result.interrupted:

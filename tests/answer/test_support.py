@@ -411,3 +411,13 @@ def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, ad
     memory = Model(session).read(text="The mill is old. " * 400, budget=300, max_tokens=4)
     result = replace(memory.ask("Who?").result, budget_tokens=budget, interrupted=False)
     assert advice in forgotten(result, 4096).warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [(["a.txt"], "of a.txt, which has most"), (["a.txt", "b.txt"], "of a.txt, b.txt, which have")],
+)
+def test_a_refusal_names_the_sources_that_it_saw(session, sources, told) -> None:
+    result = Model(session).read(text="The mill is old.", budget=300, max_tokens=4).ask("Who?")
+    narrowed = replace(result.result, narrowed={"sources": sources})
+    assert told in forgotten(narrowed, 4096).warnings[-1]
