@@ -320,11 +320,11 @@ class Schedule:
                 "keep less, or raise the budget."
             )
         if c + mean - last < 1:
+            most = first_true(lambda m: m >= self.m_max or not fits(m, 1)) - 1
             raise BudgetError(
                 f"Keeping {self.m_max} entries with an average chunk of {c} leaves the last chunk "
-                f"{c + mean - last:.0f} tokens (eq. 6); with {self.name} growth keep less than "
-                f"about {c / (1 - mean / self.m_max):.0f}, use a larger chunk size, or "
-                "--chunk fixed."
+                f"less than one token (eq. 6); with {self.name} growth keep at most {most}, use a "
+                "larger chunk size, or --chunk fixed."
             )
         self.smallest = max(1, min(self.smallest, int(c + mean - last)))
 

@@ -248,6 +248,24 @@ def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> N
         Schedule(**{**size, "free": 64}, length=9999)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("growth", ["linear", "sqrt", "square-sqrt"])
+def test_the_error_for_a_last_chunk_of_no_token_names_the_most_that_may_be_kept(
+    growth: str,
+) -> None:
+    def kept(keep: int) -> Schedule:
+        return Schedule(
+            name=growth, chunk="decremental", layers=2, free=179, final=150, keep=keep, start=72,
+            chunk_size=17, length=600,
+        )  # fmt: skip
+
+    with pytest.raises(BudgetError, match="less than one token") as told:
+        kept(140)
+    most = int(str(told.value).split("keep at most ")[1].split(",")[0])
+    assert kept(most).smallest == 1
+    with pytest.raises(BudgetError, match=f"Keeping {most + 1} .* keep at most {most}"):
+        kept(most + 1)
+
+
 def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
     schedule = Schedule(name="fixed", chunk="fixed", layers=1, free=1000, final=500, length=9999)
     with pytest.raises(ValueError, match="only 1000 fit"):
