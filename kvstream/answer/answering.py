@@ -333,11 +333,12 @@ def forgotten(result: Result, trained: int) -> Result:
     `trained`: the model's trained length. The warning never advises a budget above it.
     """
     if result.narrowed is not None:
-        names = result.narrowed["sources"]
-        sources = f"{', '.join(names)}, which {'has' if len(names) == 1 else 'have'}"
+        sources = result.narrowed["sources"]
+        have = "has" if len(sources) == 1 else "have"
         warning = (
-            f"The answer is not in what memory kept of {sources} most words of the question; "
-            "it may be in another source. If you know which, name it in the question."
+            f"The answer is not in what memory kept of {', '.join(sources)}, which {have} most "
+            "words of the question; it may be in another source. If you know which, name it in "
+            "the question."
         )
         return replace(result, warnings=(*result.warnings, warning))
     if result.interrupted:
