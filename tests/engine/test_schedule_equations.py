@@ -140,7 +140,7 @@ def test_what_cannot_be_had_is_refused_with_the_number() -> None:
     refused("chunk size of 1,000 leaves no memory; use one below 1,000", chunk_size=1000)
     refused("leaves -3 entries", final=-3)
     refused("take 1,050, and 1,000 entries are free", chunk_size=800, keep=500)
-    refused(r"eq\. 6.*less than about 400", chunk_size=200, keep=500)
+    refused(r"eq\. 6.*keep at most 400,", chunk_size=200, keep=500)
     refused("cannot keep 300 .* at most 200", chunk="fixed", chunk_size=800, keep=300)
 
 
