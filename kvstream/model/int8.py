@@ -109,7 +109,7 @@ def without_largest_columns(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sizes = rows.abs()
     columns = sizes.amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
     scale = _scale(sizes.index_fill_(1, columns, 0))
-    # Few passes over the rows, in memory that exists: at this width they cost as much as a product.
+    # Few passes over the rows, and no new memory: together they take as long as the product.
     integers = torch.div(rows, scale, out=sizes).round_().to(torch.int8)
     return integers.index_fill_(1, columns, 0), scale, columns
 

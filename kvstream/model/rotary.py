@@ -106,8 +106,8 @@ class Rotary:
         heads, count, dim = keys.shape
         # Blocks fit in the processor's cache. The model's function makes several float32 copies of
         # its input, which for a whole layer would be many times its keys.
-        in_place = out.dtype == torch.float32 and out.data_ptr() != keys.data_ptr()
-        copies = 0 if not self._by_halves else 1 if in_place else 2
+        direct = out.dtype == torch.float32 and out.data_ptr() != keys.data_ptr()
+        copies = 0 if not self._by_halves else 1 if direct else 2
         block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // (2 if copies == 1 else 4)))
         block = max(16, block)
         work = torch.empty(copies, heads, min(block, count), self.width, device=keys.device)
@@ -156,9 +156,9 @@ def _of_both(apply: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
 def _turned(keys: Tensor, cos: Tensor, sin: Tensor, turned: Tensor, crossed: Tensor) -> Tensor:
     """Rotate keys [K, n, D]: each dimension of the first half with its partner in the second half.
 
-    Returns `turned`, which gets the result; `crossed` is for parts of it. Both are float32 and have
-    the shape of the keys. This is the rotation of most models, in a third of the memory and half of
-    the time.
+    Writes the result to `turned` and returns it; `crossed` is scratch memory. Both are float32 and
+    have the shape of the keys. This is the rotation of most models, in a third of the memory and
+    half of the time.
     """
     half = keys.shape[-1] // 2
     source = keys if keys.dtype == torch.float32 else turned.copy_(keys)

@@ -280,7 +280,7 @@ class TokenOrigins:
         Raises ValueError for unknown ones.
         """
         waiting = np.arange(self.appended - self.waiting, self.appended, dtype=np.int64)
-        kept = np.union1d(ordinals, waiting) if self.waiting else np.array(ordinals, dtype=np.int64)
+        kept = np.union1d(ordinals, waiting)
         self._starts = self.starts(kept)
         self._ordinals = kept
 
