@@ -76,10 +76,10 @@ def attend(
     """Compute attention with the fastest backend for this device and shape: (out, log-sum-exp).
 
     The log-sum-exp may be None unless `log_sum_exp` requests it. `backend` is ``auto``, ``split``
-    (at the end of memory; CPU), ``flash`` (the kernel of flash-attn; CUDA), ``sdpa`` (the kernel
-    that PyTorch chooses; CUDA) or ``reference`` (materializes every score; any device). For the
-    log-sum-exp or sinks, ``sdpa`` calls PyTorch's flash kernel. If a backend does not support the
-    shape, the reference is used.
+    (at the end of memory; CPU), ``flash`` (the kernel of flash-attn; CUDA), ``sdpa`` (a kernel
+    that PyTorch has; CUDA) or ``reference`` (materializes every score; any device). ``sdpa`` is
+    `cuda_attention.merged` where that works, and elsewhere the kernel that PyTorch chooses, which
+    returns no log-sum-exp. If a backend does not support the shape, the reference is used.
     """
     plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]
@@ -89,10 +89,10 @@ def attend(
         out, lse = _split(q, k, v, shape.scale)
     elif backend == "flash" and same_width:
         out, lse = _flash_cuda(q, k, v, shape)
-    elif backend == "sdpa" and plain and shape.sinks is None and not log_sum_exp:
-        return _sdpa(q, k, v, shape.scale), None
     elif backend == "sdpa" and plain and cuda_attention.supports(q, k, v):
         out, lse = cuda_attention.merged(q, k, v, shape.scale)
+    elif backend == "sdpa" and plain and shape.sinks is None and not log_sum_exp:
+        return _sdpa(q, k, v, shape.scale), None
     else:
         out, lse = reference(q, k, v, shape)
         return out, lse  # the reference includes the sinks

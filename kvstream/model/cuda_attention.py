@@ -5,14 +5,25 @@ The shapes are those of `kvstream.model.attention`. No scores are materialized.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from functools import cache
 
 import torch
 from torch import Tensor
 
 HALF = (torch.float16, torch.bfloat16)
+WORTH = 5e14
+"""cuDNN's kernel is used for a shape after FlashAttention 2 has done so many operations with it.
+It is 1.6 times as fast on a Hopper GPU, but a plan takes 40 ms and 1 MiB of RAM for each shape, and
+the first plans half a second. These operations take 1.5 s. Only chunks of one size repeat a shape
+so often."""
+PLANS = 32
+"""Maximum number of shapes that have a plan."""
+SHAPES = 1024
+"""Maximum number of shapes whose operations are counted."""
 ROWS = 1024
-"""Number of queries whose two outputs are merged at once, in float32."""
+"""Number of queries whose two outputs PyTorch merges at once, in float32."""
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -31,15 +42,23 @@ def sums_columns(q: Tensor, k: Tensor) -> bool:
     return _on_ampere(q, k) and q.dtype in (*HALF, torch.float32) and _triton_compiles()
 
 
+def fuses(x: Tensor) -> bool:
+    """Return whether `kvstream.model.fused` works on the device of `x`."""
+    return _is_new_enough(x) and _triton_compiles()
+
+
 def _on_ampere(q: Tensor, k: Tensor) -> bool:
-    """Return whether both are on a CUDA device with the memory instructions that kernels need."""
+    """Return whether kernels take both: same type, and not too wide."""
+    return _is_new_enough(q) and type(k) is Tensor and q.dtype == k.dtype and q.shape[-1] <= 256
+
+
+def _is_new_enough(x: Tensor) -> bool:
+    """Return whether `x` is on a CUDA device with the memory instructions that kernels need."""
     return (
-        type(q) is type(k) is Tensor  # a subclass may have its numbers elsewhere
-        and q.is_cuda
+        type(x) is Tensor  # a subclass may have its numbers elsewhere
+        and x.is_cuda
         and torch.version.hip is None
-        and torch.cuda.get_device_capability(q.device) >= (8, 0)
-        and q.dtype == k.dtype
-        and q.shape[-1] <= 256
+        and torch.cuda.get_device_capability(x.device) >= (8, 0)
     )
 
 
@@ -53,6 +72,60 @@ def _triton_compiles() -> bool:
     except Exception:  # a missing compiler raises RuntimeError, a failing one CalledProcessError
         return False
     return True
+
+
+class Plans:
+    """Decides for which shapes a plan of cuDNN's is worth its time and memory."""
+
+    def __init__(self) -> None:
+        self.made: set[Hashable] = set()
+        self.done: Counter[Hashable] = Counter()
+        """Operations of each shape that has no plan."""
+
+    def worth(self, q: Tensor, k: Tensor, causal: bool) -> bool:
+        """Return whether to use cuDNN's kernel for this call, which is counted."""
+        shape = (q.device, q.dtype, *q.shape, *q.stride(), *k.shape, *k.stride(), causal)
+        if shape in self.made:
+            return True
+        if len(self.made) >= PLANS:
+            return False
+        if len(self.done) >= SHAPES:
+            self.done.clear()
+        self.done[shape] += 4 * q.numel() * k.shape[1] // (2 if causal else 1)
+        if self.done[shape] < WORTH:
+            return False
+        self.done.pop(shape, None)  # another thread may have done it
+        self.made.add(shape)
+        return True
+
+
+_plans = Plans()
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Call the faster kernel: (out, log-sum-exp)."""
+    if _has_cudnn(q) and _plans.worth(q, k, causal):
+        return cudnn(q, k, v, scale, causal)
+    return flash(q, k, v, scale, causal)
+
+
+def _has_cudnn(q: Tensor) -> bool:
+    """Return whether cuDNN's kernel is there and faster: on a Hopper GPU, for narrow heads."""
+    return (
+        q.is_cuda
+        and q.shape[-1] <= 128
+        and torch.cuda.get_device_capability(q.device)[0] == 9
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and torch.backends.cudnn.is_available()
+    )
+
+
+def cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Call cuDNN's attention as `flash` is called."""
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        q[None], k[None], v[None], None, True, 0.0, causal, False, scale=scale
+    )
+    return out[0], lse.reshape(q.shape[:2])
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -74,10 +147,14 @@ def merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         # The query heads of a group become queries of one head, so their keys are read once.
         out, lse = flash(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, False)
         return out.reshape(q.shape), lse.reshape(q.shape[:2])
-    out, lse = flash(q, k[:, old:], v[:, old:], scale, True)
+    out, lse = _attended(q, k[:, old:], v[:, old:], scale, True)
     if old == 0:  # the kernel's log-sum-exp of no keys is +inf
         return out, lse
-    past, past_lse = flash(q, k[:, :old], v[:, :old], scale, False)
+    past, past_lse = _attended(q, k[:, :old], v[:, :old], scale, False)
+    if fuses(out):
+        from kvstream.model.fused import merge  # needs Triton
+
+        return out, merge(out, lse, past, past_lse)
     share = torch.sigmoid(past_lse - lse)[..., None]
     for first in range(0, new, ROWS):
         rows = slice(first, first + ROWS)

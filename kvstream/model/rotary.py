@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kvstream.model import cuda_attention
+
 BLOCK_ELEMENTS = 2**18
-"""Maximum elements of keys to rotate at once. A block and its copies are also at most half as large
-as the keys in float32."""
+"""Maximum elements of keys to rotate at once on a CPU. On any device a block and its copies are at
+most half as large as the keys in float32."""
 
 
 class Angles:
@@ -104,11 +106,21 @@ class Rotary:
         if out is None:
             out = torch.empty(keys.shape, dtype=torch.float32, device=keys.device)
         heads, count, dim = keys.shape
-        # Blocks fit in the processor's cache. The model's function makes several float32 copies of
-        # its input, which for a whole layer would be many times its keys.
+        if self.width < dim:
+            out[..., self.width :] = keys[..., self.width :]
+        if self._by_halves and cuda_attention.fuses(keys):
+            from kvstream.model.fused import turn  # needs Triton
+
+            turn(keys[..., : self.width], cos, sin, out[..., : self.width])
+            return out
+        # The model's function makes several float32 copies of its input, which for a whole layer
+        # would be many times its keys. Blocks also fit in a processor's cache; on a GPU, more of
+        # them would only be more calls.
         direct = out.dtype == torch.float32 and out.data_ptr() != keys.data_ptr()
         copies = 0 if not self._by_halves else 1 if direct else 2
-        block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // (2 if copies == 1 else 4)))
+        block = -(-count // (2 if copies == 1 else 4))
+        if keys.device.type == "cpu":
+            block = min(BLOCK_ELEMENTS // (heads * dim), block)
         block = max(16, block)
         work = torch.empty(copies, heads, min(block, count), self.width, device=keys.device)
         for first in range(0, count, block):
@@ -121,8 +133,6 @@ class Rotary:
                 _turned(part, *angles, target, *room)
             else:
                 target.copy_(_turned(part, *angles, *room))
-            if self.width < dim:
-                out[:, rows, self.width :] = keys[:, rows, self.width :]
         return out
 
     @cached_property

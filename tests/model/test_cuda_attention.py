@@ -5,10 +5,6 @@ Without a GPU, Triton's interpreter runs the kernel, and a plain softmax stands 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton_interpreter import interpreted, needs_triton
 
 from kvstream.model import attention, cuda_attention
 from kvstream.model.attention import AttentionRequest, Shape, attend, evidence, reference
+from kvstream.model.cuda_attention import Plans
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SUMS = [(1, 1, 0, 300), (5, 5, 0, 5), (70, 65, 3, 200), (513, 513, 0, 640), (600, 513, 60, 1001)]
@@ -101,17 +99,6 @@ def test_a_host_has_no_kernels_of_a_gpu() -> None:
 
 
 INTERPRETED = """
-from triton.runtime import interpreter
-
-patch = interpreter._patch_lang_tensor
-
-def patched(tensor, *scope):
-    # NumPy 2.4 converts no array of one element to a number, as the interpreter does.
-    patch(tensor, *scope)
-    tensor.__index__ = lambda self: int(self.handle.data.item())
-
-interpreter._patch_lang_tensor = patched
-
 import torch
 from test_cuda_attention import SUMS, problem, slow_sums
 from kvstream.model.column_sums import column_sums
@@ -128,14 +115,36 @@ print("equal")
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+@needs_triton
 def test_sums_in_the_interpreter() -> None:
-    here = Path(__file__).resolve()
-    path = os.pathsep.join([str(here.parents[2]), str(here.parent), *filter(None, sys.path)])
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    command = [sys.executable, "-c", INTERPRETED]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
-    assert done.stdout.strip() == "equal", done.stderr
+    assert interpreted(INTERPRETED, Path(__file__).parent) == "equal"
+
+
+def test_a_plan_is_for_a_shape_that_is_used_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = problem(8, 0, 2, 64, torch.bfloat16, "meta")[0]
+    wide = torch.empty(2, 100, 64, device="meta")
+    work = 4 * q.numel() * 100
+    plans = Plans()
+    monkeypatch.setattr(cuda_attention, "WORTH", 3 * work)
+    assert [plans.worth(q, wide, False) for _ in range(5)] == [False, False, True, True, True]
+    assert [plans.worth(q, wide, True) for _ in range(6)] == [False] * 5 + [True]
+    # Other sizes and other strides are other shapes.
+    assert not plans.worth(q, wide[:, :99], False)
+    assert not plans.worth(q.contiguous(), wide, False)
+    assert len(plans.made) == 2
+
+
+def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = problem(8, 0, 2, 64, torch.bfloat16, "meta")[0]
+    plans = Plans()
+    for n in range(1, 3000):  # growing memory: every shape is used once
+        assert not plans.worth(q, torch.empty(2, n, 64, device="meta"), False)
+        assert len(plans.done) <= cuda_attention.SHAPES
+    monkeypatch.setattr(cuda_attention, "WORTH", 0)
+    for n in range(1, 100):
+        made = plans.worth(q, torch.empty(2, n, 64, device="meta"), False)
+        assert made == (n <= cuda_attention.PLANS)
+    assert len(plans.made) == cuda_attention.PLANS
 
 
 @pytest.mark.gpu
@@ -158,6 +167,27 @@ def test_attention_with_log_sum_exp(
     monkeypatch.setattr(attention, "reference", None)
     out, lse = attend(q, k, v, shape, "sdpa", log_sum_exp=True)
     assert lse is not None
+    assert (out.dtype, lse.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(out.float(), want, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse, want_lse, atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("new", "old", "group"), [(5, 1, 4), (200, 313, 1), (1100, 2000, 4)])
+def test_attention_of_cudnn(
+    new: int, old: int, group: int, dtype: torch.dtype, dim: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    q, k, v = problem(new, old, group, dim, dtype, "cuda")
+    if not cuda_attention._has_cudnn(q):
+        pytest.skip("cuDNN's kernel is used on Hopper GPUs only")
+    want, want_lse = reference(q.float(), k.float(), v.float(), Shape(dim**-0.5))
+    monkeypatch.setattr(cuda_attention, "WORTH", 0)
+    monkeypatch.setattr(cuda_attention, "flash", None)
+    out, lse = cuda_attention.merged(q, k, v, dim**-0.5)
     assert (out.dtype, lse.dtype) == (dtype, torch.float32)
     torch.testing.assert_close(out.float(), want, atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(lse, want_lse, atol=2e-3, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Measure one layer's attention and its sums on a CUDA device: time, rate, memory, difference.
+"""Measure one layer's work beside its products on a CUDA device: time, rate, memory, difference.
 
 See docs/research/performance.md.
 
@@ -13,19 +13,23 @@ sums, divided by the largest sum. A case that fails prints its error.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import torch
 from torch import Tensor
 
-from kvstream.model import attention, cuda_attention
+from kvstream.model import attention, cuda_attention, rotary
 from kvstream.model.attention import Shape
 
 HEADS, GROUPS, DIM, CHUNK, ENTRIES, WINDOW = 32, 8, 128, 4096, 20800, 64
+MANY = 2**19
+"""Number of entries of a plain cache in the middle of a text of 1M tokens."""
 SHAPE = Shape(DIM**-0.5)
 BLOCKS: tuple[tuple[int, int, int, int], ...] = (
     (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2),
@@ -50,6 +54,9 @@ def main() -> None:
         for precision in ("ieee", "tf32x3"):
             case = partial(columns, wide_q, wide_k, lse, CHUNK, PRECISION=precision)
             measure(f"sums, float32, {precision}", case, 2 * PAIRS, summed, rounds=3)
+        del wide_q, wide_k
+        beside(q, k, v)
+        plans(q, k, v)
 
 
 def attentions(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -73,16 +80,52 @@ def attentions(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def merged_by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    with patch.object(cuda_attention, "flash", cudnn):
+    with patch.object(cuda_attention, "flash", cuda_attention.cudnn):
         return cuda_attention.merged(q, k, v, SHAPE.scale)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Call the kernel of cuDNN."""
-    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        q[None], k[None], v[None], None, True, 0.0, causal, False, scale=scale
-    )
-    return out[0], lse.reshape(q.shape[:2])
+def beside(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Measure the rotation of all keys, and the merging of two attentions."""
+    from kvstream.model import fused
+
+    scale, cos, sin = SHAPE.scale, *torch.randn(2, ENTRIES, DIM, device="cuda")
+    turned = torch.empty_like(k)
+
+    def apart() -> tuple[Tensor, ...]:
+        work = torch.empty(2, *k.shape, device="cuda")
+        return (turned.copy_(rotary._turned(k, cos, sin, *work)),)
+
+    def at_once() -> tuple[Tensor, ...]:
+        fused.turn(k, cos, sin, turned)
+        return (turned,)
+
+    right = measure("rotation: PyTorch's calls, all keys at once", apart, 0)
+    right = tuple(t.clone() for t in right)
+    measure("rotation: kernel", at_once, 0, right)
+    old = ENTRIES - CHUNK
+    own = cuda_attention.flash(q, k[:, old:], v[:, old:], scale, True)
+    past = cuda_attention.flash(q, k[:, :old], v[:, :old], scale, False)
+    measure("merging: kernel", lambda: fused.merge(own[0].clone(), own[1], *past), 0)
+    with patch.object(cuda_attention, "fuses", return_value=False):
+        measure("both attentions, merged by PyTorch's calls",
+                lambda: cuda_attention.merged(q, k, v, scale), 4 * PAIRS)  # fmt: skip
+
+
+def plans(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Measure what a new shape costs cuDNN, and both kernels with the entries of a plain cache."""
+    process, scale = psutil.Process(), SHAPE.scale
+    before, started, count = process.memory_info().rss, time.perf_counter(), 20
+    for n in range(count):
+        cuda_attention.cudnn(q[:, : 3000 - 7 * n], k[:, : 9000 + n], v[:, : 9000 + n], scale, False)
+    torch.cuda.synchronize()
+    spent = (time.perf_counter() - started) / count
+    ram = (process.memory_info().rss - before) / count / 2**20
+    print(json.dumps({"case": "cuDNN: a new shape", "milliseconds": round(1e3 * spent, 1),
+                      "ram_mib": round(ram, 2)}))  # fmt: skip
+    k, v = (torch.randn(GROUPS, MANY, DIM, device="cuda", dtype=q.dtype) for _ in "kv")
+    for kernel in (cuda_attention.flash, cuda_attention.cudnn):
+        name = f"{MANY} entries: {kernel.__name__}"
+        measure(name, partial(kernel, q, k, v, scale, False), 4 * CHUNK * MANY, rounds=3)
 
 
 def sums(q: Tensor, k: Tensor, lse: Tensor) -> Tensor | None:
