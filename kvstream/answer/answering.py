@@ -193,6 +193,7 @@ def _written(
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
+        final=last,
     )
     with closing(tokens):  # type: ignore[type-var]
         for token in tokens:

@@ -43,10 +43,13 @@ class Decoder:
         max_tokens: int,
         *,
         may_compress: bool,
+        final: bool,
     ) -> Iterator[int]:
         """Yield the tokens of the answer; see `Reader.answer`. Raises ModelError for NaN logits."""
         evictor, budget = self.evictor, self.cache.capacity
         evictor.resume_compressive_memory()
+        if final:
+            self.cache.rotate()
         self.stopped = "interrupted"
         may_compress = may_compress and evictor.method.evicts
         # Scores have to include the answer's attention only if the answer may fill the budget.

@@ -190,17 +190,20 @@ class Reader:
         max_tokens: int,
         *,
         may_compress: bool = True,
+        final: bool = False,
     ) -> Iterator[int]:
         """Yield the tokens of the answer; ``choose(logits [V])`` picks each.
 
         Ends at a token of `stop` (not yielded), after `max_tokens`, or when the budget is full and
         no entries may or can be evicted. When the iterator is closed, memory is as before, except
-        for the entries that the answer evicted. Raises ModelError for logits that are NaN.
+        for the entries that the answer evicted. With `final` its keys also stay rotated, which
+        makes each token cheaper, and reading on or saving would round them once more. Raises
+        ModelError for logits that are NaN.
         """
         self.begin()
         try:
             yield from self.decoder.answer(
-                question, choose, stop, max_tokens, may_compress=may_compress
+                question, choose, stop, max_tokens, may_compress=may_compress, final=final
             )
         finally:  # an answer may have evicted entries of memory
             self.schedule.held = tuple(s.held - len(self.head) for s in self.compressible)

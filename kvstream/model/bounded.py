@@ -67,8 +67,13 @@ class BoundedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number type in which attention computes."""
+        """Number type in which the model computes."""
         return self.layers[0].dtype
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Number type in which attention computes."""
+        return self.layers[0].attention_dtype
 
     @property
     def kv_dtype(self) -> torch.dtype:
@@ -79,10 +84,14 @@ class BoundedModel:
         """Return the model with a KV cache of this number type; None: the type of computation."""
         return replace(self, layers=tuple(replace(s, stored_as=dtype) for s in self.layers))
 
+    def attending(self, dtype: torch.dtype | None) -> BoundedModel:
+        """Return the model with attention in this number type; None: the type of computation."""
+        return replace(self, layers=tuple(replace(s, attends_in=dtype) for s in self.layers))
+
     @property
     def round_width(self) -> int:
         """Passes run fastest with a multiple of this many tokens; 1: all lengths are alike."""
-        tiles = self.device.type == "cpu" and self.dtype in HALF
+        tiles = self.device.type == "cpu" and self.attention_dtype in HALF
         return STEP if tiles else 1
 
     @property

@@ -139,7 +139,7 @@ class BoundedCache(Cache):
             same = [s.spec for s in self.stores if s.spec.device == spec.device]
             width = max(s.value_dim if values else s.key_dim for s in same)
             self._scratch[which] = torch.empty(
-                max(s.heads for s in same), self.capacity, width, dtype=spec.dtype,
+                max(s.heads for s in same), self.capacity, width, dtype=spec.attention_dtype,
                 device=spec.device,
             )  # fmt: skip
         return self._scratch[which]
@@ -308,6 +308,20 @@ class BoundedCache(Cache):
         with self.moving():
             for store in self.stores:
                 store.settle(self.base)
+
+    def rotate(self) -> None:
+        """Rotate all entries in place, so that a pass does not have to rotate them.
+
+        Attention reads the same numbers as before, but `settle` then rounds the keys once more.
+        Nothing changes if layers hold different numbers of unrotated entries, because one vector of
+        positions serves them all, if attention reads another type, or while entries are parked.
+        """
+        alike = len({store.unrotated for store in self.stores}) == 1
+        if alike and not any(store.spec.converts or store.parked for store in self.stores):
+            with self.moving():
+                for store in self.stores:
+                    store.rotate(self.base)
+            self.free_scratch()
 
     def rebase(self) -> None:
         """Set `base` after entries left, so that new entries follow the longest layer."""

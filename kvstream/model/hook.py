@@ -110,11 +110,13 @@ def bounded_attention(
     known = memory is not None or (asked and cuda_attention.supports(query[0], keys, values))
     sizes = query.shape, keys.shape, keys.dtype, shape.window, shape.softcap, shape.sinks is None
     with cache.momentary.metered("attend", *sizes, known) as results:
-        out, lse = attend(query[0], keys, values, shape, cache.backend, log_sum_exp=known)
+        asking = query[0].to(keys.dtype)
+        out, lse = attend(asking, keys, values, shape, cache.backend, log_sum_exp=known)
+        out = out.to(query.dtype)
         results.append(out)
     if asked:
         with cache.momentary.metered("evidence", *sizes):
-            measured = evidence(query[0], keys, lse, shape, request)
+            measured = evidence(asking, keys, lse, shape, request)
         store.measured(*measured, by_owner=owner)
     if memory is not None:
         assert lse is not None

@@ -10,7 +10,9 @@ is slow for single tokens; there `torch._weight_int8pack_mm` takes bfloat16 acti
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -78,13 +80,32 @@ class Int8Linear(nn.Module):
         if self.packs and rows.shape[0] < FEW:
             out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
         else:
-            integers, scale, columns = without_largest_columns(rows)
+            integers, scale, columns, apart = _newest.quantized(x)
             out = torch._int_mm(integers, self.weight.t()).float().mul_(scale)
-            out.addmm_(rows[:, columns], self.weight[:, columns].float().t())
+            out.addmm_(apart, self.weight[:, columns].float().t())
         out.mul_(self.scale)
         if self.bias is not None:
             out.add_(self.bias)
         return out.view(*x.shape[:-1], -1)
+
+
+class _Newest(threading.local):
+    """The newest input of this thread, quantized: layers with the same input share it."""
+
+    def __init__(self) -> None:
+        self._of: Callable[[], Tensor | None] = lambda: None
+        self._found: tuple[Tensor, ...] = ()
+
+    def quantized(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return `without_largest_columns` of the rows of x, and those columns in float32."""
+        if self._of() is not x:
+            rows = x.reshape(-1, x.shape[-1])
+            integers, scale, columns = without_largest_columns(rows)
+            self._of, self._found = weakref.ref(x), (integers, scale, columns, rows[:, columns])
+        return self._found
+
+
+_newest = _Newest()
 
 
 class _Product(torch.autograd.Function):

@@ -58,6 +58,8 @@ class LayerSpec:
     """Later layers that store no entries and attend to those of this layer."""
     stored_as: torch.dtype | None = None
     """The number type that entries are stored in; None: `dtype`."""
+    attends_in: torch.dtype | None = None
+    """The number type in which attention computes; None: `dtype`."""
 
     @property
     def kv_dtype(self) -> torch.dtype:
@@ -65,9 +67,14 @@ class LayerSpec:
         return self.stored_as or self.dtype
 
     @property
+    def attention_dtype(self) -> torch.dtype:
+        """The number type in which attention computes."""
+        return self.attends_in or self.dtype
+
+    @property
     def converts(self) -> bool:
         """Whether attention computes in a different type than the entries are stored in."""
-        return self.kv_dtype != self.dtype
+        return self.kv_dtype != self.attention_dtype
 
     @property
     def entry_bytes(self) -> int:
@@ -228,6 +235,14 @@ class LayerStore(CacheLayerMixin):
             self.spec.rotary.unrotate(turned, base, turned)
             self._refuse_infinite(turned)  # a rotated key can fit where the unrotated does not
         self.unrotated = self.used
+
+    def rotate(self, base: int) -> None:
+        """Rotate all unrotated keys in place: the inverse of `settle`, up to rounding."""
+        if self.turns:
+            assert self.spec.rotary is not None
+            turned = self.keys[:, : self.unrotated]
+            self.spec.rotary.rotate(turned, base - self.unrotated, turned)
+        self.unrotated = 0
 
     def keep(self, first: int, indices: Tensor) -> None:
         """Keep the first `first` entries and the entries ``first + indices`` [K, m], in order.

@@ -220,11 +220,12 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     """
     if chosen.widen:
         widen(model)
-    bounded = bound(model, settings.name).storing(chosen.kv)
+    bounded = bound(model, settings.name).storing(chosen.kv).attending(chosen.attention)
     if chosen.int8:  # after the probe: 8 bits would exceed its tolerances
         int8.quantize(model, settings.name)
-    bounded.backend = resolve(settings.attn, bounded.device, bounded.dtype)
-    bounded.precision = told(bounded.dtype, bounded.kv_dtype, chosen.why)
+    bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
+    types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
+    bounded.precision = told(*types, chosen.why)
     return bounded
 
 

@@ -38,6 +38,8 @@ class Precision:
     """Whether the products of linear layers use 8-bit integers."""
     kv: torch.dtype | None = None
     """Number type of the KV cache; None: the type in which the model computes."""
+    attention: torch.dtype | None = None
+    """Number type in which attention computes; None: as the rest of the model."""
 
 
 def precision_of(
@@ -85,6 +87,7 @@ def _for_int8(
 ) -> Precision:
     """Choose the number types around 8-bit products, whose input and output are float32.
 
+    With a KV cache in bfloat16, attention computes in that type if the CPU has instructions for it.
     Raises UsageError for settings that --quantize int8 cannot be combined with.
     """
     if device.type != "cpu":
@@ -101,11 +104,12 @@ def _for_int8(
         raise UsageError(f"--quantize {INT8} holds all weights in RAM; leave --max-weights out.")
     weights = None if where is None else placement.weights_of(where, settings)
     stored = None if weights is None else weights.number_name
-    if weights is None or stored not in HALVES:
-        return Precision(torch.float32, INT8_WHY, int8=True, kv=kv)
-    if settings.kv_dtype == "auto":
-        kv = DTYPES[stored]
-    return Precision(_stored_type(weights), INT8_WHY, widen=True, int8=True, kv=kv)
+    load, widen = torch.float32, False
+    if stored in HALVES:
+        load, widen = _stored_type(weights), True
+        kv = kv or (DTYPES[stored] if settings.kv_dtype == "auto" else None)
+    attention = kv if kv == torch.bfloat16 and fast_bfloat16() else None
+    return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
 
 
 def _named(name: str, option: str) -> torch.dtype | None:
@@ -146,11 +150,12 @@ def is_slow(name: str, device: str) -> bool:
     return device == "cpu" and name in _slow_on_cpu()
 
 
-def told(model_dtype: torch.dtype, kv_dtype: torch.dtype, why: str) -> str:
+def told(model: torch.dtype, attention: torch.dtype, kv: torch.dtype, why: str) -> str:
     """Describe the chosen types briefly, for the status line."""
-    computes, stores = (str(t).removeprefix("torch.") for t in (model_dtype, kv_dtype))
-    cache = "" if computes == stores else f", KV cache {stores}"
-    return f"{computes}{cache} ({why})"
+    computes, attends, stores = (str(t).removeprefix("torch.") for t in (model, attention, kv))
+    # Attention computes in another type only if the KV cache has it (`_for_int8`).
+    which = "KV cache" if attends == computes else "attention and KV cache"
+    return f"{computes}{'' if computes == stores else f', {which} {stores}'} ({why})"
 
 
 def _slow_on_cpu() -> set[str]:

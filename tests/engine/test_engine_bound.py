@@ -53,6 +53,7 @@ def runs(draw: st.DrawFn, most_steps: int = 5000) -> dict[str, Any]:
         "question": draw(st.integers(1, 40)),
         "catalysts": draw(st.lists(st.integers(1, 12), max_size=3)),
         "answers": draw(st.lists(st.sampled_from([1, 12, 90]), min_size=1, max_size=2)),
+        "final": draw(st.booleans()),
         "max_tokens": draw(st.sampled_from([1, 8, 8, 300])),
         "run": RunSettings(
             growth=draw(st.sampled_from(GROWTHS)),
@@ -96,8 +97,9 @@ def read(case: dict[str, Any]) -> Reader:
         entries = reader.retained()
         said = 0
         for _ in reader.answer(
-            tokens(case["question"], seed=3), lambda x: int(x.argmax()), frozenset(), count
-        ):
+            tokens(case["question"], seed=3), lambda x: int(x.argmax()), frozenset(), count,
+            final=case["final"],
+        ):  # fmt: skip
             assert reader.cache.held <= sizes.budget
             said += 1
         assert said == count or reader.stopped == "budget"
@@ -139,7 +141,7 @@ def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> N
 
 NOTHING_BUT_SINKS = {
     "method": Uneven(), "family": "llama", "budget": 256, "length": 300, "told": "right",
-    "prompt": 0, "question": 1, "catalysts": [], "answers": [1], "max_tokens": 1,
+    "prompt": 0, "question": 1, "catalysts": [], "answers": [1], "final": False, "max_tokens": 1,
     "run": RunSettings(growth="adaptive", chunk_size=1),
 }  # fmt: skip
 """A run that random search found: the retention ratio of no entries was NaN."""

@@ -335,6 +335,55 @@ def test_int8_layers_pass_gradients_on_as_float32_ones_do(tokens: int, packs: bo
     assert float((found - right).norm() / right.norm()) < 0.02
 
 
+def test_int8_attends_in_bfloat16_where_the_cpu_multiplies_it(
+    folder: Path, int8_works: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = torch.bfloat16
+    for fast, kv, attention in ((True, "auto", halves), (False, "auto", torch.float32),
+                                (True, "float32", torch.float32)):  # fmt: skip
+        monkeypatch.setattr(precision, "fast_bfloat16", lambda fast=fast: fast)
+        model = load(settings(folder, quantize="int8", kv_dtype=kv))
+        assert (model.dtype, model.attention_dtype) == (torch.float32, attention)
+        assert ("attention and KV cache bfloat16" in model.precision) == (attention == halves)
+        cache = model.new_cache(64)
+        assert cache.scratch(model.layers[0]).dtype == attention
+        assert read(model).cache.peak.tokens <= BUDGET
+    monkeypatch.setattr(precision, "fast_bfloat16", lambda: True)
+    wide, near = (
+        load(settings(folder, quantize="int8", kv_dtype=kv)) for kv in ("float32", "auto")
+    )
+    ids = list(range(3, 60))
+    ours, right = (m.logits(m.forward(ids, m.new_cache(64))) for m in (near, wide))
+    assert 0 < float((ours - right).norm() / right.norm()) < 0.05
+
+
+@pytest.mark.parametrize("tokens", [2, 20])
+def test_layers_with_the_same_input_quantize_it_once(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = torch.Generator().manual_seed(4)
+    linears = [torch.nn.Linear(96, n) for n in (80, 64)]
+    layers = [int8.Int8Linear(linear, packs=False) for linear in linears]
+    first, second = (torch.randn(tokens, 96, generator=draw) for _ in "ab")
+    right = [[layer(rows.clone()) for layer in layers] for rows in (first, second)]
+    calls, plain = [], int8.without_largest_columns
+
+    def counted(rows: torch.Tensor) -> Any:
+        calls.append(1)
+        return plain(rows)
+
+    monkeypatch.setattr(int8, "without_largest_columns", counted)
+    for rows, wanted in zip((first, second), right, strict=True):
+        for layer, want in zip(layers, wanted, strict=True):
+            assert torch.equal(layer(rows), want)
+    assert len(calls) == 2
+    # A new tensor is never taken for one that is gone, even at the same place in memory.
+    for _ in range(20):
+        rows = torch.randn(tokens, 96, generator=draw)
+        assert torch.equal(layers[0](rows), layers[0](rows.clone()))
+        del rows
+
+
 def test_int8_is_near_float32_and_small(folder: Path, int8_works: None) -> None:
     exact, small = load(settings(folder, dtype="float32")), load(settings(folder, quantize="int8"))
     assert small.dtype == torch.float32

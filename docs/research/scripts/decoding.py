@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.speed.systems import QUESTION
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--write", type=int, default=16, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--earlier", action="store_true", help="not the last answer of a run")
     args = parser.parse_args()
     readers = {}
     for kind in args.kinds.split(","):
@@ -48,7 +51,7 @@ def main() -> None:
     spent: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(args.rounds):
         for name, reader in readers.items():
-            spent[name] += written(*reader, args.write)
+            spent[name] += written(*reader, args.write, final=not args.earlier)
     first = statistics.median(next(iter(spent.values())))
     for name, times in spent.items():
         median = statistics.median(times)
@@ -69,10 +72,14 @@ def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Rea
     return reader, [int(i) for i in session.tokenizer.encode(QUESTION)]
 
 
-def written(reader: Reader, question: list[int], count: int) -> list[float]:
+def written(reader: Reader, question: list[int], count: int, *, final: bool) -> list[float]:
     """Return the processor seconds of each token after the first."""
     clock = []
-    for _ in reader.answer(question, lambda row: int(row.argmax()), frozenset(), count + 1):
+
+    def largest(row: Tensor) -> int:
+        return int(row.argmax())
+
+    for _ in reader.answer(question, largest, frozenset(), count + 1, final=final):
         clock.append(time.process_time())
     return [b - a for a, b in pairwise(clock)]
 

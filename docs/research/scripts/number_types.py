@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,20 @@ import torch
 from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.model import int8
-from kvstream.model.loading import folder, in_precision
+from kvstream.model.loading import choose, folder, in_precision
 from kvstream.model.precision import Precision
-from kvstream.settings import ModelSettings, parse_count
+from kvstream.settings import INT8, ModelSettings, parse_count
 from kvstream.tokenization.loading import load_tokenizer
 
-KINDS = {
+KINDS: dict[str, Precision | None] = {
     "float32": Precision(torch.float32, ""),
     "bfloat16": Precision(torch.bfloat16, ""),
     "widened": Precision(torch.float16, "", widen=True),
-    "int8": Precision(torch.float16, "", widen=True, int8=True),
+    "int8": None,
     "kv-bfloat16": Precision(torch.float32, "", kv=torch.bfloat16),
     "kv-float16": Precision(torch.float32, "", kv=torch.float16),
 }
+"""None: what kvstream chooses."""
 
 
 def main() -> None:
@@ -64,7 +66,9 @@ def main() -> None:
     print(f"8-bit products: {int8.problem() or 'work'}; {len(texts)} texts", flush=True)
     first = None
     for kind in args.kinds.split(","):
-        found = measured(where, settings, KINDS[kind], texts, chunk, args.write)
+        asked = replace(settings, quantize=INT8)
+        chosen = KINDS[kind] or choose(asked, torch.device("cpu"), where)
+        found = measured(where, settings, chosen, texts, chunk, args.write)
         first = first or found
         losses, reading, writing, size = found
         pairs = zip(losses, first[0], strict=True)

@@ -41,7 +41,8 @@ def _plain_attention(
 ) -> tuple[Tensor, None]:
     """Compute the fast attention of kvstream over all entries that the cache returns."""
     shape = Shape(scale=query.shape[-1] ** -0.5 if scaling is None else scaling)
-    return attend(query[0], key[0], value[0], shape)[0].transpose(0, 1)[None], None
+    out = attend(query[0].to(key.dtype), key[0], value[0], shape)[0]
+    return out.to(query.dtype).transpose(0, 1)[None], None
 
 
 AttentionInterface.register(FLOOR, _plain_attention)
@@ -52,9 +53,9 @@ class _Layer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.capacity, self.used = capacity, 0
+        self.capacity, self.used, self.dtype = capacity, 0, dtype
         self.k: Tensor | None = None
         self.v: Tensor | None = None
         self.is_initialized = True
@@ -65,8 +66,8 @@ class _Layer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write [1, K, n, D] after the valid entries; return all of them."""
         if self.k is None or self.v is None:
-            self.k = key_states.new_empty(*_shape(key_states, self.capacity))
-            self.v = value_states.new_empty(*_shape(value_states, self.capacity))
+            self.k = key_states.new_empty(_shape(key_states, self.capacity), dtype=self.dtype)
+            self.v = value_states.new_empty(_shape(value_states, self.capacity), dtype=self.dtype)
         end = self.used + key_states.shape[-2]
         self.k[:, :, self.used : end] = key_states
         self.v[:, :, self.used : end] = value_states
@@ -134,7 +135,10 @@ def read_floor(
     `steps` are (chunk, entries of memory after it); `name` is FLOOR or SDPA.
     """
     most = most_held(steps)
-    layers = [_Layer(max(most, steps[-1][1] + len(question) + tokens)) for _ in model.layers]
+    size = max(most, steps[-1][1] + len(question) + tokens)
+    # transformers' own attention takes keys of the type of the queries.
+    dtype = model.attention_dtype if name == FLOOR else model.dtype
+    layers = [_Layer(size, dtype) for _ in model.layers]
     cache = Cache(layers=beside_states(model, layers))
 
     def forward(part: Tensor) -> Tensor:
@@ -161,15 +165,15 @@ def read_floor(
         watch.has_read()
         answer(logits, question, tokens, watch)
     return {
-        **watch.record(), "peak_kv_tokens": most, "peak_kv_bytes": held_bytes(model, most),
+        **watch.record(), "peak_kv_tokens": most, "peak_kv_bytes": held_bytes(model, most, dtype),
     }  # fmt: skip
 
 
-def held_bytes(model: BoundedModel, entries: int) -> int:
+def held_bytes(model: BoundedModel, entries: int, dtype: torch.dtype | None = None) -> int:
     """Return the bytes of `entries` entries in every layer, plus those of the recurrent states.
 
-    The caches of this package hold entries as they are computed, unlike kvstream's, which may
-    convert them.
+    The caches of this package hold entries as they are computed (`dtype` None), or as the fast
+    attention reads them, unlike kvstream's, which may convert them.
     """
-    each = sum(spec.entry_bytes for spec in model.storing(None).layers)
+    each = sum(spec.entry_bytes for spec in model.storing(dtype).layers)
     return entries * each + sum(spec.bytes for spec in model.states)

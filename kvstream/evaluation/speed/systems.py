@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
@@ -153,7 +154,11 @@ def _kvstream(system: System, task: Task) -> Record:
 
 def _answer(reader: Reader, task: Task, watch: Stopwatch) -> None:
     nothing: frozenset[int] = frozenset()
-    for _ in reader.answer(task.question, lambda x: int(x.argmax()), nothing, task.tokens):
+
+    def largest(logits: Tensor) -> int:
+        return int(logits.argmax())
+
+    for _ in reader.answer(task.question, largest, nothing, task.tokens, final=True):
         watch.token()
 
 
