@@ -11,7 +11,6 @@ is slow for single tokens; there `torch._weight_int8pack_mm` takes bfloat16 acti
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvstream.errors import ModelError
+from kvstream.model.clock import processor_seconds
 
 LEAST = 64
 """Minimum width of a quantized layer. Narrower ones, such as routers, cost little and matter much.
@@ -37,8 +37,6 @@ ERROR = 0.02
 LARGEST = 127
 COLUMNS = 16
 """Maximum number of activation columns in float32; in narrow layers an eighth of the columns."""
-ROUND = 0.02
-"""Minimum processor time in seconds of one round of timing."""
 FEW = 4
 """Fewer tokens than this may use `torch._weight_int8pack_mm`."""
 PACKED = 16
@@ -184,11 +182,12 @@ def problem() -> str | None:
             error = float((found - right).norm() / right.norm())
             if not error <= ERROR:
                 return f"its products are wrong by {error:.0%} on this CPU"
-            times = _seconds(lambda: F.linear(x, linear.weight)) / _seconds(lambda: layer(x))
+            ways = (partial(F.linear, x, linear.weight), partial(layer, x))
+            plain, ours = map(processor_seconds, ways)
     except (RuntimeError, AttributeError) as exception:
         return f"this PyTorch cannot do it ({str(exception).splitlines()[0][:80]})"
-    if times < WORTH:
-        return f"8-bit products are {times:.2f} times as fast as float32 on this CPU"
+    if plain < WORTH * ours:
+        return f"8-bit products are {plain / ours:.2f} times as fast as float32 on this CPU"
     return None
 
 
@@ -200,24 +199,7 @@ def packing_is_faster() -> bool:
     x = torch.ones(1, width)
     ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
     try:
-        packed, plain = (_seconds(partial(layer, x)) for layer in ways)
+        packed, plain = (processor_seconds(partial(layer, x)) for layer in ways)
     except (RuntimeError, AttributeError):  # this PyTorch does not have it
         return False
     return packed < plain
-
-
-def _seconds(run: Callable[[], Any], rounds: int = 5) -> float:
-    """Return the processor time per run in the fastest of some rounds; always above 0.
-
-    A round runs for at least ROUND seconds, because the clock of some machines has a resolution of
-    milliseconds.
-    """
-    found = []
-    for _ in range(rounds):
-        started, spent, runs = time.process_time(), 0.0, 0
-        while spent < ROUND:
-            run()
-            runs += 1
-            spent = time.process_time() - started
-        found.append(spent / runs)
-    return min(found)

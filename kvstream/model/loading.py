@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
-from kvstream.model import int8
+from kvstream.model import int8, one_token
 from kvstream.model.adapter import is_adapter, merged
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
@@ -223,6 +223,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     bounded = bound(model, settings.name).storing(chosen.kv).attending(chosen.attention)
     if chosen.int8:  # after the probe: 8 bits would exceed its tolerances
         int8.quantize(model, settings.name)
+    one_token.speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
     bounded.precision = told(*types, chosen.why)

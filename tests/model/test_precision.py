@@ -17,8 +17,9 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import ModelError, UsageError
 from kvstream.methods.names import NAMES
 from kvstream.methods.registry import make
-from kvstream.model import int8, loading, placement, precision, widening
+from kvstream.model import clock, int8, loading, placement, precision, widening
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.clock import processor_seconds
 from kvstream.model.layer_store import LayerStore
 from kvstream.model.loading import load
 from kvstream.model.precision import precision_of
@@ -421,14 +422,14 @@ def test_a_clock_of_coarse_steps_finds_no_time_of_zero(monkeypatch: pytest.Monke
         nonlocal spent
         spent += 0.001
 
-    monkeypatch.setattr(int8.time, "process_time", lambda: int(spent / 0.004) * 0.004)
-    assert 0.0005 < int8._seconds(run) < 0.002
+    monkeypatch.setattr(clock.time, "process_time", lambda: int(spent / 0.004) * 0.004)
+    assert 0.0005 < processor_seconds(run) < 0.002
 
 
 def test_int8_falls_back_where_it_is_slow_or_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "_seconds", lambda run: 1.0)
+    monkeypatch.setattr(int8, "processor_seconds", lambda run: 1.0)
     assert int8.problem() == "8-bit products are 1.00 times as fast as float32 on this CPU"
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: torch.zeros(len(a), b.shape[1]))
     assert "products are wrong by" in (int8.problem() or "")

@@ -1,4 +1,4 @@
-"""Measure what one token costs in linear layers whose weights come from RAM: float32 and 8-bit.
+"""Measure what one token costs in linear layers whose weights come from RAM, by number type.
 
 See docs/research/performance.md.
 
@@ -10,8 +10,10 @@ the microseconds of processor time for a layer, from the fastest of five rounds.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kvstream.model.int8 import Int8Linear, quantized
@@ -36,9 +38,19 @@ def main() -> None:
                 "weights widened": [Int8Linear(layer, packs=True) for layer in layers],
             }
             ways["no columns apart"] = [plain(layer) for layer in ways["8-bit product"]]
+            halves = [layer.weight.bfloat16() for layer in layers]
+            ways["bfloat16"] = [partial(in_bfloat16, F.linear, half) for half in halves]
+            ways["bfloat16, product with a vector"] = [
+                partial(in_bfloat16, lambda row, half: torch.mv(half, row[0]), half)
+                for half in halves
+            ]
             x = torch.randn(1, width)
             told = (f"{name} {cost(runs, x):.0f}" for name, runs in ways.items())
             print(f"{width} x {outputs}: {', '.join(told)}", flush=True)
+
+
+def in_bfloat16(product: Callable[[Tensor, Tensor], Tensor], weight: Tensor, x: Tensor) -> Tensor:
+    return product(x.bfloat16(), weight)
 
 
 def plain(layer: Int8Linear) -> Callable[[Tensor], Tensor]:
@@ -57,7 +69,7 @@ def cost(layers: list, x: Tensor) -> float:
     for _ in range(5):
         started = time.process_time()
         for layer in layers:
-            layer(x)
+            layer(x.clone())  # 8-bit layers would quantize the same tensor once
         found.append(time.process_time() - started)
     return 1e6 * min(found) / len(layers)
 
