@@ -18,6 +18,7 @@ from kvstream.cli.options.many import Each, Shards, each_options, shards_option
 from kvstream.cli.options.memory import ONE_METHOD
 from kvstream.cli.options.option import option
 from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.streams import ONE_MEMORY
 from kvstream.cli.options.types import FileType
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
@@ -61,7 +62,7 @@ HELPS = {
     help="A question that you will ask: memory keeps what it needs. Repeatable.",
 )  # fmt: skip
 @option(
-    "--memory", type=FileType(), metavar="FILE", envvar=(),
+    "--memory", type=FileType(), metavar="FILE", envvar=(), once=ONE_MEMORY,
     section="Questions", help="Read more text into the memory of this file.",
 )  # fmt: skip
 @shards_option

@@ -70,6 +70,7 @@ class SectionedCommand(click.Command):
         try:
             rest = super().parse_args(ctx, list(args))
             self._refuse_without_effect(ctx)
+            self._refuse_repeated(ctx, args)
             return rest
         except click.NoSuchOption as error:
             text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
@@ -111,6 +112,12 @@ class SectionedCommand(click.Command):
                 raise click.UsageError(
                     f"{name} has no effect in {ctx.command_path}: {self.without[param.name]}", ctx
                 )
+
+    def _refuse_repeated(self, ctx: click.Context, args: Sequence[str]) -> None:
+        *_, order = self.make_parser(ctx).parse_args(list(args))
+        for param in self.params:
+            if isinstance(param, Option) and param.once and order.count(param) > 1:
+                raise click.UsageError(param.once, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

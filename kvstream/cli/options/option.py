@@ -20,10 +20,13 @@ class Option(click.Option):
         section: str = "Options",
         bare: str | None = None,
         advanced: bool = False,
+        once: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.once = once
+        """Why a second value is an error, and what to do instead; if empty, the last one counts."""
         self.advanced = advanced
         """Whether ``--help-all`` shows it and ``--help`` does not."""
         self.bare = bare

@@ -75,8 +75,15 @@ output_options = stack(
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
 
+ONE_MEMORY = (
+    "--memory names one memory file. Join several with kvstream merge, or put them into a folder "
+    "and use kvstream ask --memory FOLDER."
+)
+"""For a second ``--memory``."""
+
 memory_file = option(
-    "--memory", type=FileType(folder=True), metavar="FILE", envvar=(), section="Questions",
+    "--memory", type=FileType(folder=True), metavar="FILE", envvar=(), once=ONE_MEMORY,
+    section="Questions",
     help="Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
     "relevant to the question.",
 )  # fmt: skip
