@@ -223,7 +223,14 @@ def test_passages_outside_of_the_file_are_damage(folder: Path, places: list[Any]
     table["trace.passages"]["data_offsets"] = places
     head = json.dumps(table).encode()
     path.write_bytes(len(head).to_bytes(8, "little") + head + data[size:])
-    with pytest.raises(SourceError, match="cannot be used"):
+    with pytest.raises(SourceError, match="cannot be used: it is damaged"):
+        glance(path)
+
+
+def test_a_file_that_was_cut_short_is_called_damaged(folder: Path) -> None:
+    path = folder / "bakery.kvs"
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(SourceError, match="cannot be used: it is damaged"):
         glance(path)
 
 
