@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label, count
+from kvstream.memory import file
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_COLUMNS = 3
@@ -20,6 +22,7 @@ def check(path: Path) -> None:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}.")
     if path.parent != Path() and not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}.")
+    file.check_writable(path)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -108,13 +111,17 @@ def lined(axis: Any, label: str, title: str) -> None:
 
 
 def write(figure: Any, path: Path) -> None:
-    """Write a figure without a date, and close it. Raise KvstreamError."""
+    """Write a figure without a date, and close it. An earlier file stays until it is complete.
+
+    Raises KvstreamError.
+    """
     from matplotlib import pyplot as plt
 
-    undated = {"Date": None} if path.suffix.lower() == ".svg" else None
+    kind, drawn = path.suffix[1:].lower(), BytesIO()
+    undated = {"Date": None} if kind == "svg" else None
+    figure.savefig(drawn, format=kind, dpi=160, metadata=undated)
+    plt.close(figure)
     try:
-        figure.savefig(path, dpi=160, metadata=undated)
+        file.replace(path, lambda stream: stream.write(drawn.getvalue()))
     except OSError as error:
-        raise KvstreamError(f"Cannot write {path}: {error.strerror}.") from error
-    finally:
-        plt.close(figure)
+        raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +102,7 @@ def write(
             file.write(_bytes(tensors[name]))
 
     try:
-        _replace(path, fill)
+        replace(path, fill)
     except OSError as error:
         raise KvstreamError(
             f"Cannot write {path}: {error.strerror or error}. The earlier file, if there "
@@ -296,7 +296,7 @@ def _is_gone(process: int, since: float) -> bool:
         return False
 
 
-def _replace(path: Path, fill: Any) -> None:
+def replace(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     """Write a temporary file beside `path`, sync it, and rename it. Raise OSError on failure."""
     target = writing.replaceable(path)
     if target is None:

@@ -360,14 +360,14 @@ def test_a_memory_that_cannot_take_its_name_is_kept_elsewhere(
     story, target = tmp_path / "story.txt", tmp_path / "made" / "m.kvs"
     story.write_text("Ada hid the letter under the third stone of the garden wall. " * 20)
     target.parent.mkdir()
-    replace = file._replace
+    replace = file.replace
 
     def full(path: Path, fill) -> None:
         if path.parent == refused or path == target:
             raise OSError(28, "No space left on device")
         replace(path, fill)
 
-    monkeypatch.setattr(file, "_replace", full)
+    monkeypatch.setattr(file, "replace", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for refused in (None, target.parent):  # beside it, then in the folder for temporary files
         ran = cli("remember", str(story), "-o", str(target), "--budget", "400", "--threads", "1")

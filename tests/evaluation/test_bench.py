@@ -407,6 +407,21 @@ def test_pictures_and_cells(found: Any, tmp_path: Path) -> None:
         heatmap.check(tmp_path / "map.txt")
 
 
+def test_a_full_disk_leaves_the_earlier_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    path = tmp_path / "map.svg"
+    path.write_text("the earlier one")
+    row = {"method": "tova", "tokens": 600, "depth": 0.5, "trials": 1, "right": 1}
+    with pytest.raises(KvstreamError, match=r"Cannot write .*map.svg: No space left on device"):
+        heatmap.draw([row], path, "a title")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["the earlier one"]
+
+
 def test_counts_are_written_as_they_are_typed() -> None:
     assert [count(n) for n in (512, 1024, 32768, 1_000_000, 2**20)] == [
         "512", "1k", "32k", "1,000,000", "1M",

@@ -503,13 +503,13 @@ def test_two_that_write_the_same_file_do_not_mix(tmp_path: Path) -> None:
     def slow(stream: Any) -> None:
         stream.write(b"first ")
         stream.flush()
-        other = Thread(target=file._replace, args=(path, lambda s: s.write(b"second, whole")))
+        other = Thread(target=file.replace, args=(path, lambda s: s.write(b"second, whole")))
         other.start()
         other.join()
         assert path.read_bytes() == b"second, whole"
         stream.write(b"whole")
 
-    file._replace(path, slow)
+    file.replace(path, slow)
     assert path.read_bytes() == b"first whole"
     assert [found.name for found in tmp_path.iterdir()] == ["a.kvs"]
 
@@ -529,7 +529,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     for name in old:  # written before this process began, and more than a day ago
         os.utime(tmp_path / name, (1, 1))
-    file._replace(path, lambda stream: stream.write(b"whole"))
+    file.replace(path, lambda stream: stream.write(b"whole"))
     assert {found.name for found in tmp_path.iterdir()} == {"a.kvs", *others}
 
 
