@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, UsageError
 
 Record = dict[str, Any]
 CASE_KEYS = (
@@ -31,6 +32,21 @@ def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[
     for record in records:
         groups.setdefault(repr([record.get(name) for name in names]), []).append(record)
     return list(groups.values())
+
+
+class Saved(dict[str, Any]):
+    """An object of a file of records. A missing key is a UsageError that names the line."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, values: Record, place: str) -> None:
+        super().__init__(values)
+        self.place = place
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UsageError(
+            f"{self.place} has no {key!r}. Remove the line, and the same command measures it again."
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,7 @@ class Records:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.known: dict[str, Record] = {}
+        self.known: dict[str, Saved] = {}
         self.reused = 0
         """Number of trials that did not have to run."""
         self._cut_short = False
@@ -79,14 +95,15 @@ class Records:
         self._cut_short = bool(data) and not data.endswith(b"\n")
         # Bytes, because a line may be cut within a character. Not splitlines: some of its line ends
         # occur inside JSON strings.
-        for line in data.split(b"\n"):
+        for number, line in enumerate(data.split(b"\n"), 1):
+            saved = partial(Saved, place=f"{path}, line {number}")
             try:
-                record = json.loads(line)
+                record = json.loads(line, object_hook=saved)
                 self.known[record["key"] + record.get("content", "")] = record
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, UsageError):
                 continue  # an unfinished line of a stopped run, or a foreign line
 
-    def find(self, trial: Trial) -> Record | None:
+    def find(self, trial: Trial) -> Saved | None:
         """Return the record of a trial; None if there is none.
 
         A record without a digest of its data is from an earlier version. Of the trials that differ
@@ -121,7 +138,9 @@ def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
         known = records.find(trial)
         if known is not None:
             records.reused += 1
-            yield trial.renew(known)
+            for name in trial.identity:
+                known[name]  # a missing one is told here, before the rows need it
+            yield Saved(trial.renew(known), known.place)
             continue
         content = {"content": trial.content} if trial.content else {}
         record = {**trial.identity, **content, **trial.run()}

@@ -205,6 +205,19 @@ def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
         assert records.reused == reused
 
 
+@pytest.mark.parametrize("missing", ["n", "right", "answer"])
+def test_a_record_without_a_key_is_named_with_its_line(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("a foreign line\n")
+    trial = Trial({"n": 1}, lambda: {"right": True, "said": [{"answer": "yes"}]})
+    for _ in range(2):
+        (record,) = measure([trial], Records(path))
+        assert (record["n"], record["right"], record["said"][0]["answer"]) == (1, True, "yes")
+    path.write_text(path.read_text().replace(f'"{missing}"', '"other"'))
+    with pytest.raises(UsageError, match=rf"records.jsonl, line 2 has no '{missing}'. Remove"):
+        [(r["right"], r["said"][0]["answer"]) for r in measure([trial], Records(path))]
+
+
 def test_other_data_under_the_same_names_are_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
