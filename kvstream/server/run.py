@@ -162,10 +162,8 @@ def _is_of_the_server(record: logging.LogRecord) -> bool:
 
 def listen(settings: ServerSettings) -> socket.socket:
     """Open a socket at the address of the settings. Raises KvstreamError if that fails."""
+    family, address = settings.address()
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
         found = socket.socket(family, socket.SOCK_STREAM)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -174,9 +172,6 @@ def listen(settings: ServerSettings) -> socket.socket:
         except BaseException:
             found.close()
             raise
-    except (socket.gaierror, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a host name"
-        raise KvstreamError(f"Cannot listen on {settings.host!r}: {why}. Check --host.") from error
     except OSError as error:
         remedy = "Choose another --port, or end the program that uses it."
         if error.errno == errno.EADDRNOTAVAIL:  # a port cannot help

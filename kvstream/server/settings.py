@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
 
 PORT = 8100
 
@@ -51,6 +52,7 @@ class ServerSettings:
         if self.key is not None and (not self.key or self.key != self.key.strip()):
             raise UsageError("The key is empty, or begins or ends with a space; choose another.")
         if not self.is_local and self.key is None:
+            self.address()  # a name that nobody has needs no key, but another spelling
             raise UsageError(
                 f"{self.host} can be reached from other machines, so a key is needed: set "
                 "KVSTREAM_KEY to a long random text, or listen on 127.0.0.1."
@@ -64,6 +66,17 @@ class ServerSettings:
     def is_local(self) -> bool:
         """Whether only programs on this machine can connect."""
         return is_loopback(self.host)
+
+    def address(self) -> tuple[socket.AddressFamily, Any]:
+        """Return the address to listen on, and its family. Raise KvstreamError if there is none."""
+        try:
+            family, _, _, _, address = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not a host name"
+            raise KvstreamError(f"Cannot listen on {self.host!r}: {why}. Check --host.") from error
+        return family, address
 
 
 def is_loopback(host: str) -> bool:

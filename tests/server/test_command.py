@@ -103,11 +103,12 @@ def test_what_cannot_be_served_is_told_at_once(cli, arguments, code, message) ->
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "x" * 70])
-def test_a_host_that_does_not_exist_is_no_matter_of_the_port(cli, monkeypatch, host) -> None:
+def test_a_host_that_does_not_exist_needs_no_port_and_no_key(cli, monkeypatch, host) -> None:
+    without = cli("serve", "--port", "0", "--host", host)
     monkeypatch.setenv("KVSTREAM_KEY", "a" * 48)
-    ran = cli("serve", "--port", "0", "--host", host)
-    assert ran.code == 1
-    assert "Check --host" in ran.stderr
+    for ran in (without, cli("serve", "--port", "0", "--host", host)):
+        assert ran.code == 1
+        assert "Check --host" in ran.stderr
 
 
 def test_an_address_of_another_machine_is_no_matter_of_the_port(cli, monkeypatch) -> None:
