@@ -134,6 +134,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
         (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
         (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),
+        (["ask", "--memory", "a", "Who?", "BOOK"], "no sources: kvstream ask --memory a 'Who?'\n"),
         (["ask", "BOOK", "Who hid it?", "Where?"], "too, give each question with -Q"),
         (["ask", "Who hid it?", "-Q", "Q?"], "If it is a question, give it with -Q, too"),
         (["remember", "BOOK", "Who?", "-o", "b.kvs"], "If it is a question, give it with -Q."),

@@ -90,9 +90,11 @@ def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> 
             ctx,
         )
     if asks or os.path.exists(last):
-        sources = shlex.join([*(p for p in paths if p != missing), last])
+        before, rule = [*(p for p in paths if p != missing), last], "The question comes last"
+        if ctx.params.get("memory") is not None:
+            before, rule = ["--memory", str(ctx.params["memory"])], "--memory takes no sources"
         raise click.UsageError(
-            f"{missing!r} is not a file. Is it the question? The question comes last: "
-            f"{ctx.command_path} {sources} {shlex.quote(missing)}",
+            f"{missing!r} is not a file. Is it the question? {rule}: {ctx.command_path} "
+            f"{shlex.join([*before, missing])}",
             ctx,
         )
