@@ -225,7 +225,7 @@ def schedule_for(
     """
     free, final = sizes.free, sizes.final
     if not method.evicts:
-        return NoEviction(layers, min(free, final))
+        return NoEviction(layers, min(free, final), length)
     most = run.keep or min(final, free - max(64, free // 8))
     start: int | None = None  # the default of the schedule, m_max / n
     if run.start != PAPER:

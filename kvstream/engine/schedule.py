@@ -453,17 +453,21 @@ class NoEviction:
 
     PIECE = 2048
     """Tokens per forward pass; more would only cost activation memory."""
-    length: int | None = None
 
-    def __init__(self, layers: int, room: int) -> None:
+    def __init__(self, layers: int, room: int, length: int | None) -> None:
         self.room = room
         self.m_max = room
         self.held: tuple[int, ...] = (0,) * layers
         self.steps: int | None = None
-        self.whole = True
+        self.length = length
 
     first = True
     """Nothing is ever evicted, so every chunk is like a first one."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the source is expected to fit."""
+        return self.length is not None and self.length <= self.room
 
     def chunk(self) -> int:
         """Return how many tokens to read now; 0 if nothing more fits."""
@@ -477,14 +481,16 @@ class NoEviction:
         return self.held
 
     def revise(self, length: int) -> None:
-        """Do nothing: no size depends on the length."""
+        """Note a corrected estimate; no size depends on it."""
+        self.length = length
 
     def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
         """Take over the entries that other readings left in each layer."""
         self.held = held
 
     def reopen(self, length: int | None) -> None:
-        """Do nothing: no size depends on where the source ends."""
+        """Continue up to this expected length."""
+        self.length = length
 
     def state(self) -> dict[str, Any]:
         """Return all that changes during a run."""

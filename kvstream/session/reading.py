@@ -352,7 +352,8 @@ def started(reader: Reader, run: RunSettings) -> Started:
         reserved_tokens=sizes.question + sizes.answer,
         schedule=run.growth,
         chunk=run.chunk,
-        estimated_tokens=reader.schedule.length,
+        # A shortened text has only the length of its two ends.
+        estimated_tokens=None if shortened else reader.schedule.length,
         estimated_steps=reader.schedule.steps,
         lossless=reader.schedule.whole and not shortened,
         precision=reader.model.precision,

@@ -113,8 +113,6 @@ class Session:
         while stream.paused and not request.interrupted():
             count += len(stream.read(most - count))
         sources.looking = False
-        if not plan.method.evicts:
-            return count <= min(plan.sizes.free, plan.sizes.final)
         trained = self.model.trained_length
         return schedule_for(plan.method, request.run, plan.sizes, 1, count, trained).whole
 

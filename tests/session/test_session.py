@@ -124,6 +124,15 @@ def test_a_method_reads_and_counts_every_token(session: Session, story: Path, me
     assert r.read == r.retained + r.evicted
 
 
+def test_the_plan_of_full_has_the_length_of_the_text(session: Session, story: Path) -> None:
+    tokens = len(session.tokenizer.encode(story.read_text()))
+    for budget, fits in ((512, False), (4096, True)):
+        asked = Request(("Who?",), RunSettings(Budget(tokens=budget), "full", max_tokens=4))
+        plan = session.plan(open_sources([str(story)]), asked)
+        assert plan.estimated_tokens == pytest.approx(tokens, rel=0.1)
+        assert plan.lossless == fits
+
+
 def test_truncate_keeps_the_two_ends(session: Session, story: Path) -> None:
     settings = RunSettings(Budget(tokens=512), "truncate", max_tokens=4)
     asked = Request(("Who?",), settings)
