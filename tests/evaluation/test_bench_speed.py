@@ -309,6 +309,25 @@ def test_operations_are_those_of_the_products() -> None:
     assert measured_flops(torch.device("cpu"), torch.float32) > 1e8
 
 
+@pytest.mark.parametrize("name", ["gemma3", "mistral-sliding", "llama"])
+def test_a_token_sees_at_most_the_window_of_a_layer(name: str) -> None:
+    model = models.bounded(name)
+    steps = [(10, 10), (30, 12), (9, 21), (60, 40), (50, 40)]
+    heads = model.model.config.get_text_config().num_attention_heads
+    attended = 0
+    for spec in model.layers:
+        held = 0
+        for chunk, memory in steps:
+            for place in range(held + 1, held + chunk + 1):
+                attended += min(place, spec.sight or place) * (spec.key_dim + spec.value_dim)
+            held = min(memory, held + chunk)
+    one = reading_flops(model, [(1, 1)]) - 2 * heads * sum(
+        spec.key_dim + spec.value_dim for spec in model.layers
+    )
+    assert reading_flops(model, steps) == one * sum(c for c, _ in steps) + 2 * heads * attended
+    assert (name == "llama") == all(spec.sight is None for spec in model.layers)
+
+
 def test_a_shape_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Half:
         available = 20 * 10**9

@@ -33,19 +33,29 @@ def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> floa
     """Return the operations that the model itself needs for these (chunk, memory) steps.
 
     That is twice the weights of its layers for every token, and attention to all tokens that a
-    token sees. The output layer, and whatever a method measures or moves, do not count. For a
-    mixture of experts all weights count, which is too much.
+    token sees: in a layer with a sliding window, at most the window. The output layer, and whatever
+    a method measures or moves, do not count. For a mixture of experts all weights count, which is
+    too much.
     """
     heads = model.model.config.get_text_config().num_attention_heads
     layers = model.model.base_model
     tables = {id(m.weight) for m in layers.modules() if isinstance(m, torch.nn.Embedding)}
     weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1 and id(p) not in tables)
     tokens = sum(chunk for chunk, _ in steps)
+    seen = {sight: _seen(steps, sight) for sight in {spec.sight for spec in model.layers}}
+    attended = sum(
+        (spec.key_dim + spec.value_dim) * (1 + len(spec.shared_by)) * seen[spec.sight]
+        for spec in model.layers
+    )
+    return 2.0 * weights * tokens + 2.0 * heads * attended
+
+
+def _seen(steps: Sequence[tuple[int, int]], sight: int | None) -> float:
+    """Return how many tokens all tokens of the steps see together, each at most `sight`."""
     held, seen = 0, 0.0
     for chunk, memory in steps:
-        seen += chunk * (held + (chunk + 1) / 2)
+        # So many tokens see all that is held and all of the chunk before them.
+        wide = chunk if sight is None else min(chunk, max(0, sight - held))
+        seen += wide * (held + (wide + 1) / 2) + (chunk - wide) * (sight or 0)
         held = min(memory, held + chunk)
-    widths = sum(
-        (spec.key_dim + spec.value_dim) * (1 + len(spec.shared_by)) for spec in model.layers
-    )
-    return 2.0 * weights * tokens + 2.0 * heads * widths * seen
+    return seen
