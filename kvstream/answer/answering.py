@@ -65,10 +65,12 @@ def answer(
     passages: int = PASSAGES,
     strict: bool = False,
     earlier: Sequence[tuple[str, str]] = (),
+    stays: bool = False,
 ) -> Generator[Event, None, Basis]:
     """Yield the events of one answer; return what it rests on.
 
-    Memory stays unchanged, unless this is the `last` question. With `extract` the answer is at
+    Memory stays unchanged, unless this is the `last` question: a long answer may then evict
+    entries, and keys stay rotated unless memory `stays` in use. With `extract` the answer is at
     most `passages` passages, those that memory retains best. A weakly supported answer gets a
     warning; with `strict` it is withheld. The model sees the newest of the `earlier` questions and
     answers that fit. Raises BudgetError if the question alone does not fit.
@@ -94,7 +96,7 @@ def answer(
     else:
         text, repetition = "", Repetition()
         with narrowed(memory, question) as sight:
-            for piece in _written(memory, tail, repetition, last=last):
+            for piece in _written(memory, tail, repetition, last=last, stays=stays):
                 text += piece
                 yield AnswerToken("" if strict else piece, memory.reader.cache.held)
             said, written = repetition.tokens, len(repetition.tokens)
@@ -177,7 +179,7 @@ def extracted(memory: Memory, count: int) -> list[Passage]:
 
 
 def _written(
-    memory: Memory, tail: Sequence[int], repetition: Repetition, *, last: bool
+    memory: Memory, tail: Sequence[int], repetition: Repetition, *, last: bool, stays: bool
 ) -> Iterator[str]:
     """Yield the text of the answer, and pass its tokens to `repetition`.
 
@@ -193,7 +195,7 @@ def _written(
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
-        final=last,
+        final=last and not stays,
     )
     with closing(tokens):  # type: ignore[type-var]
         for token in tokens:

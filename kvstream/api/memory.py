@@ -131,6 +131,7 @@ class Memory:
                     passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
                     strict=strict,
                     earlier=earlier,
+                    stays=True,  # even after the last question it can be saved, or read more
                 )
             # If the caller stops in the middle of an answer, `closing` restores memory or raises.
             with closing(events):

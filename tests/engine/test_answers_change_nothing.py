@@ -55,6 +55,16 @@ def test_a_saved_memory_sees_the_same_source_as_the_memory_itself(model, sources
     assert before.result.narrowed["sources"] == [str(sources[1])]
 
 
+def test_a_memory_is_the_same_after_a_last_question(model, sources, tmp_path) -> None:
+    """The server saves it, and asks it again."""
+    memory = model.read(sources, budget=400, method="streaming")
+    before, digest = memory.ask(QUESTION), memory.save(tmp_path / "before.kvs")
+    assert memory.ask("What is it?", max_tokens=4, last=True).result.narrowed is None
+    assert memory.save(tmp_path / "after.kvs") == digest
+    after = memory.ask(QUESTION)
+    assert (after.text, after.result.narrowed) == (before.text, before.result.narrowed)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_an_empty_file_with_the_words_in_its_name_hides_nothing(
     model, sources, tmp_path, place
