@@ -52,6 +52,7 @@ def rebase(self: BoundedCache) -> None:
 
 
 LayerStore.rotated_keys = rotated_keys  # type: ignore[method-assign]
+BoundedCache.rotate = lambda self: None  # type: ignore[method-assign]  # `rotated_keys` does it
 BoundedCache.rebase = rebase  # type: ignore[method-assign]
 
 if __name__ == "__main__":
