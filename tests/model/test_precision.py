@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +425,26 @@ def test_a_clock_of_coarse_steps_finds_no_time_of_zero(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(clock.time, "process_time", lambda: int(spent / 0.004) * 0.004)
     assert 0.0005 < processor_seconds(run) < 0.002
+
+
+def test_the_time_of_a_product_includes_that_of_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, plain = [], int8.without_largest_columns
+
+    def counted(rows: torch.Tensor) -> Any:
+        calls.append(1)
+        return plain(rows)
+
+    def timed(run: Callable[[], Any]) -> float:
+        run()
+        run()
+        return 1.0
+
+    monkeypatch.setattr(int8, "without_largest_columns", counted)
+    monkeypatch.setattr(int8, "processor_seconds", timed)
+    int8.problem()
+    assert len(calls) == 3  # one for the error of the product
+    int8.packing_is_faster()
+    assert len(calls) == 5
 
 
 def test_int8_falls_back_where_it_is_slow_or_wrong(

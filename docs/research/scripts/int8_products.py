@@ -46,7 +46,7 @@ def ways(tokens: int, width: int, outputs: int) -> dict[str, Callable[[], object
     found: dict[str, Callable[[], object]] = {
         "float32": lambda: linear(x),
         "bfloat16": lambda: F.linear(rows, half),
-        "_int_mm": lambda: layer(x),
+        "_int_mm": lambda: layer(x[:]),  # layers quantize the same tensor only once
         "_weight_int8pack_mm": lambda: torch._weight_int8pack_mm(
             rows, layer.weight, layer.scale.bfloat16()
         ),
