@@ -79,7 +79,7 @@ def remember(session: Session, path: Path, run: RunSettings, *questions: str) ->
 def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Make the model give this answer."""
 
-    def write(memory: Memory, tail: Any, repetition: Repetition, *, last: bool) -> Any:
+    def write(memory: Memory, tail: Any, repetition: Repetition, **_: bool) -> Any:
         repetition.tokens += memory.tokenizer.encode(f" {answer}", continuing=True)
         memory.reader.stopped = "end"
         yield answer
@@ -242,7 +242,7 @@ def test_no_answer_at_all_is_told(
 ) -> None:
     memory = remember(session, lease, EVERYTHING, "Who?")
     says(monkeypatch, "")
-    monkeypatch.setattr(answering, "_written", lambda *_, last: iter([""]))
+    monkeypatch.setattr(answering, "_written", lambda *_, **how: iter([""]))
     memory.reader.stopped = "end"
     assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
 
