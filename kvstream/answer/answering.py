@@ -38,9 +38,10 @@ _REFUSAL_WORDS = 12
 
 
 def answers(memory: Memory, request: Request, *, may_compress: bool = True) -> Iterator[Event]:
-    """Yield the events of the answers to all questions; the last answer may compress memory.
+    """Yield the events of the answers to all questions. Raises BudgetError.
 
-    A request without a question has one answer, such as a summary. Raises BudgetError.
+    A request without a question has one answer, such as a summary. With `may_compress`, memory must
+    not be used after the last answer, which may evict entries and leaves the keys rotated.
     """
     questions = request.questions or ("",)
     for number, question in enumerate(questions):
