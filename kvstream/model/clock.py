@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 ROUND = 0.02
 """Minimum processor time in seconds of one round of timing."""
 
@@ -13,15 +15,20 @@ ROUND = 0.02
 def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = ROUND) -> float:
     """Return the processor time per run in the fastest of some rounds; always above 0.
 
-    A round runs for at least `least` seconds, because the clock of some machines has a resolution
-    of milliseconds.
+    PyTorch uses one thread meanwhile, because threads that wait for others take processor time. A
+    round runs for at least `least` seconds, because the clock of some machines has a resolution of
+    milliseconds.
     """
-    found = []
-    for _ in range(rounds):
-        started, spent, runs = time.process_time(), 0.0, 0
-        while spent < least:
-            run()
-            runs += 1
-            spent = time.process_time() - started
-        found.append(spent / runs)
+    found, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(rounds):
+            started, spent, runs = time.process_time(), 0.0, 0
+            while spent < least:
+                run()
+                runs += 1
+                spent = time.process_time() - started
+            found.append(spent / runs)
+    finally:
+        torch.set_num_threads(threads)
     return min(found)

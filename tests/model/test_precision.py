@@ -427,6 +427,23 @@ def test_a_clock_of_coarse_steps_finds_no_time_of_zero(monkeypatch: pytest.Monke
     assert 0.0005 < processor_seconds(run) < 0.002
 
 
+def test_times_are_those_of_one_thread() -> None:
+    """Threads that wait for others also take processor time, and int8 would look slow."""
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        processor_seconds(lambda: seen.add(torch.get_num_threads()), rounds=1, least=1e-6)
+        with pytest.raises(KeyboardInterrupt):
+            processor_seconds(_interrupted)
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
 def test_the_time_of_a_product_includes_that_of_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, plain = [], int8.without_largest_columns
 
