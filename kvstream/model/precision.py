@@ -21,7 +21,7 @@ DTYPES = {
 HALVES = ("bfloat16", "float16")
 INSTRUCTIONS = ("avx512_bf16", "amx_tile")
 """Instruction sets of `X86` processors that multiply bfloat16."""
-INT8_WHY = "except for 8-bit products"
+INT8_WHY = "with 8-bit products"
 X86 = ("x86_64", "AMD64")
 
 
