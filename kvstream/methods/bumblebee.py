@@ -117,7 +117,8 @@ class BumbleBee(Method):
 
         chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
         chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)
-        return chosen.view(layers, -1, keep).expand(-1, heads, -1)
+        # Not `view`: without entries it could not tell how many heads decide.
+        return chosen.unflatten(0, (layers, -1)).expand(-1, heads, -1)
 
     def _choose(
         self,

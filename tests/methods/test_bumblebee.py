@@ -291,6 +291,11 @@ def test_selection_is_sorted_unique_and_holds_the_newest(algorithm: str, keep: i
         assert (chosen == chosen[:, :1]).all()
 
 
+@pytest.mark.parametrize("algorithm", ["lazy", "stochastic", "streaming", "fast"])
+def test_nothing_stays_where_only_sinks_have_room(algorithm: str) -> None:
+    assert BumbleBee(algorithm=algorithm).select(step(2, 3, 100), 0).shape == (2, 3, 0)
+
+
 @pytest.mark.parametrize("algorithm", ["lazy", "streaming"])
 def test_heads_side_by_side_are_as_heads_alone(algorithm: str) -> None:
     method, whole = BumbleBee(algorithm=algorithm, recent=4), step(2, 3, 80)
