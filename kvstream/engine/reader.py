@@ -196,9 +196,9 @@ class Reader:
 
         Ends at a token of `stop` (not yielded), after `max_tokens`, or when the budget is full and
         no entries may or can be evicted. When the iterator is closed, memory is as before, except
-        for the entries that the answer evicted. With `final` its keys also stay rotated, which
-        makes each token cheaper, and reading on or saving would round them once more. Raises
-        ModelError for logits that are NaN.
+        for the entries that the answer evicted. `final` makes each token cheaper, but leaves the
+        keys rotated: then memory must not be read on or saved. Raises ModelError for logits that
+        are NaN.
         """
         self.begin()
         try:

@@ -97,7 +97,7 @@ def _for_int8(
         )
     if asked not in (None, torch.float32):
         raise UsageError(
-            f"--quantize {INT8} computes in float32 except for its 8-bit products; leave --dtype "
+            f"--quantize {INT8} computes in float32 around its 8-bit products; leave --dtype "
             f"{settings.dtype} out."
         )
     if settings.max_weights is not None:

@@ -114,9 +114,12 @@ class SectionedCommand(click.Command):
                 )
 
     def _refuse_repeated(self, ctx: click.Context, args: Sequence[str]) -> None:
+        limited = [p for p in self.params if isinstance(p, Option) and p.once]
+        if not limited:
+            return
         *_, order = self.make_parser(ctx).parse_args(list(args))
-        for param in self.params:
-            if isinstance(param, Option) and param.once and order.count(param) > 1:
+        for param in limited:
+            if order.count(param) > 1:
                 raise click.UsageError(param.once, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
