@@ -167,8 +167,8 @@ def _probe(
         if not _distance(out_here, out_there) <= _tolerance(out_here):
             raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) gives different answers at other positions: it has "
-                "learned or absolute positions, so kept entries cannot get new ones. Use a "
-                "model with rotary positions."
+                "learned or absolute positions, or changes queries or keys after their rotation, "
+                "so kept entries cannot get new ones. Use a model with rotary positions."
             )
         specs = []
         shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
@@ -230,7 +230,8 @@ def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
 class _Recorder(Cache):
     """Replaces the cache during the probe and records what each layer stores."""
 
-    def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int) -> None:
+    def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int, start: int) -> None:
+        self.start = start
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}
         self.carried = {i: LinearAttentionLayer(**s) for i, s in carrying.items()}
         layers: list[Any] = [self.carried.get(i, DummyLayer()) for i in range(count)]
@@ -243,7 +244,8 @@ class _Recorder(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
+        # Some models, such as BART, ignore the positions that they are given and count from here.
+        return self.start
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return query_length, 0
@@ -260,7 +262,7 @@ def _record(
     carrying: Mapping[int, Mapping[str, Any]],
     count: int,
 ) -> tuple[_Recorder, Tensor, dict[int, hook.Met]]:
-    cache = _Recorder(carrying, count)
+    cache = _Recorder(carrying, count, start)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     try:
         with torch.inference_mode(), hook.running(None) as met:

@@ -32,6 +32,19 @@ REFUSED: dict[str, tuple[Family, str]] = {
         "attention",
     ),
     "biogpt": (Family("biogpt"), "positions"),
+    # It counts its positions from the cache and ignores those that it is given.
+    "bart": (
+        Family(
+            "bart",
+            {
+                "d_model": 32,
+                "decoder_layers": 2,
+                "decoder_attention_heads": 4,
+                "decoder_ffn_dim": 48,
+            },
+        ),
+        "positions",
+    ),
     "xglm": (
         Family("xglm", {"d_model": 32, "ffn_dim": 48, "attention_heads": 4, "num_layers": 2}),
         "attention",
