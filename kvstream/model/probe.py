@@ -276,7 +276,8 @@ def _record(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
-    return cache, out.logits[0], met
+    logits = out.logits[0].to(model.dtype)  # the precision they were computed in
+    return cache, logits, met
 
 
 def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:

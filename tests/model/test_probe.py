@@ -198,6 +198,17 @@ def test_the_probe_is_not_misled_by_low_precision(name: str, dtype: torch.dtype)
         assert (spec.window, spec.dtype) == (exact.window, dtype)
 
 
+def test_logits_in_float32_are_as_exact_as_the_model() -> None:
+    """Some models (Beam) compute in 16 bits and return logits in float32."""
+    model = fresh(FAMILIES["llama"].config()).to(torch.bfloat16)
+
+    def widened(_: Any, __: Any, out: Any) -> None:
+        out.logits = out.logits.float()
+
+    model.register_forward_hook(widened)
+    assert bound(model, "llama").layers[0].rotary is not None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_huge_slow_dimensions_do_not_hide_the_rotation(dtype: torch.dtype) -> None:
     """Keys of some models have huge values in a few dimensions that hardly rotate."""
