@@ -144,6 +144,7 @@ def test_what_layers_carry_is_found_out() -> None:
     assert state.shapes["recurrent.0"] == ((1, 8, 8, 8), torch.float32)
     assert state.bytes == 4 * (8 * 8 * 8 + 80 * 4)
     assert [spec.index for spec in bounded("qwen3.5").layers] == [1]
+    assert [state.index for state in bounded("zaya").states] == [0, 1]
     assert not bounded("llama").states
 
 

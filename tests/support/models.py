@@ -303,6 +303,11 @@ FAMILIES: dict[str, Family] = {
         },
         unrotated=(1,),
     ),
+    "zaya": Family(
+        "zaya",
+        {"num_experts": 4, "head_dim": 8, "router_hidden_size": 16, **EXPERTS}
+        | {"num_experts_per_tok": 1},
+    ),
     "nemotron-h": Family(
         "nemotron_h",
         {

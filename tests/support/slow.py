@@ -57,13 +57,17 @@ class Recurrent:
         self.inputs: Tensor | None = None
         module.forward = self.forward
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Take hidden_states [1, n, d] of the new tokens; return the layer's output for them."""
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Take hidden_states [1, n, d] of the new tokens; return the layer's output for them: a
+        tensor, or a tuple of them."""
         before = [] if self.inputs is None else [self.inputs]
         self.inputs = torch.cat([*before, hidden_states], dim=1)
         self.labels += self.slow.labels
-        everything: Tensor = self.plain(self.inputs, *args, **kwargs)
-        return everything[:, -hidden_states.shape[1] :]
+        everything: Any = self.plain(self.inputs, *args, **kwargs)
+        new = slice(-hidden_states.shape[1], None)
+        if isinstance(everything, tuple):
+            return tuple(part[:, new] for part in everything)
+        return everything[:, new]
 
     def follow(self, held: list[int]) -> None:
         """Forget catalysts.
