@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,7 +195,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
-        _check_complete(settings.name, found)
+        _check_complete(settings.name, found, folder_of(where, settings.revision))
     model.requires_grad_(False)
     return in_precision(model, settings, chosen)
 
@@ -255,8 +257,11 @@ def _quiet() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _check_complete(name: str, found: dict[str, Any]) -> None:
-    """Raise ModelError if the files lack weights, which would be initialized at random."""
+def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None:
+    """Raise ModelError if the files lack weights, which would be initialized at random.
+
+    path: the folder of the model's config.json, if it is known.
+    """
     remedy = (
         "config.json and weights belong to different models, or are damaged: download both again."
     )
@@ -267,11 +272,23 @@ def _check_complete(name: str, found: dict[str, Any]) -> None:
             f"{len(wrong)} weights of {name} do not fit its config.json, such as {key} with shape "
             f"{tuple(stored)} in the files and {tuple(expected)} by the configuration; {remedy}"
         )
+    if missing and path is not None and _has_encoder(path):
+        raise ModelError(  # transformers takes only the decoder, and renames its weights
+            f"{name} has an encoder, which reads its input as a whole; kvstream needs a "
+            "decoder-only language model."
+        )
     if missing:
         raise ModelError(
             f"{len(missing)} weights that the config.json of {name} asks for are not in its files, "
             f"such as {missing[0]}; {remedy}"
         )
+
+
+def _has_encoder(path: Path) -> bool:
+    with suppress(OSError, ValueError, AttributeError):
+        config = json.loads((path / "config.json").read_text("utf-8"))
+        return bool(config.get("is_encoder_decoder"))
+    return False
 
 
 def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelError:
@@ -285,6 +302,11 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
     if "trust_remote_code" in text:
         return ModelError(
             f"{name} has its own Python code; if you trust it, add --trust-remote-code."
+        )
+    if unknown := re.search(r"Unrecognized configuration class <class '.*?(\w+)'>", text):
+        return ModelError(
+            f"{name} has the configuration {unknown[1]}, which is not that of a causal language "
+            "model; kvstream needs a decoder-only language model."
         )
     fetched = isinstance(error, OSError) or "Offline" in chain or "Connection" in chain
     if "does not appear to have a file named" in text and SINGLE in text:
@@ -300,7 +322,7 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
             "reached from here; check the name and the network"
         )
         return ModelError(f"The model {name!r} cannot be loaded: {remedy}.")
-    return ModelError(f"The model {name!r} does not load: {kind}: {text.splitlines()[0][:300]}")
+    return ModelError(f"The model {name!r} does not load: {kind}: {' '.join(text.split())[:300]}")
 
 
 def _no_safetensors(name: str, found: str = "", more: str = "") -> str:

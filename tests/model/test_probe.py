@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from models import BASE, FAMILIES, Family, bounded, fresh
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from kvstream.errors import BudgetError, UnsupportedModelError
+from kvstream.errors import BudgetError, ModelError, UnsupportedModelError
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
+from kvstream.model.loading import load
 from kvstream.model.probe import bound, trained_length
+from kvstream.settings import ModelSettings
 
 MLA = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
@@ -155,7 +158,7 @@ def test_what_layers_share_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_an_encoder_decoder_is_refused(kind: str) -> None:
+def test_an_encoder_decoder_is_refused(kind: str, tmp_path: Path) -> None:
     config = AutoConfig.for_model(
         kind, vocab_size=50, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2,
         encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16,
@@ -164,6 +167,26 @@ def test_an_encoder_decoder_is_refused(kind: str) -> None:
     model = AutoModelForSeq2SeqLM.from_config(config)
     with pytest.raises(UnsupportedModelError, match="encoder"):
         bound(model, f"some/{kind}")
+    # From its files, transformers makes no model at all, or only the decoder.
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="decoder-only") as caught:
+        load(ModelSettings(str(tmp_path), device="cpu"))
+    assert "again" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["\nGemma 3n requires timm. Run:\n`pip install timm`", ""])
+def test_all_lines_of_an_error_are_shown(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fresh(FAMILIES["llama"].config()).save_pretrained(tmp_path)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise ImportError(text)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", failing)
+    with pytest.raises(ModelError, match=r"does not load: ImportError") as caught:
+        load(ModelSettings(str(tmp_path), device="cpu"))
+    assert text.strip().replace("\n", " ") in str(caught.value)
 
 
 def test_a_refused_model_keeps_its_own_attention() -> None:
