@@ -322,7 +322,7 @@ def _positions(
     if not _distance(first, second) <= min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
         raise UnsupportedModelError(
             f"The positions in the keys of layer {layer} of {name} cannot be removed; "
-            "kvstream needs rotary position embeddings."
+            "kvstream needs rotary position embeddings in the form that most models have."
         )
     return way
 
