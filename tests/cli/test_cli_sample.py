@@ -55,6 +55,7 @@ def test_the_same_seed_makes_the_same_text(cli) -> None:
         (["--into", "/nowhere/book.txt"], 3, "does not exist"),
         (["--tokens", "many"], 2, "not a whole number above 0"),
         (["--facts", "0"], 2, "--facts"),
+        (["--into", "-", "--tokens", "1k"], 2, "--tokens has no effect with --into"),
         (["--tokens", "1k", "-o", "/dev/full"], 1, "No space left"),
         (["--tokens", "1k", "--questions", "-"], 2, "name a file"),
         (["--tokens", "1k", "--questions", "/nowhere/q.jsonl"], 1, "No such file"),

@@ -13,7 +13,7 @@ from typing import TextIO
 import click
 
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option
+from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType, FileType, SeedType
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
@@ -69,7 +69,9 @@ SPOOLED_BYTES = 16 * 1024**2
     "--questions", type=FileType(streams=True), metavar="FILE", section="Output",
     help="Write questions and answers to this file, one JSON object per line.",
 )  # fmt: skip
+@click.pass_context
 def command(
+    ctx: click.Context,
     tokens: int,
     into: str | None,
     facts: int | None,
@@ -89,6 +91,11 @@ def command(
     """
     from kvstream.evaluation.synthetic import document as sample
 
+    if into is not None and typed(ctx, "tokens"):
+        raise click.UsageError(
+            "--tokens has no effect with --into, which keeps the whole text; leave one out.",
+            ctx,
+        )
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
     outputs = {"--output": output, "--questions": questions}
