@@ -129,6 +129,8 @@ class Memory:
     load_s: float = 0.0
     prefill_s: float = 0.0
     """Seconds of reading in this run, and before it if a checkpoint was resumed."""
+    loaded_s: float = 0.0
+    """Seconds of the earlier runs that read the `loaded` tokens."""
     loaded: int = 0
     """Source tokens that were loaded from a memory file, not read in this run."""
     warnings: list[str] = field(default_factory=list)

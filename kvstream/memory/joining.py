@@ -118,6 +118,7 @@ def join(
     return Memory(
         first.model, first.tokenizer, reader, plan, run, trace, first.command,
         load_s=first.load_s, prefill_s=first.prefill_s + second.prefill_s,
+        loaded_s=first.loaded_s + second.loaded_s,
         warnings=list(dict.fromkeys((*first.warnings, *second.warnings))),
     )  # fmt: skip
 

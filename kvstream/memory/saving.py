@@ -146,7 +146,7 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
     notes = {
         "version": __version__,
         "written": int(time.time()),
-        "read_s": memory.prefill_s,
+        "read_s": memory.loaded_s + memory.prefill_s,
         "select_s": memory.reader.select_seconds,
         "peak": asdict(memory.reader.cache.peak),
         "warnings": memory.warnings,
@@ -378,7 +378,7 @@ def restored(kind: Kind, memory: Memory) -> None:
         # For joined files an earlier version wrote the bytes of a larger budget.
         reader.cache.peak.bytes = min(reader.cache.peak.bytes, reader.cache.capacity_bytes)
         reader.cache.note_peak()  # the peak is at least what is held, whatever the file says
-        memory.prefill_s = float(notes["read_s"])
+        memory.prefill_s = float(notes["read_s"]) - memory.loaded_s
         reader.select_seconds = float(notes["select_s"])
     except WRONG as error:
         raise _wrong(kind.path, error) from error

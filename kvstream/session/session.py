@@ -220,7 +220,7 @@ class Session:
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:
         """Load the memory of a file. Raises ModelError, UsageError, SourceError."""
         memory = recall(kind, self.model, self.tokenizer, answer)
-        memory.load_s = self.load_s
+        memory.load_s, memory.loaded_s = self.load_s, memory.prefill_s
         memory.prefill_s = memory.reader.select_seconds = 0.0  # nothing was read now
         memory.loaded = memory.trace.read
         return memory

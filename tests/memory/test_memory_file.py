@@ -601,12 +601,13 @@ def test_reading_on_stays_in_the_bound_and_counts_on(
     more.write_text(story.read_text()[:4000])
     for _ in range(2):
         recalled = session.recall(saving.look(path), run)
-        loaded = recalled.trace.read
+        loaded, earlier = recalled.trace.read, saving.look(path).to_json()["read_s"]
         assert recalled.prefill_s == recalled.tokens_per_s == 0, "nothing was read now"
         memory = read(session, more, run, after=recalled)
         now = memory.tokens_per_s * memory.prefill_s
         assert now == pytest.approx(memory.trace.read - loaded), "the speed is that of this run"
         saving.save(memory, path)
+        assert saving.look(path).to_json()["read_s"] == earlier + memory.prefill_s
     assert memory.trace.read > before + 1000
     assert memory.reader.steps > first
     assert len(memory.trace.names) == 3
