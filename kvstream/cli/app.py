@@ -101,7 +101,7 @@ class App(Modules):
         return config.for_command(values, name, known, path, convert)
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
-        """Warn of variables whose names are close to a known name: they would be ignored."""
+        """Warn of variables that look like those of options, but are ignored."""
         ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
         if not ours:
             return
@@ -110,7 +110,15 @@ class App(Modules):
 
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
+        typed = {
+            f"KVSTREAM_{spelling[2:].replace('-', '_').upper()}": spelling
+            for option in every if option.expose_value and not option.envvar
+            for spelling in option.opts if spelling.startswith("--")
+        }  # fmt: skip
         for name in ours:
+            if name in typed and name not in known:
+                _say(f"Warning: {name} is not read: {typed[name]} has no variable.")
+                continue
             # Require a close match: other variables may belong to other programs.
             close = "" if name in known else meant(name, known, 0.9)
             if close:

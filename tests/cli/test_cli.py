@@ -259,6 +259,15 @@ def test_a_variable_that_nothing_reads(cli, fake_session, book, monkeypatch) -> 
     assert ran.stderr.count("Warning") == ran.stderr.count(told) == 1
 
 
+def test_a_variable_of_an_option_that_has_none(cli, fake_session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_QUESTION", "Who?")  # sample --questions has KVSTREAM_QUESTIONS
+    monkeypatch.setenv("KVSTREAM_CACHE", "/tmp")  # not that of serve --cache
+    monkeypatch.setenv("KVSTREAM_VERSION", "2")  # of a container, perhaps
+    ran = cli("ask", book, "Q?", "-q")
+    told = "Warning: KVSTREAM_QUESTION is not read: --question has no variable.\n"
+    assert ran.stderr.count("Warning") == ran.stderr.count(told) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
