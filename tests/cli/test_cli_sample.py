@@ -68,11 +68,12 @@ def test_what_cannot_be_done_is_told(cli, arguments, code, says) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_questions_do_not_replace_the_text(cli, tmp_path) -> None:
+def test_the_text_is_not_replaced(cli, tmp_path) -> None:
     book = tmp_path / "book.txt"
     book.write_text(TEXT)
-    ran = cli("sample", "--into", str(book), "--questions", str(book), "-o", str(tmp_path / "o"))
-    assert (ran.code, "are the same file" in ran.stderr) == (2, True)
+    for options in (["--questions", str(book), "-o", str(tmp_path / "o")], ["-o", str(book)]):
+        ran = cli("sample", "--into", str(book), *options)
+        assert (ran.code, "are the same file" in ran.stderr) == (2, True)
     assert book.read_text() == TEXT
 
 

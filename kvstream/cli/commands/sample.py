@@ -99,7 +99,7 @@ def command(
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
     outputs = {"--output": output, "--questions": questions}
-    refuse_clashes(outputs, {}, [] if into is None else [into], replaced=("--output",))
+    refuse_clashes(outputs, {}, [] if into is None else [into])
     # SIGTERM and SIGHUP raise, so that temporary files are removed.
     with (
         Interrupts(Teller(sys.stderr).tell),

@@ -210,20 +210,17 @@ def refuse_clashes(
     outputs: Mapping[str, Path | None],
     inputs: Mapping[str, Path | None],
     sources: Sequence[str] = (),
-    replaced: Sequence[str] = (),
 ) -> None:
     """Raise UsageError for files that would destroy each other, before anything is read.
 
-    `outputs` and `inputs` are paths by option. The output of an option in `replaced` may be a
-    source, because it gets its name after all sources are read.
+    `outputs` and `inputs` are paths by option.
     """
     named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
     read = [(option, path) for option, path in inputs.items() if path is not None]
     texts = [("a source", Path(source)) for source in sources if source != "-"]
     for number, (option, path) in enumerate(named):
-        others = named[number + 1 :] + read + ([] if option in replaced else texts)
         assert path is not None
-        for other, place in others:
+        for other, place in named[number + 1 :] + read + texts:
             assert place is not None
             if writing.same(path, place):
                 raise UsageError(

@@ -81,7 +81,7 @@ def check_files(
         "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
         "--report": options.report,
     }  # fmt: skip
-    refuse_clashes(outputs, {"--memory": memory}, sources, replaced=("--output",))
+    refuse_clashes(outputs, {"--memory": memory}, sources)
 
 
 def read(
