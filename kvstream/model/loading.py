@@ -47,6 +47,8 @@ _SIZES = {
     "sliding_window": (0, 10**12),
 }
 """Minimum and maximum of the sizes in a configuration. No model needs more."""
+WRITING = ("CausalLM", "LMHead", "ConditionalGeneration")
+"""Parts of the names of classes that write text."""
 
 
 def folder(settings: ModelSettings) -> str:
@@ -272,11 +274,8 @@ def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None
             f"{len(wrong)} weights of {name} do not fit its config.json, such as {key} with shape "
             f"{tuple(stored)} in the files and {tuple(expected)} by the configuration; {remedy}"
         )
-    if missing and path is not None and _has_encoder(path):
-        raise ModelError(  # transformers takes only the decoder, and renames its weights
-            f"{name} has an encoder, which reads its input as a whole; kvstream needs a "
-            "decoder-only language model."
-        )
+    if missing and path is not None and (reason := _other_kind(path)):
+        raise ModelError(f"{name} {reason}; kvstream needs a decoder-only language model.")
     if missing:
         raise ModelError(
             f"{len(missing)} weights that the config.json of {name} asks for are not in its files, "
@@ -284,11 +283,16 @@ def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None
         )
 
 
-def _has_encoder(path: Path) -> bool:
-    with suppress(OSError, ValueError, AttributeError):
+def _other_kind(path: Path) -> str | None:
+    """Return why the model of a folder is no causal language model, or None."""
+    with suppress(OSError, ValueError, AttributeError, TypeError):
         config = json.loads((path / "config.json").read_text("utf-8"))
-        return bool(config.get("is_encoder_decoder"))
-    return False
+        if config.get("is_encoder_decoder"):  # transformers takes only the decoder
+            return "has an encoder, which reads its input as a whole"
+        kinds = config.get("architectures") or ()
+        if kinds and not any(writes in kind for kind in kinds for writes in WRITING):
+            return f"is saved as {kinds[0]}, which does not write text"
+    return None
 
 
 def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelError:

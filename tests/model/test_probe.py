@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 from models import BASE, FAMILIES, Family, bounded, fresh
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
 
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError
 from kvstream.model.bounded import BoundedModel
@@ -172,6 +177,13 @@ def test_an_encoder_decoder_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="decoder-only") as caught:
         load(ModelSettings(str(tmp_path), device="cpu"))
     assert "again" not in str(caught.value)
+
+
+def test_a_model_for_another_task_is_named(tmp_path: Path) -> None:
+    config = FAMILIES["llama"].config()
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="saved as LlamaForSequenceClassification, which does not"):
+        load(ModelSettings(str(tmp_path), device="cpu"))
 
 
 @pytest.mark.parametrize("text", ["\nGemma 3n requires timm. Run:\n`pip install timm`", ""])
