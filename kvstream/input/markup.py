@@ -142,6 +142,8 @@ class _Page:
             self.lines.add("\n")
         if tag in _HEADINGS:
             self._heading = []
+        elif self._heading is not None and (tag == "br" or tag in _BLOCKS):
+            self._heading.append(" ")  # a new line, not the same word
         self._pre += tag == "pre"
 
     def end(self, tag: str) -> None:

@@ -357,6 +357,14 @@ def test_chapters_are_cited(tmp_path: Path, kind: str) -> None:
     assert where["The river rose & fell."] == "The River"
 
 
+@pytest.mark.parametrize("between", ["<br/>", "<div>The Gate</div>"])
+def test_a_heading_of_two_lines_is_cited_as_two_words(tmp_path: Path, between: str) -> None:
+    rest = "" if "Gate" in between else "The Gate"
+    page = f"<!doctype html><h2>I.{between}{rest}</h2><p>It rained.</p>"
+    [block] = opened(tmp_path, "a.html", page.encode())
+    assert (block.text, block.place) == ("I.\nThe Gate\n\nIt rained.\n", "I. The Gate")
+
+
 def test_a_docx_with_a_table_and_deleted_words(tmp_path: Path) -> None:
     def altered(data: bytes) -> bytes:
         cells = b"<w:tr><w:tc><w:p><w:r><w:t>left</w:t></w:r></w:p></w:tc></w:tr>"
