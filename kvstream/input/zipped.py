@@ -29,6 +29,7 @@ SAMPLES = 8
 """Number of places of an EPUB from which the size of its text is estimated."""
 SAMPLE = 64 * 1024
 """Maximum bytes of markup at each of these places."""
+STYLES = "word/styles.xml"
 _NAMES = {
     "c": "urn:oasis:names:tc:opendocument:xmlns:container",
     "o": "http://www.idpf.org/2007/opf",
@@ -204,7 +205,7 @@ class Docx(Packed):
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
     ) -> Iterator[list[Piece]]:
-        target = _Document(heading)
+        target = _Document(heading, self._heading_styles())
         parser = etree.XMLParser(target=target, resolve_entities=False, no_network=True)
         while data := read(BLOCK):
             with patience.counting():
@@ -212,6 +213,21 @@ class Docx(Packed):
             yield target.lines.take()
         parser.close()
         yield target.lines.take(final=True)
+
+    def _heading_styles(self) -> frozenset[str]:
+        """Return the ids of styles that Word calls a heading or title.
+
+        Ids depend on the language of Word (``berschrift1``), the names of its own styles do not.
+        """
+        if STYLES not in self.archive.NameToInfo:
+            return frozenset()
+        styles = _xml(self.read(STYLES)).iter(f"{_WORD}style")
+        names = {style.get(f"{_WORD}styleId"): style.find(f"{_WORD}name") for style in styles}
+        return frozenset(
+            key
+            for key, name in names.items()
+            if key and name is not None and _is_heading(name.get(f"{_WORD}val", ""))
+        )
 
     def estimate(self) -> int:
         text, last = 0, 0.0
@@ -226,8 +242,9 @@ class Docx(Packed):
 class _Document:
     """The parser target that lxml calls for the body of a DOCX."""
 
-    def __init__(self, heading: str) -> None:
+    def __init__(self, heading: str, heading_styles: frozenset[str]) -> None:
         self.lines = Lines(heading)
+        self._heading_styles = heading_styles
         self._text = False
         self._is_heading = False
         self._heading: list[str] = []
@@ -246,8 +263,8 @@ class _Document:
             self.lines.end_line()
             self._is_heading, self._heading = False, []
         elif name == "pStyle":
-            style = str(attributes.get(f"{_WORD}val", "")).lower()
-            self._is_heading = style.startswith(("heading", "title"))
+            style = str(attributes.get(f"{_WORD}val", ""))
+            self._is_heading = style in self._heading_styles or _is_heading(style)
             self.lines.add("\n\n" * self._is_heading)
         elif name in ("tab", "br", "cr"):
             self._data("\n" if name != "tab" else " ")
@@ -294,6 +311,10 @@ class _Document:
 
     def close(self) -> None:
         """Return nothing: `lines` gives the text while it is parsed."""
+
+
+def _is_heading(style: str) -> bool:
+    return style.lower().startswith(("heading", "title"))
 
 
 def _folded(name: str) -> str:

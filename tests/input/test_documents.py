@@ -431,6 +431,18 @@ def test_the_style_of_a_docx_is_the_present_one(tmp_path: Path) -> None:
     assert {p.place for p in parts_of("docx", tmp_path / "a.docx", [], [])} == {"Rain"}
 
 
+def test_a_heading_of_word_in_another_language(tmp_path: Path) -> None:
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    styles = f"""<w:styles xmlns:w="{space}">
+        <w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>
+        <w:style w:styleId="Standard"><w:name w:val="Normal"/></w:style><w:style/></w:styles>"""
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx([("berschrift1", "Regen"), ("Standard", "Es regnete.")]))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("word/styles.xml", styles)
+    assert {part.place for part in parts_of("docx", path, [], [])} == {"Regen"}
+
+
 def test_a_text_box_of_a_docx_is_read_once(tmp_path: Path) -> None:
     box = f"<w:txbxContent><w:p>{run('inside')}</w:p></w:txbxContent>"
     body = (
