@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
@@ -50,17 +50,22 @@ def available() -> Mapping[str, type[Method]]:
             loaded = point.load()
         except Exception as error:
             raise UsageError(
-                f"The method {point.name!r} of {point.value!r} does not load ({error}); "
+                f"The method {point.name!r} of {_origin(point)} does not load ({error}); "
                 "repair or uninstall the package."
             ) from error
         if (fault := _fault(loaded)) is not None:
             raise UsageError(
-                f"The entry point {point.value!r} {fault}; repair or uninstall the package."
+                f"The entry point {_origin(point)} {fault}; repair or uninstall the package."
             )
         if loaded.name in methods:
-            raise UsageError(f"The method {loaded.name!r} of {point.value!r} exists already.")
+            raise UsageError(f"The method {loaded.name!r} of {_origin(point)} exists already.")
         methods[loaded.name] = loaded
     return methods
+
+
+def _origin(point: EntryPoint) -> str:
+    """Return the class of an entry point, with the package that pip can uninstall."""
+    return repr(point.value) + (f" in the package {point.dist.name}" if point.dist else "")
 
 
 def _fault(loaded: Any) -> str | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -440,7 +441,7 @@ def test_a_third_partys_method_meets_the_contract(
 class _Point:
     """An entry point of some package."""
 
-    group, value = registry.GROUP, "other.package:Thing"
+    group, value, dist = registry.GROUP, "other.module:Thing", SimpleNamespace(name="other-package")
 
     def __init__(self, name: str, loaded: object) -> None:
         self.name, self.loaded = name, loaded
@@ -480,7 +481,7 @@ def test_a_broken_plugin_is_named(
     try:
         with pytest.raises(UsageError, match=told) as caught:
             registry.available()
-        assert "other.package:Thing" in str(caught.value)
+        assert "'other.module:Thing' in the package other-package" in str(caught.value)
     finally:
         registry.available.cache_clear()
 
