@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kvstream.errors import UsageError
 from kvstream.evaluation.records import Record
+from kvstream.evaluation.sweep import WHOLE
 from kvstream.methods.base import Preset
 from kvstream.methods.registry import preset
 from kvstream.reporters import format as f
@@ -30,11 +31,19 @@ def count(tokens: int) -> str:
     return f"{tokens:,}"
 
 
+def budget(row: Record) -> str | None:
+    """Return the row's budget in tokens; None if it has none, as a full KV cache."""
+    return count(row["budget"]) if row["budget"] and row["method"] != WHOLE else None
+
+
 def case_label(row: Record, rows: Sequence[Record]) -> str:
     """Return the row's method and those of its settings that differ between rows.
 
     ``paper`` stands for the settings and the schedule of its paper.
     """
+    if row.get("method") == WHOLE:  # a full KV cache has nothing to set
+        return WHOLE
+    rows = [r for r in rows if r.get("method") != WHOLE]
     settings: Record = row.get("settings") or {}
     paper = _paper(row)
     own = {k: v for k, v in settings.items() if paper is None or paper.settings.get(k) != v}

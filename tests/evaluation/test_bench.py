@@ -899,6 +899,18 @@ def test_the_view_names_the_row() -> None:
     assert Case(RunSettings(method="full")).name == "full"
 
 
+def test_a_full_kv_cache_has_no_budget() -> None:
+    budgets = [Budget(tokens=n) for n in (512, 1024)]
+    ways = cases(RunSettings(), methods=["infinipot"], budgets=budgets, baselines=["whole", "near"])
+    rows = [case.identity() for case in ways]
+    assert [report.case_label(r, rows) for r in rows] == [
+        "infinipot, 512", "infinipot, 1k", "whole", "near, 512", "near, 1k",
+    ]  # fmt: skip
+    assert [report.budget(r) for r in rows] == ["512", "1k", None, "512", "1k"]
+    second = [r for r in rows if r["budget"] == 1024 or r["method"] == "whole"]
+    assert [report.case_label(r, second) for r in second] == ["infinipot", "whole", "near"]
+
+
 def test_a_case_with_the_settings_of_a_paper_says_so() -> None:
     from kvstream.evaluation.report import case_label
 

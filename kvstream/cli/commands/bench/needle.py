@@ -211,7 +211,7 @@ def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
         "All depths together",
         [
             ("", lambda r: report.case_label(r, rows)),
-            ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+            ("budget", report.budget),
             ("tokens", lambda r: report.count(r["tokens"])),
             ("right", lambda r: f"{r['right']}/{r['trials']}"),
             ("share", lambda r: f"{r['share']:.0%}" if r["trials"] else None),

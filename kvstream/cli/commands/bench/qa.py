@@ -176,10 +176,9 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
     def label(row: Any) -> str:
-        budget = f", budget {report.count(row['budget'])}" if row["budget"] else ""
-        return " · ".join(
-            filter(None, (report.case_label(row, rows) + budget, row.get("attribute")))
-        )
+        budget = report.budget(row)
+        case = report.case_label(row, rows) + (f", budget {budget}" if budget else "")
+        return " · ".join(filter(None, (case, row.get("attribute"))))
 
     for key, name in NAMES.items():
         yield from pages.bars(
@@ -206,7 +205,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     columns: list[tuple[str, Callable[[Any], Any]]] = [
         ("", lambda r: report.case_label(r, rows)),
         ("", lambda r: r.get("attribute", "")),
-        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("budget", report.budget),
         ("questions", lambda r: f"{r['n']:,}"),
     ]
     columns += [(NAMES[k], percent(k)) for k in NAMES if any(k in r for r in rows)]
