@@ -49,8 +49,10 @@ def _row(group: list[Record]) -> Record:
         row["digits"] = round(sum(digits) / len(digits), 4)
     overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
     if overlap:
-        names = ("f1", "f1_low", "f1_high")
-        row |= {k: round(v, 4) for k, v in zip(names, mean_interval(overlap), strict=True)}
+        mean, low, high = mean_interval(overlap)
+        row["f1"] = round(mean, 4)
+        if low < high:  # one document, or equal scores, do not tell how scores vary
+            row |= {"f1_low": round(low, 4), "f1_high": round(high, 4)}
     return row
 
 

@@ -390,6 +390,8 @@ def test_pooled_rows_follow_from_the_trials_of_a_stopped_run() -> None:
     ]  # fmt: skip
     rows = needle_rows.rows(records)
     assert rows[0]["f1_low"] < rows[0]["f1"] < rows[0]["f1_high"] == 1
+    assert rows[1]["f1"] == 0.2
+    assert not {"f1_low", "f1_high"} & set(rows[1]), "one document has no interval"
     (pooled,) = needle_rows.pooled(rows)
     mean = sum(sum(each) for each in scores.values()) / 4
     assert (pooled["f1"], pooled["seconds"]) == pytest.approx((mean, mean), abs=1e-3)
