@@ -178,7 +178,8 @@ def text_of(message: Message, index: int) -> str:
                 400, f"A part of the type {part.type[:40]!r} cannot be read; send text.",
                 code="unsupported_parameter", param=param,
             )  # fmt: skip
-    return clean("\n".join(part.text or "" for part in message.content))
+    # Parts are paragraphs: clients send a document and the question about it as two parts.
+    return clean("\n\n".join(part.text or "" for part in message.content))
 
 
 def clean(text: str) -> str:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pydantic", reason="needs the extra serve")
 
 from kvstream.server.question import MOST, split
+from kvstream.server.schema import Message, text_of
 
 
 def words(text: str) -> int:
@@ -34,6 +35,13 @@ CASES = [
     ('"Who is there?" he said.\n\n' + LONG + "\n\nThe last line.", True,
      ('"Who is there?" he said.\n\n' + LONG.strip(), "The last line.", "last paragraph")),
 ]  # fmt: skip
+
+
+def test_the_parts_of_a_message_are_paragraphs() -> None:
+    texts = f"It rained.\n\n{LONG}".strip(), "Who hid it?"
+    parts = [{"type": "text", "text": text} for text in texts]
+    found = split(text_of(Message(role="user", content=parts), 0), words, alone=True)
+    assert (found.text, found.question) == texts
 
 
 @pytest.mark.parametrize(("message", "alone", "expected"), CASES)
