@@ -140,7 +140,7 @@ def test_a_method_that_lacks_its_gate_leaves_the_others_their_rows(
 
 
 def test_an_interrupted_comparison_names_what_was_not_run(
-    story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answers: list[float] = []
     monkeypatch.setattr(
@@ -149,9 +149,11 @@ def test_an_interrupted_comparison_names_what_was_not_run(
     monkeypatch.setattr(
         "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: bool(answers)
     )
+    page = tmp_path / "page.html"
     asked = ["compare", story, "Who?", "--budget", "400", "-n", "2", "--json"]
-    assert run([*asked, "--method", "window,streaming,random"]) == 0
+    assert run([*asked, "--method", "window,streaming,random", "--report", str(page)]) == 0
     told = capsys.readouterr()
+    assert page.read_text().count("Not run, because of the interrupt.") >= 2
     assert [row["method"] for row in rows(told.out)] == ["window"]
     assert "Interrupted; answers are missing of: streaming, random." in told.err
 

@@ -79,10 +79,13 @@ class Comparison:
                     page.page.fail(str(error))
                 if not self._refused(name, error):
                     self._end_early(error, methods[turn:])
+                    _leave_out(page, methods[turn + 1 :], "Not run, because the run failed.")
                     break
             if self.interrupts():
-                if skipped := ", ".join(methods[turn + 1 :]):
-                    self.reporter.tell(f"Warning: Interrupted; answers are missing of: {skipped}.")
+                if skipped := methods[turn + 1 :]:
+                    named = ", ".join(skipped)
+                    self.reporter.tell(f"Warning: Interrupted; answers are missing of: {named}.")
+                    _leave_out(page, skipped, "Not run, because of the interrupt.")
                 break
         self.reporter.close()
         self._show_all()
@@ -160,6 +163,15 @@ class Comparison:
         for line in blocks(self.rows, self.questions, width):
             self.output.write(f"{line.rstrip()}\n")
         self.output.flush()
+
+
+def _leave_out(page: reports.RunReport | None, methods: Sequence[str], reason: str) -> None:
+    """Name the methods without an answer on the page, if there is one."""
+    if page is None:
+        return
+    for name in methods:
+        page.page.begin(name)
+        page.page.fail(reason)
 
 
 def labels_of(questions: Sequence[str]) -> list[str]:
