@@ -6,6 +6,7 @@ import posixpath
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -33,8 +34,9 @@ STYLES = "word/styles.xml"
 _NAMES = {
     "c": "urn:oasis:names:tc:opendocument:xmlns:container",
     "o": "http://www.idpf.org/2007/opf",
+    "w": "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
 }
-_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_WORD = f"{{{_NAMES['w']}}}"
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([
     f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_EITHER}Fallback",
@@ -219,15 +221,12 @@ class Docx(Packed):
 
         Ids depend on the language of Word (``berschrift1``), the names of its own styles do not.
         """
-        if STYLES not in self.archive.NameToInfo:
-            return frozenset()
-        styles = _xml(self.read(STYLES)).iter(f"{_WORD}style")
-        names = {style.get(f"{_WORD}styleId"): style.find(f"{_WORD}name") for style in styles}
-        return frozenset(
-            key
-            for key, name in names.items()
-            if key and name is not None and _is_heading(name.get(f"{_WORD}val", ""))
-        )
+        found = set()
+        with suppress(Exception):  # the text can be read without its styles
+            for name in _xml(self.read(STYLES)).iterfind("w:style/w:name", _NAMES):
+                if _is_heading(name.get(f"{_WORD}val", "")):
+                    found.add(name.getparent().get(f"{_WORD}styleId"))
+        return frozenset(found)
 
     def estimate(self) -> int:
         text, last = 0, 0.0

@@ -443,6 +443,19 @@ def test_a_heading_of_word_in_another_language(tmp_path: Path) -> None:
     assert {part.place for part in parts_of("docx", path, [], [])} == {"Regen"}
 
 
+@pytest.mark.parametrize("styles", [b"", b"no XML", b"<a>" + b" " * 17 * 1024**2 + b"</a>"])
+def test_a_docx_is_read_without_its_styles(tmp_path: Path, styles: bytes) -> None:
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx([("Heading1", "Rain"), ("Normal", "It rained.")]))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/styles.xml", styles)
+    assert "".join(p.text for p in parts_of("docx", path, [], [])).split() == [
+        "Rain",
+        "It",
+        "rained.",
+    ]
+
+
 def test_a_text_box_of_a_docx_is_read_once(tmp_path: Path) -> None:
     box = f"<w:txbxContent><w:p>{run('inside')}</w:p></w:txbxContent>"
     body = (
