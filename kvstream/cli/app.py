@@ -106,22 +106,21 @@ class App(Modules):
         if not ours:
             return
         from kvstream.cli.config import PATH_VARIABLE
+        from kvstream.cli.options.option import variable_of
         from kvstream.store.stores import CACHE_VARIABLE
 
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
-        typed = {
-            f"KVSTREAM_{spelling[2:].replace('-', '_').upper()}": spelling
-            for option in every if option.expose_value and not option.envvar
-            for spelling in option.opts if spelling.startswith("--")
-        }  # fmt: skip
+        others = {
+            variable_of(o.name or ""): o.opts[-1] for o in every if o.expose_value and not o.envvar
+        }
         for name in ours:
-            if name in typed and name not in known:
-                _say(f"Warning: {name} is not read: {typed[name]} has no variable.")
+            if name in known:
                 continue
+            if name in others:
+                _say(f"Warning: {name} is not read: {others[name]} has no variable.")
             # Require a close match: other variables may belong to other programs.
-            close = "" if name in known else meant(name, known, 0.9)
-            if close:
+            elif close := meant(name, known, 0.9):
                 _say(f"Warning: {name} is not read.{close}")
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:

@@ -32,7 +32,7 @@ class Option(click.Option):
         self.bare = bare
         """Value of the option if no ``=VALUE`` follows it."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
-            self.envvar = f"KVSTREAM_{self.name.upper()}"
+            self.envvar = variable_of(self.name)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Name the option, and the environment variable if the value is from it."""
@@ -40,6 +40,11 @@ class Option(click.Option):
         source = None if ctx is None else ctx.get_parameter_source(self.name or "")
         given = source is ParameterSource.ENVIRONMENT
         return f"{hint} (environment variable {self.envvar})" if given else hint
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of an option, unless the option has none."""
+    return f"KVSTREAM_{name.upper()}"
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
