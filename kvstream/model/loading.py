@@ -197,7 +197,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
-        _check_complete(settings.name, found, folder_of(where, settings.revision))
+        _check_complete(settings, where, found)
     model.requires_grad_(False)
     return in_precision(model, settings, chosen)
 
@@ -259,11 +259,9 @@ def _quiet() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None:
-    """Raise ModelError if the files lack weights, which would be initialized at random.
-
-    path: the folder of the model's config.json, if it is known.
-    """
+def _check_complete(settings: ModelSettings, where: str, found: dict[str, Any]) -> None:
+    """Raise ModelError if the files lack weights, which would be initialized at random."""
+    name = settings.name
     remedy = (
         "config.json and weights belong to different models, or are damaged: download both again."
     )
@@ -274,7 +272,7 @@ def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None
             f"{len(wrong)} weights of {name} do not fit its config.json, such as {key} with shape "
             f"{tuple(stored)} in the files and {tuple(expected)} by the configuration; {remedy}"
         )
-    if missing and path is not None and (reason := _other_kind(path)):
+    if missing and (reason := _other_kind(folder_of(where, settings.revision))):
         raise ModelError(f"{name} {reason}; kvstream needs a decoder-only language model.")
     if missing:
         raise ModelError(
@@ -283,8 +281,10 @@ def _check_complete(name: str, found: dict[str, Any], path: Path | None) -> None
         )
 
 
-def _other_kind(path: Path) -> str | None:
+def _other_kind(path: Path | None) -> str | None:
     """Return why the model of a folder is no causal language model, or None."""
+    if path is None:
+        return None
     with suppress(OSError, ValueError, AttributeError, TypeError):
         config = json.loads((path / "config.json").read_text("utf-8"))
         if config.get("is_encoder_decoder"):  # transformers takes only the decoder
