@@ -16,6 +16,7 @@ from kvstream.input.encodings import by_mark
 from kvstream.input.folders import files_in
 from kvstream.input.formats import (
     COMPRESSED,
+    HEAD,
     MAGIC,
     SNIFF,
     PeekedStream,
@@ -237,6 +238,8 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         except damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
+    if source.kind in COMPRESSED and not text and kind_of(start[:HEAD]) == "html":
+        return source, documents.missing_extra("html", name)
     return source, None if text else not_text(start, name)
 
 

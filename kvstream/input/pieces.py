@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -16,6 +17,7 @@ from kvstream.input.encodings import by_mark
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
     COMPRESSED,
+    HEAD,
     SNIFF,
     PeekedStream,
     damage_errors,
@@ -86,18 +88,21 @@ class SourcePieces:
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
                 if kind == "html" and not self._text:
-                    problem = documents.missing_extra(kind, name)
-                    if problem:
-                        raise SourceError(problem)
                     head.may_pause = True
-                    for part in documents.page_parts(head, name, self._messages.general):
-                        yield part or b""
+                    yield from self._page(head, name)
                     return
                 as_it_is = self._text or source.plain
                 file = source.path is not None and Path(source.path).is_file()
                 fill = file and not source.followed and kind == "plain"
+                plain = self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
                 try:
-                    yield from self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
+                    if kind in COMPRESSED and not as_it_is:
+                        first = next(plain, b"")
+                        plain = chain((first,), plain)
+                        if kind_of(first[:HEAD]) == "html":
+                            yield from self._page(PeekedStream(_Unpacked(plain)), name)
+                            return
+                    yield from plain
                 except DamagedError as error:
                     if not source.folder:
                         raise
@@ -110,6 +115,14 @@ class SourcePieces:
             self._messages.damaged(source, failure)
         finally:
             self._opened = None
+
+    def _page(self, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
+        """Yield the text of an HTML page. Raises SourceError without the extra for it."""
+        problem = documents.missing_extra("html", name)
+        if problem:
+            raise SourceError(problem)
+        for part in documents.page_parts(head, name, self._messages.general):
+            yield part or b""
 
     def _given_up(self, source: Inspected) -> None:
         """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
@@ -188,6 +201,22 @@ class SourcePieces:
         if sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
         return _Borrowed(sys.stdin.buffer)
+
+
+class _Unpacked(io.RawIOBase):
+    """A stream of the pieces that `SourcePieces` has unpacked."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._rest or next(self._pieces, b"")
+        size = len(data) if size < 0 else size
+        self._rest = data[size:]
+        return data[:size]
 
 
 class _Borrowed(io.RawIOBase):

@@ -353,6 +353,27 @@ def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_sources([str(page)])
 
 
+def test_compressed_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lxml")
+    markup = b"<!doctype html><h2>The Gate</h2><p>One &amp; two</p>" + b"<p>It rained.</p>" * 20_000
+    plain = text_of(open_sources(["-"], stdin=io.BytesIO(markup)))
+    assert plain.startswith("The Gate\n\nOne & two\n\nIt rained.")
+    page = tmp_path / "a.html.gz"
+    page.write_bytes(gzip.compress(markup))
+    assert text_of(open_sources([str(page)])) == plain
+    assert text_of(open_sources(["-"], stdin=io.BytesIO(bz2.compress(markup)))) == plain
+    assert text_of(open_sources([str(page)], text=True)) == markup.decode()
+    with pytest.raises(SourceError, match="unpacks to more than 100,000 bytes"):
+        text_of(open_sources([str(page)], max_bytes=100_000))
+    page.write_bytes(gzip.compress(markup)[:-100])
+    cut = open_sources([str(page)])
+    assert plain.startswith(text_of(cut).rstrip("\n"))
+    assert "ends in the middle of its gzip data" in cut.warnings[0]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"kvstream\[documents\]"):
+        open_sources([str(page)])
+
+
 def html_text(folder: Path, page: bytes) -> str:
     (folder / "a.html").write_bytes(page)
     return text_of(open_sources([str(folder / "a.html")]))
