@@ -21,9 +21,10 @@ from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
 from kvstream.memory.base import Memory
 from kvstream.memory.kept import positions
+from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, broken_apart
 from kvstream.run.request import PASSAGES, Request
-from kvstream.tokenization.loading import WordForms
+from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.passages import extract as best_passages
 
@@ -192,7 +193,7 @@ def _written(
     shown = ""
     tokens = memory.reader.answer(
         tail,
-        make_sampler(memory.run, _refusal_limit(memory)),
+        make_sampler(memory.run, _limit(memory)),
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
@@ -215,19 +216,23 @@ def _written(
     yield "".join(waiting) + decoder.flush()
 
 
-def _refusal_limit(memory: Memory) -> RefusalLimit | None:
+def _limit(memory: Memory) -> RefusalLimit | None:
     """Return the refusal limit of a calibrated model; None if it has none or for a summary."""
     if memory.prompt.task != "ask":
         return None
-    calibration = _calibration(memory)
+    return refusal_limit(memory.reader.model, memory.tokenizer)
+
+
+def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | None:
+    """Return the refusal limit of a calibrated model; None if it has none."""
+    calibration = _calibration(model)
     if calibration is None or not calibration.refusal_limit:
         return None
-    begun = (memory.tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
+    begun = (tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
     return RefusalLimit(tuple(sorted(set(begun))), calibration.refusal_limit)
 
 
-def _calibration(memory: Memory) -> Calibration | None:
-    model = memory.reader.model
+def _calibration(model: BoundedModel) -> Calibration | None:
     return Calibration.of(model.facts.folder, model.fingerprint)
 
 
@@ -251,7 +256,9 @@ def _support(memory: Memory, result: Result, basis: Basis) -> Support:
         forms, known = WordForms(), _seen(result)
         trace.prune(memory.reader.retained())
         forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
-    return judge(_calibration(memory), basis, result.question, result.answer, forms, known)
+    return judge(
+        _calibration(memory.reader.model), basis, result.question, result.answer, forms, known
+    )
 
 
 def _result(

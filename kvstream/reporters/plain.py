@@ -262,9 +262,11 @@ def skim_line(result: Result) -> str | None:
     kept = told["kept"]
     reader = told["model"] or "a word search"
     passages, tokens = counted(len(told["pieces"]), "passage"), counted(told["tokens"], "token")
+    again = told["reranked"]
+    reranked = f"reranked {counted(again, 'passage')} and " if again else ""
     line = (
-        f"{reader} read all of it · {result.model} read {passages} ({tokens}) · passages kept as "
-        f"text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
+        f"{reader} read all of it · {result.model} {reranked}read {passages} ({tokens}) · passages "
+        f"kept as text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
     )
     if kept["dropped_bytes"]:
         line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"

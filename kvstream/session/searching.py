@@ -10,6 +10,7 @@ from kvstream.answer.answering import answer
 from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import partial_refusal, whole_request
 from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages
+from kvstream.answer.skim.reranking import Reranker
 from kvstream.errors import SourceError
 from kvstream.events import Answered, Event, Notice, Result, Started, StepDone
 from kvstream.input.blocks import TextBlock
@@ -165,19 +166,30 @@ class Searching:
         began, session, trace = time.perf_counter(), self.answerer, found.trace
         whole = session.whole(request, question)
         sizes = session.passage_sizes(whole)
-        chosen = found.kept.choose(question, None, (), session.tokenizer, sizes)
+        reranker = session.reranker(whole, question)
+        chosen = found.kept.choose(question, None, (), session.tokenizer, sizes, reranker)
+        if reranker is not None:
+            reranker.reader.release()
         excerpts = Excerpts(chosen, trace.names, trace.bases)
         memory = session.read_excerpts(excerpts, whole, trace.words)
         nothing = _unfound(found.kept, question)
         for event in answer(memory, question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
-                result = self._result(found, event.result, excerpts, seconds)
+                said = event.result if reranker is None else _with_peaks(event.result, reranker)
+                result = self._result(found, said, excerpts, seconds, reranker)
                 event = Answered(replace(result, warnings=(*result.warnings, *nothing)))
             yield event
         memory.release()
 
-    def _result(self, found: Found, said: Result, excerpts: Excerpts, seconds: float) -> Result:
+    def _result(
+        self,
+        found: Found,
+        said: Result,
+        excerpts: Excerpts,
+        seconds: float,
+        reranker: Reranker | None,
+    ) -> Result:
         """Return the answer as the result of a run that read all of the text."""
         read, refusal = found.trace.read, partial_refusal(said)
         return replace(
@@ -193,8 +205,19 @@ class Searching:
             interrupted=found.trace.interrupted,
             warnings=tuple(dict.fromkeys((*found.warnings, *said.warnings, *refusal))),
             of_reading=tuple(found.warnings),
-            skim=told(None, found.kept, excerpts, None, said, seconds),
+            skim=told(None, found.kept, excerpts, None, said, seconds, reranker),
         )
+
+
+def _with_peaks(said: Result, reranker: Reranker) -> Result:
+    """Return the result of an answer with the peaks of the reranking, where these are higher."""
+    peak = reranker.reader.cache.peak
+    return replace(
+        said,
+        peak_kv_tokens=max(said.peak_kv_tokens, peak.tokens),
+        peak_kv_bytes=max(said.peak_kv_bytes, peak.bytes),
+        scratch_bytes=max(said.scratch_bytes, peak.scratch),
+    )
 
 
 def _unfound(kept: KeptPassages, question: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 
-from kvstream.answer.answering import answers
+from kvstream.answer.answering import answers, refusal_limit
 from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import (
     enough,
@@ -16,6 +16,7 @@ from kvstream.answer.reread.second_pass import (
     whole_request,
     words_alone,
 )
+from kvstream.answer.skim.reranking import Reranker
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started, returned
@@ -127,6 +128,23 @@ class Session:
         """
         budget = self.settle(whole).sizes.budget
         return room_of(self.model, self.tokenizer, whole), enough(budget)
+
+    def reranker(self, whole: Request, question: str) -> Reranker | None:
+        """Return a reranker of passages for such a request.
+
+        Returns None for a model whose refusals are not calibrated.
+        """
+        refusal = refusal_limit(self.model, self.tokenizer)
+        if refusal is None:
+            return None
+        plan, run = self.settle(whole), whole.run
+        return Reranker(
+            plan.reader(self.model, run, None),
+            self.tokenizer,
+            plan.prompt.tail(question, brief=run.brief),
+            refusal.tokens,
+            self.passage_sizes(whole)[0],
+        )
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.

@@ -16,6 +16,7 @@ from kvstream.answer.reread.second_pass import (
     partial_refusal,
 )
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages, recalled
+from kvstream.answer.skim.reranking import Reranker
 from kvstream.errors import BudgetError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, changed
 from kvstream.input.replayed import Replayed
@@ -296,6 +297,7 @@ def told(
     first: Result | None,
     second: Result,
     seconds: float,
+    reranker: Reranker | None = None,
 ) -> dict[str, Any]:
     """Return the object ``skim`` of a result; `model` and `first` are None for a word search."""
     seen = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
@@ -305,6 +307,7 @@ def told(
         "by": kept.by,
         "pieces": excerpts.to_json(),
         "tokens": second.read,
+        "reranked": 0 if reranker is None else reranker.reranked,
         "kept": kept.to_json(),
         "peak": {"skim": _peak(first), "answer": _peak(second)},
         "seconds": round(seconds, 3),

@@ -16,7 +16,7 @@ from kvstream.answer import answering
 from kvstream.answer.answering import (
     NO_SUMMARY,
     NOT_SUPPORTED,
-    _refusal_limit,
+    _limit,
     answer,
     answered,
     forgotten,
@@ -326,7 +326,7 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     assert answered(memory, "Who is the tenant?")[0].answer.startswith("not")
     summary = Request((), EVERYTHING, command="summarize")
     reading = returned(session.read(open_sources([str(lease)]), summary))
-    assert _refusal_limit(reading) is None  # the limit applies to questions only
+    assert _limit(reading) is None  # the limit applies to questions only
 
 
 def test_the_calibration_is_read_once_for_each_model(

@@ -10,6 +10,7 @@ skimming model reads the text once for each question, and all ways to choose pas
 that reading. Rows:
 
     memory, words, both   the answering model reads what --skim-by finds
+    search                the answering model alone, with --skim words
     pocket                the skimming model's own answer
     bm25                  the answering model reads as many tokens, found by BM25 in the whole text
     right                 it reads the right paragraph: the ceiling
@@ -50,16 +51,17 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.intervals import difference_interval, mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
-from kvstream.events import returned
+from kvstream.events import Answered, Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
+from kvstream.session.searching import Searching
 from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
-ALL = ("memory", "words", "both", "pocket", "bm25", "right", "alone", "reread")
+ALL = ("memory", "words", "both", "search", "pocket", "bm25", "right", "alone", "reread")
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -170,6 +172,13 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
     return {by: Skimmed(kept[by], request, memory) for by in BY}, first, basis
 
 
+def searched(path: str, question: str) -> Result:
+    """Return the answering model's answer from what a word search finds."""
+    sources = open_sources([path], text=True)
+    events = Searching(pair.answerer).ask(sources, Request((question,), run))
+    return next(event.result for event in events if isinstance(event, Answered))
+
+
 def read(excerpts: Excerpts, question: str) -> Said:
     """Return the answering model's answer from excerpts."""
     whole = pair.answerer.whole(Request((question,), run), question)
@@ -198,14 +207,14 @@ def bm25(path: str, question: str) -> Excerpts:
     return Excerpts(fitting(ranked, pair.answerer.tokenizer, sizes), sources.names, sources.bases)
 
 
-def has(excerpts: Excerpts, text: str, context: str, answer: str) -> bool:
-    """Return whether the excerpts have the answer, from the right paragraph."""
+def has(pieces: list[dict[str, Any]], text: str, context: str, answer: str) -> bool:
+    """Return whether what was read has the answer, from the right paragraph."""
     at = len(text[: text.index(context[:200])].encode())
     end = at + len(context.encode())
     data = text.encode()
     parts = [
         data[max(at, p["byte_start"]) : min(end, p["byte_end"])].decode("utf-8", "ignore")
-        for p in excerpts.to_json()
+        for p in pieces
         if p["byte_start"] < end and p["byte_end"] > at
     ]
     return " ".join(answer.split()) in " ".join(" ".join(parts).split())
@@ -241,14 +250,20 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
                 if key not in known:
                     known[key] = timed(partial(read, chosen[by], question))
                 said, seconds = known[key]
-                found = has(chosen[by], text, context.text, answer)
+                found = has(chosen[by].to_json(), text, context.text, answer)
                 tell(by, said, read_s + seconds, found)
+        if "search" in rows:
+            result, seconds = timed(lambda: searched(path, question))
+            pieces = result.skim["pieces"] if result.skim else []  # a text that fits is read whole
+            found = not result.skim or has(pieces, text, context.text, answer)
+            tell("search", Said(result.answer, result.retained), seconds, found)
         if "bm25" in rows:
             excerpts, find_s = timed(lambda: bm25(path, question))
             said, seconds = (
                 timed(lambda: read(excerpts, question)) if len(excerpts) else (Said(""), 0.0)
             )
-            tell("bm25", said, find_s + seconds, has(excerpts, text, context.text, answer))
+            found = has(excerpts.to_json(), text, context.text, answer)
+            tell("bm25", said, find_s + seconds, found)
     alone = {
         "right": (context.text, RunSettings(Budget(tokens=2048), max_tokens=32), None),
         "alone": (text, run, None),

@@ -1,0 +1,152 @@
+"""Passages reranked by the answering model: compared with the plain model, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from kvstream.answer.reread.excerpts import Excerpt, excerpts_of
+from kvstream.answer.skim import kept as kept_module
+from kvstream.answer.skim.kept import KeptPassages
+from kvstream.answer.skim.reranking import Reranker
+from kvstream.answer.support import Calibration
+from kvstream.errors import BudgetError
+from kvstream.events import Answered, Result
+from kvstream.input.inspection import NamedStream
+from kvstream.input.sources import open_sources
+from kvstream.reporters.plain import skim_line
+from kvstream.run.prompt import REFUSAL, build_prompt
+from kvstream.run.request import Request
+from kvstream.session.searching import Searching
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+BUDGET = 200
+RUN = RunSettings(Budget(tokens=BUDGET), max_tokens=8)
+QUESTION = "Where did Ada hide the letter?"
+TEXT = "\n\n".join(
+    [
+        "Ada wrote a letter to Tom in the morning. The letter was long, and Tom was pleased. " * 3,
+        "Ada put it under the third stair, and told nobody. The rain fell on the town. " * 3,
+        "Tom read the letter of Ada again. Ada was gone by then, and the letter was old. " * 3,
+    ]
+)
+
+
+def excerpts(text: str = TEXT) -> list[Excerpt]:
+    return list(excerpts_of(open_sources([NamedStream("t", text.encode(), plain=True)])))
+
+
+@pytest.fixture
+def refusing(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose model has a limit for refusals."""
+    shipped = Calibration.of(session.model.facts.folder, session.model.fingerprint)
+    assert shipped is not None
+    limited = replace(shipped, refusal_limit=0.5)
+    monkeypatch.setattr(Calibration, "of", classmethod(lambda cls, *where: limited))
+    return session
+
+
+def reranker_of(session: Session) -> Reranker:
+    reranker = session.reranker(session.whole(Request((QUESTION,), RUN), QUESTION), QUESTION)
+    assert reranker is not None
+    return reranker
+
+
+def test_a_model_without_a_limit_for_refusals_reranks_nothing(session: Session) -> None:
+    assert session.reranker(session.whole(Request((QUESTION,), RUN), QUESTION), QUESTION) is None
+
+
+def test_the_odds_are_those_of_the_plain_model(refusing: Session) -> None:
+    tokenizer, model = refusing.tokenizer, refusing.model
+    plain = AutoModelForCausalLM.from_pretrained(model.facts.folder, dtype=model.dtype)
+    prompt = build_prompt(tokenizer)
+    refusal = [tokenizer.encode(start + REFUSAL)[0] for start in ("", " ")]
+    expected = []
+    for excerpt in excerpts():
+        ids = [*prompt.head, *tokenizer.encode(excerpt.text), *prompt.tail(QUESTION)]
+        with torch.inference_mode():
+            logits = plain(torch.tensor([ids])).logits[0, -1].float()
+        others = [i for i in range(len(logits)) if i not in refusal]
+        expected.append(float(logits[others].max() - logits[refusal].max()))
+    reranker = reranker_of(refusing)
+    once = reranker(excerpts())
+    np.testing.assert_allclose(once, expected, atol=2e-2)
+    np.testing.assert_array_equal(reranker(excerpts()), once)  # the order leaves no trace
+    assert reranker.reranked == 2 * len(expected)
+    assert reranker.reader.cache.peak.tokens <= BUDGET
+
+
+def test_an_excerpt_that_does_not_fit_is_not_read(refusing: Session) -> None:
+    reranker = reranker_of(refusing)
+    assert set(reranker(excerpts("rain and " * 400)).tolist()) == {-np.inf}
+    assert reranker.reranked == 0
+    with pytest.raises(BudgetError, match="No passage of the text fits"):
+        search(refusing, "rain and " * 400)
+
+
+def search(session: Session, text: str, run: RunSettings = RUN) -> Result:
+    sources = open_sources([NamedStream("t", text.encode(), plain=True)])
+    events = Searching(session).ask(sources, Request((QUESTION,), run))
+    return next(event.result for event in events if isinstance(event, Answered))
+
+
+def test_a_search_reads_what_the_model_ranks_first(
+    refusing: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXT + "\n\n" + TEXT.replace("Ada", "Eve")
+    every = excerpts(text)
+    wanted = every[4]
+
+    def reranked(self: Reranker, some: Sequence[Excerpt]) -> np.ndarray:
+        self.reranked += len(some)
+        return np.array([99.0 * (excerpt.start == wanted.start) for excerpt in some])
+
+    monkeypatch.setattr(Reranker, "__call__", reranked)
+    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 0.0)
+    result = search(refusing, text)
+    assert result.skim is not None
+    assert wanted.start in [piece["byte_start"] for piece in result.skim["pieces"]]
+    assert result.skim["reranked"] == len(every)
+    assert f"reranked {len(every)} passages and read " in str(skim_line(result))
+    assert result.peak_kv_tokens <= result.budget_tokens
+
+
+def test_only_the_best_passages_are_reranked(
+    session: Session, write_story: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "RERANKED", 3)
+    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 0.0)
+    text = write_story(tokens=900, seed=1, facts=2).read_text()
+    kept = KeptPassages(10**6, "words", (QUESTION,))
+    for block in open_sources([NamedStream("t", text.encode(), plain=True)]):
+        kept.feed(block)
+    kept.note(len(text.encode()), final=True)
+    sizes = 10**6, 10**6
+    seen: list[list[Excerpt]] = []
+
+    class Backwards(Reranker):
+        def __init__(self) -> None:
+            pass
+
+        def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
+            seen.append(list(excerpts))
+            return 100.0 * np.arange(len(excerpts))
+
+    everything = kept.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
+    assert everything == kept.excerpts
+    assert len(seen[0]) == 3
+    best = kept.choose(QUESTION, None, (), session.tokenizer, (10**6, 1), Backwards())
+    assert best == [seen[1][-1]]
+    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 1.0)
+    kept.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
+    assert seen[2] == seen[0][:1]
+    nothing = KeptPassages(1, "words", (QUESTION,))
+    with pytest.raises(BudgetError, match="No passage of the text fits"):
+        nothing.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
