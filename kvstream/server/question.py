@@ -18,6 +18,8 @@ _ASKING = re.compile(
     r"identify|extract|count|answer|translate|quote|outline|show)\b)",
     re.IGNORECASE,
 )
+_WRAPPED = re.compile(r"\w[,;:–—-]?$")
+"""The end of a line that continues on the next one."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
 def _paragraphs(message: str) -> tuple[str, str]:
     """Return the first and the last paragraph.
 
-    Without empty lines, return the first and the last line. Return the message twice if it has
-    one line.
+    Without empty lines, return the first and the last line. A last line that asks alone is the last
+    paragraph. Return the message twice if it has one line.
     """
     for gap in (_GAP, re.compile("\n")):
         head, tail = message[:_REACH], message[-_REACH:]
@@ -73,8 +75,19 @@ def _paragraphs(message: str) -> tuple[str, str]:
         if begins or ends:
             first = head[: begins.start()] if begins else message
             last = tail[ends[-1].end() :] if ends else message
-            return first.strip(), last.strip()
+            return first.strip(), _last_line(last.strip())
     return message, message
+
+
+def _last_line(paragraph: str) -> str:
+    """Return the last line if only this line asks, else the paragraph.
+
+    A file ends with one line break, so a question after it is a line of its last paragraph.
+    """
+    before, _, line = (part.strip() for part in paragraph[-_REACH:].rpartition("\n"))
+    others_ask = _asks(before) or re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
+    alone = before and not others_ask and not _WRAPPED.search(before)
+    return line if alone and _asks(line) else paragraph
 
 
 def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:

@@ -32,6 +32,18 @@ CASES = [
     (f"Summarize this.\n\n{LONG}\n\nBye.", True, (f"{LONG}\n\nBye.", "Summarize this.",
                                                   "first paragraph")),
     ("one\ntwo\nWho is three?", True, ("one\ntwo", "Who is three?", "last paragraph")),
+    # `cat book.txt question.txt` puts the question in the last paragraph of the book.
+    (f"One.\n\n{LONG}\nWho hid it?", True, (f"One.\n\n{LONG.strip()}", "Who hid it?",
+                                            "last paragraph")),
+    ("One.\n\n<doc>\nIt rained.\n</doc>\n Who hid it?", True,
+     ("One.\n\n<doc>\nIt rained.\n</doc>", "Who hid it?", "last paragraph")),
+    # Several questions, a list of requests and a wrapped line stay together.
+    ("One.\n\n1. Who hid it?\n2. Who found it?", True,
+     ("One.", "1. Who hid it?\n2. Who found it?", "last paragraph")),
+    ("One.\n\nAnswer in one word.\nWho hid it?", True,
+     ("One.", "Answer in one word.\nWho hid it?", "last paragraph")),
+    ("One.\n\nIs it the man who\nhid it?", True,
+     ("One.", "Is it the man who\nhid it?", "last paragraph")),
     ('"Who is there?" he said.\n\n' + LONG + "\n\nThe last line.", True,
      ('"Who is there?" he said.\n\n' + LONG.strip(), "The last line.", "last paragraph")),
 ]  # fmt: skip
