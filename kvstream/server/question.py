@@ -18,6 +18,9 @@ _ASKING = re.compile(
     r"identify|extract|count|answer|translate|quote|outline|show)\b)",
     re.IGNORECASE,
 )
+_LABEL = re.compile(r"\s*\n\s*(?:[\w#-]+[ \t]+)?(?:answer|response|a)[ \t]*[:：]$", re.IGNORECASE)
+"""A last line, such as "Answer:", with which prompts end after the question."""
+_LONGEST_LABEL = 80
 _WRAPPED = re.compile(r"\w[,;:–—-]?$")
 """The end of a line that continues on the next one."""
 
@@ -40,7 +43,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     If there is other text to read (not `alone`), a message of at most MOST tokens is the question.
     In a longer message, the question is the last paragraph, or the first one if only the first
     asks. If the paragraph has more than MOST tokens, its last sentences are the question. A message
-    of one paragraph that is `alone` and has at most MOST tokens is both text and question.
+    of one paragraph that is `alone` and has at most MOST tokens is both text and question. A label
+    such as "Answer:" at the end belongs to the paragraph before it.
     """
     message = message.strip()
 
@@ -50,11 +54,14 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     whole = fits(message)
     if whole and not alone:
         return Split("", message, "message")
-    first, last = _paragraphs(message)
-    if first == last == message:
+    label = _LABEL.search(message, max(0, len(message) - _LONGEST_LABEL))
+    body = message if label is None else message[: label.start()].rstrip()
+    first, last = _paragraphs(body)
+    if first == last == body:
         if whole:
             return Split(message, message, "message")
         return _last_sentences(message, fits)
+    last = message[len(body) - len(last) :]
     if fits(first) and _asks(first) and not (fits(last) and _asks(last)):
         return Split(message[len(first) :].strip(), first, "first paragraph")
     if fits(last):

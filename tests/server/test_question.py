@@ -37,6 +37,16 @@ CASES = [
                                             "last paragraph")),
     ("One.\n\n<doc>\nIt rained.\n</doc>\n Who hid it?", True,
      ("One.\n\n<doc>\nIt rained.\n</doc>", "Who hid it?", "last paragraph")),
+    # Templates of prompts end with a label, which is no question.
+    (f"{LONG}\n\nQuestion: Who hid it?\n\nAnswer:", True,
+     (LONG.strip(), "Question: Who hid it?\n\nAnswer:", "last paragraph")),
+    ("It rained.\nQ: Who hid it?\nA:", True,
+     ("It rained.", "Q: Who hid it?\nA:", "last paragraph")),
+    ("One.\n\nIt rained.\n---\nUse the text.\nQuery: Who hid it?\nHelpful Answer:", True,
+     ("One.\n\nIt rained.\n---\nUse the text.", "Query: Who hid it?\nHelpful Answer:",
+      "last paragraph")),
+    ("Who hid it?\n\n### Response:", True,
+     ("Who hid it?\n\n### Response:", "Who hid it?\n\n### Response:", "message")),
     # Several questions, a list of requests and a wrapped line stay together.
     ("One.\n\n1. Who hid it?\n2. Who found it?", True,
      ("One.", "1. Who hid it?\n2. Who found it?", "last paragraph")),
@@ -86,7 +96,10 @@ def test_a_long_message_is_not_counted_whole() -> None:
     assert sum(counted) < 20_000
 
 
-@given(st.text(alphabet="ab.?! \n\t", min_size=1, max_size=400), st.booleans())
+@given(
+    st.lists(st.sampled_from([*"ab.?! \n\t", "\nAnswer:"]), min_size=1, max_size=400).map("".join),
+    st.booleans(),
+)
 def test_nothing_of_a_message_is_lost(message: str, alone: bool) -> None:
     if not message.strip():
         return
