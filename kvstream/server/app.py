@@ -17,7 +17,7 @@ from kvstream.server.errors import ApiError, timed_out, told
 from kvstream.server.guard import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
-from kvstream.server.schema import MOST_MESSAGES, ChatRequest, Own, unknown
+from kvstream.server.schema import MOST_MESSAGES, ChatRequest, unknown_inside
 from kvstream.server.service import Service
 from kvstream.version import __version__
 
@@ -204,8 +204,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
         return _reply(NO_JSON)
-    if first.get("type") == "extra_forbidden":  # only `kvstream` forbids extra fields by itself
-        return _reply(unknown(place[-1], Own.model_fields, "kvstream."))
+    if first.get("type") == "extra_forbidden":
+        return _reply(unknown_inside(*place))
     # pydantic puts names of union members behind the parameter; clients do not know them.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))

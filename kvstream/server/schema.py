@@ -78,10 +78,13 @@ class Message(Loose):
     content: str | Annotated[list[Part], Field(max_length=MOST_MESSAGES)] | None = None
 
 
-class StreamOptions(Loose):
+class StreamOptions(BaseModel):
     """Options of a stream."""
 
+    model_config = ConfigDict(extra="forbid", strict=True)
     include_usage: bool = False
+    include_obfuscation: bool = False
+    """Ignored: whether chunks are padded to the same length."""
 
 
 class Own(BaseModel):
@@ -108,6 +111,12 @@ def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
         code="unknown_parameter",
         param=within + name,
     )
+
+
+def unknown_inside(outer: str, name: str) -> ApiError:
+    """Return the error for an unknown field of ``stream_options`` or ``kvstream``."""
+    models: dict[str, type[BaseModel]] = {"stream_options": StreamOptions, "kvstream": Own}
+    return unknown(name, models[outer].model_fields, f"{outer}.")
 
 
 Count = Annotated[int, Field(ge=1, le=2**31)]

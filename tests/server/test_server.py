@@ -437,6 +437,8 @@ def test_what_is_not_supported_is_refused_by_name(server, field, value) -> None:
         ({"kvstream": {"queston": "Who?"}}, "kvstream.queston",
          "use 'kvstream.question', or leave it out"),
         ({"kvstream": {"nonsense": 1}}, "kvstream.nonsense", "leave it out"),
+        ({"stream_options": {"includeUsage": True}}, "stream_options.includeUsage",
+         "use 'stream_options.include_usage', or leave it out"),
     ],
 )  # fmt: skip
 def test_a_field_that_does_not_exist_is_told_with_the_one_that_was_meant(
@@ -474,6 +476,7 @@ def test_harmless_fields_are_ignored(server) -> None:
         "user": "u", "store": True, "metadata": {"a": "b"}, "n": 1, "tools": [], "stop": None,
         "response_format": {"type": "text"}, "logprobs": False, "presence_penalty": 0,
         "tool_choice": "none", "service_tier": "auto", "parallel_tool_calls": True,
+        "stream_options": {"include_usage": True, "include_obfuscation": False},
     }  # fmt: skip
     assert said(server.ask(QUESTION, model="book", **more)) == (
         said(server.ask(QUESTION, model="book"))
