@@ -182,11 +182,14 @@ def text_of(message: Message, index: int) -> str:
     if message.content is None or isinstance(message.content, str):
         return clean(message.content or "")
     for part in message.content:
-        if part.type != "text" or part.text is None:
+        if part.type != "text":
             raise ApiError(
                 400, f"A part of the type {part.type[:40]!r} cannot be read; send text.",
                 code="unsupported_parameter", param=param,
             )  # fmt: skip
+        if part.text is None:
+            why = f"{param}: A part of the type 'text' needs the field 'text'."
+            raise ApiError(400, why, code="invalid_value", param=param)
     # Parts are paragraphs: clients send a document and the question about it as two parts.
     return clean("\n\n".join(part.text or "" for part in message.content))
 

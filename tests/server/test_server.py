@@ -457,6 +457,8 @@ def test_parts_that_are_no_text_are_refused(server) -> None:
     found = error(server.ask(*ask, model="book"), 400)
     assert "image_url" in found["message"]
     assert said(server.ask({"role": "user", "content": [text]}, model="book"))  # type: ignore
+    found = error(server.ask({"role": "user", "content": [{"type": "text"}]}, model="book"), 400)
+    assert "needs the field 'text'" in found["message"]
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     error(server.ask(called, QUESTION, model="book"), 400)  # type: ignore[arg-type]
 
