@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 
 Z = 1.959964
 """Standard deviations on either side that include 95% of a normal distribution."""
+ROUNDING = 1e-12
+"""Share of the values below which a standard error is the rounding of sums: 0.2 + 0.2 + 0.2."""
 
 
 def wilson(right: float, trials: int) -> tuple[float, float]:
@@ -52,8 +54,8 @@ def difference_interval(
     """Return (mean, low, high) at 95% of any values; those of a group are not independent.
 
     Questions about one document are not independent: the standard error is that of a ratio of sums
-    over groups (linearized, as for cluster samples). With fewer than two groups there is no
-    interval: all three numbers are the mean. With `weights` the mean is weighted.
+    over groups (linearized, as for cluster samples). With fewer than two groups, or equal groups,
+    there is no interval: all three numbers are the mean. With `weights` the mean is weighted.
     """
     if not values:
         return 0.0, 0.0, 0.0
@@ -69,4 +71,6 @@ def difference_interval(
         return mean, mean, mean
     variance = sum(d * d for d in deviations.values()) * count / (count - 1)
     error = Z * math.sqrt(variance) / total
+    if error < ROUNDING * max(map(abs, values)):
+        return mean, mean, mean
     return mean, mean - error, mean + error

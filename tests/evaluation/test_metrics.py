@@ -107,6 +107,8 @@ def test_values_of_one_document_are_one_observation() -> None:
     assert mean_interval([0.0] * 6, list("aabbcc")) == (0.0, *wilson(0, 3))
     assert difference_interval([0.0] * 6) == (0.0, 0.0, 0.0), "equal results do not differ"
     assert difference_interval([1.0] * 6) == (1.0, 1.0, 1.0)
+    for equal in ([0.2] * 3, [0.1] * 10, [1 / 3] * 7):
+        assert len(set(mean_interval(equal))) == 1, "the rounding of their sum is no error"
 
 
 def test_squad_like_records_in_all_their_spellings() -> None:
