@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstream.evaluation import metrics
-from kvstream.evaluation.datasets import parsed
+from kvstream.evaluation.datasets import parsed, text
 from kvstream.evaluation.harness import ModelIdentity, document
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
@@ -58,14 +58,25 @@ def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> 
 
 def _stories(record: Record, name: str, every: bool) -> list[Story]:
     identity = str(record.get("doc_id") or record.get("id") or name)
+    told = text(record["text"], "the text")
     if "questions" not in record:
-        references = record.get("summaries") or [record["summary"]]
-        return [Story(identity, record["text"], "", tuple(references))]
-    asked = record["questions"] if every else record["questions"][:1]
+        return [Story(identity, told, "", _references(record, "summary"))]
+    asked = record["questions"]
+    if not asked:
+        raise ValueError("the text has no questions")
     return [
-        Story(f"{identity}/{i}", record["text"], q["question"], tuple(q["summaries"]))
-        for i, q in enumerate(asked)
+        Story(f"{identity}/{i}", told, text(q["question"], "a question"), _references(q))
+        for i, q in enumerate(asked if every else asked[:1])
     ]
+
+
+def _references(record: Record, single: str = "summaries") -> tuple[str, ...]:
+    """Return the human summaries: a list, or one text, which may have the name `single`."""
+    given = record.get("summaries") or record[single]
+    each = [given] if isinstance(given, str) else given
+    if not each:
+        raise ValueError("a question has no summaries")
+    return tuple(text(summary, "a summary") for summary in each)
 
 
 def lead(text: str, words: int) -> str:

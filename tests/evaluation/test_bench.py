@@ -529,6 +529,37 @@ def test_stories_by_question(tmp_path: Path) -> None:
     assert len(summary.load([str(path)], every=True, limit=None, seed=0)) == 2
 
 
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"text": None, "summary": "s"}, "the text is not text"),
+        ({"text": "", "summary": "s"}, "the text is not text"),
+        ({"text": "t", "summary": ""}, "a summary is not text"),
+        ({"text": "t", "summaries": [None]}, "a summary is not text"),
+        ({"text": "t", "questions": []}, "the text has no questions"),
+        ({"text": "t", "questions": [{"question": "", "summaries": ["s"]}]}, "a question is not"),
+        ({"text": "t", "questions": [{"question": "q", "summaries": []}]}, "has no summaries"),
+    ],
+)
+def test_a_damaged_story_is_found_in_its_line(
+    tmp_path: Path, record: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(SourceError, match=f"line 1: .*{problem}"):
+        summary.load([str(path)], every=True, limit=None, seed=0)
+
+
+def test_one_summary_needs_no_list(tmp_path: Path) -> None:
+    """The letters of a text are no summaries."""
+    path = tmp_path / "s.jsonl"
+    asked = {"text": "t", "questions": [{"question": "q", "summaries": "A man."}]}
+    records = [asked, {"text": "t", "summaries": "A man."}, {"text": "t", "summary": "A man."}]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    stories = summary.load([str(path)], every=True, limit=None, seed=0)
+    assert [story.references for story in stories] == [("A man.",)] * 3
+
+
 def test_texts_of_one_folder_are_texts_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
