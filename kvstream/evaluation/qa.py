@@ -155,7 +155,9 @@ def _run(
     seed: int,
     layout: tuple[Layout, str] | None,
 ) -> Record:
-    text, kind = item.context, item.record.get("attribute") or item.record.get("dataset")
+    text, kind = item.context, item.record.get("attribute")
+    if kind in (None, ""):
+        kind = item.record.get("dataset")
     if within is not None and case.view == STREAM:
         text = surrounded(session, item, within, seed)
     if case.view == WHOLE:
@@ -276,9 +278,10 @@ def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
     out = []
     for group in groups:
         out.append(_row(group))
-        kinds = sorted({r["by"] for r in group if r.get("by")}) if by else []
-        for kind in kinds:
-            out.append({**_row([r for r in group if r["by"] == kind]), "attribute": kind})
+        # As text: values of several types have no order.
+        named = [(str(r["by"]), r) for r in group if r.get("by") not in (None, "")] if by else []
+        for kind in sorted({name for name, _ in named}):
+            out.append({**_row([r for name, r in named if name == kind]), "attribute": kind})
     return out
 
 

@@ -488,6 +488,18 @@ def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
     assert (row["unanswerable"], row["recognised"]) == (2, 0.5)
 
 
+def test_attributes_of_several_types_are_rows() -> None:
+    base = dict.fromkeys(CASE_KEYS)
+    right = qa.score(qa.Question("q", ("red",)), "red")
+    records = [
+        {**base, "document": "d", "questions": [right], "by": by} for by in (["a"], 0, "a", "", None)
+    ]
+    found = qa.rows(records, by=True)
+    assert [(row.get("attribute"), row["n"]) for row in found] == [
+        (None, 5), ("0", 1), ("['a']", 1), ("a", 1),
+    ]  # fmt: skip
+
+
 def test_questions_elsewhere(tmp_path: Path) -> None:
     """Ask another document, except choices, unanswerable questions and those that it answers."""
     contexts = {"a": "The door is red.", "b": "The roof is blue.", "c": "A Red house by the sea."}
