@@ -190,9 +190,12 @@ def text(value: Any, name: str) -> str:
 
 def _longbench(record: dict[str, Any]) -> Question:
     task = longbench.task_name(record)
+    answers = _texts(record["answers"])
+    if task:
+        longbench.check(task, answers)
     return Question(
         record["input"].strip() or NO_QUESTION,
-        _texts(record["answers"]),
+        answers,
         metric="longbench" if task else "f1",
         classes=tuple(map(str, record.get("all_classes") or ())),
         task=task,

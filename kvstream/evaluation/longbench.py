@@ -165,6 +165,13 @@ def score(task: str, answer: str, references: Iterable[str], classes: Sequence[s
     return max((how.metric(answer, reference, classes) for reference in references), default=0.0)
 
 
+def check(task: str, references: Iterable[str]) -> None:
+    """Raise ValueError if the task's metric cannot score against these references."""
+    if TASKS[task].metric is retrieval:
+        for reference in references:
+            retrieval("", reference)
+
+
 def require(tasks: Iterable[str]) -> None:
     """Raise UsageError, before anything is loaded, if a library for the scores is missing."""
     metrics = {TASKS[task].metric for task in tasks if task}

@@ -101,6 +101,12 @@ def test_the_other_half_of_longbench_is_scored_as_its_task() -> None:
     assert qa.score(unknown, "cat")["f1"] == 1.0
 
 
+def test_an_answer_without_its_paragraph_is_found_before_a_model_is_loaded() -> None:
+    assert item(record("passage_retrieval_zh", answers=["段落3"]), "f:1").questions
+    with pytest.raises(ValueError, match="'3' names no paragraph"):
+        item(record("passage_retrieval_en_e", answers=["3"]), "f:1")
+
+
 @pytest.mark.parametrize(
     ("task", "module"), [("dureader", "jieba"), ("gov_report", "rouge"), ("mine", "rouge_score")]
 )
