@@ -489,11 +489,10 @@ def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
 
 
 def test_attributes_of_several_types_are_rows() -> None:
-    base = dict.fromkeys(CASE_KEYS)
+    base: dict[str, Any] = dict.fromkeys(CASE_KEYS)
     right = qa.score(qa.Question("q", ("red",)), "red")
-    records = [
-        {**base, "document": "d", "questions": [right], "by": by} for by in (["a"], 0, "a", "", None)
-    ]
+    base |= {"document": "d", "questions": [right]}
+    records = [{**base, "by": by} for by in (["a"], 0, "a", "", None)]
     found = qa.rows(records, by=True)
     assert [(row.get("attribute"), row["n"]) for row in found] == [
         (None, 5), ("0", 1), ("['a']", 1), ("a", 1),
@@ -631,6 +630,19 @@ def test_results_do_not_depend_on_stderr(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stderr", Full())
     with output.progress("plain", 1, quiet=False) as advance:
         assert output.collect([{"n": 1}], advance, lambda rows: "one") == ([{"n": 1}], True)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_trials_of_save_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    path = tmp_path / "saved.jsonl"
+    trials = [Trial({"id": number}, lambda: {"right": True}) for number in range(3)]
+    list(measure(trials[:2], Records(path)))
+    values = {"progress": "none", "quiet": quiet, "save": path}
+    found, complete = output.measured(trials, 3, Records(path), values, str)
+    assert (len(found), complete) == (3, True)
+    assert (f"2 trials were taken from {path}." in capsys.readouterr().err) is not quiet
 
 
 def test_tables_keep_their_labels_on_a_narrow_terminal() -> None:

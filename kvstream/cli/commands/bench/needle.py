@@ -172,7 +172,6 @@ def _run(page: Any, **values: Any) -> int:
     rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
         say(f"Left out: {message}")
-    output.say_reused(records, values)
     output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
     pages.write(
         page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report, heatmap), _plots(rows)

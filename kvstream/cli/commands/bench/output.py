@@ -98,19 +98,16 @@ def measured(
 ) -> tuple[list[Row], bool]:
     """Return the record of every trial as `collect` does, with progress.
 
-    Trials that `records` has are not run again. `values`: options of the benchmark; `so_far`: words
-    the progress.
+    Trials that `records` has are not run again; their number is reported. `values`: options of the
+    benchmark; `so_far`: words the progress.
     """
     from kvstream.evaluation.records import measure
 
     with progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        return collect(measure(trials, records), advance, so_far)
-
-
-def say_reused(records: Records, values: dict[str, Any]) -> None:
-    """Report how many trials were not run because --save has them."""
+        found, complete = collect(measure(trials, records), advance, so_far)
     if records.reused and not values["quiet"]:
         say(f"{records.reused:,} trials were taken from {values['save']}.")
+    return found, complete
 
 
 def say_left_out(records: Sequence[Row]) -> None:

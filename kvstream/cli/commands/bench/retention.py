@@ -93,7 +93,6 @@ def _run(page: Any, **values: Any) -> int:
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
     total = len(paths) * len(cases)
     found, complete = output.measured(every, total, records, values, trials.so_far)
-    output.say_reused(records, values)
     rows = trials.rows(found)
     pages.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
     if values["plot"] is not None and rows:
