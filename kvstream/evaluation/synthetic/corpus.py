@@ -57,8 +57,8 @@ class Corpus:
     def __init__(self, folder: Path, heldout: bool = False) -> None:
         self.folder = folder
         self.heldout = heldout
-        side = "held-out" if heldout else "other"
-        lacking = [] if self.book_files() else [f"books/*.txt.gz (of the {side} names)"]
+        side = "is" if heldout else "is not"
+        lacking = [] if self.book_files() else [f"books/*.txt.gz whose name {side} held out"]
         files = [f"qa/{name}.jsonl.gz" for name in (*HUMAN_FILES, SENTENCES)]
         lacking += [name for name in files if not (folder / name).is_file()]
         if lacking:
