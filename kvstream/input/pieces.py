@@ -98,7 +98,7 @@ class SourcePieces:
                 try:
                     if kind in COMPRESSED and not as_it_is:
                         first = next(plain, b"")
-                        plain = chain((first,), plain)
+                        plain = chain([first] if first else [], plain)
                         if kind_of(first[:HEAD]) == "html":
                             yield from self._page(PeekedStream(_Unpacked(plain)), name)
                             return

@@ -81,7 +81,10 @@ def test_a_folder_that_lacks_texts_is_told_before_the_model_is_loaded(cli, tmp_p
     books = tmp_path / "books"
     books.mkdir()
     names = sorted(map(str, range(40)), key=is_heldout, reverse=True)
-    for some, told in ((names[:1], "no books/*.txt.gz (of the other"), (names, "no qa/squad_dev")):
+    for some, told in (
+        (names[:1], "no books/*.txt.gz whose name is not held out"),
+        (names, "no qa/squad_dev"),
+    ):
         for name in some:
             (books / f"{name}.txt.gz").write_bytes(b"")
         out = str(tmp_path / "x")
