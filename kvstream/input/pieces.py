@@ -100,7 +100,7 @@ class SourcePieces:
                         first = next(plain, b"")
                         plain = chain([first] if first else [], plain)
                         if kind_of(first[:HEAD]) == "html":
-                            yield from self._page(PeekedStream(_Unpacked(plain)), name)
+                            yield from self._page(PeekedStream(_PieceStream(plain)), name)
                             return
                     yield from plain
                 except DamagedError as error:
@@ -203,7 +203,7 @@ class SourcePieces:
         return _Borrowed(sys.stdin.buffer)
 
 
-class _Unpacked(io.RawIOBase):
+class _PieceStream(io.RawIOBase):
     """A stream of the pieces that `SourcePieces` has unpacked."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:

@@ -33,6 +33,12 @@ class Peak:
     """Bytes beside entries and the model's own activations: rotated keys, scores, similarities,
     copies of measured attention and state."""
 
+    def include(self, other: Peak) -> None:
+        """Include the maximum memory of a cache that was released before."""
+        self.tokens = max(self.tokens, other.tokens)
+        self.bytes = max(self.bytes, other.bytes)
+        self.scratch = max(self.scratch, other.scratch)
+
 
 def in_place(layers: Mapping[int, Any]) -> list[Any]:
     """Return the layers as a list by model index, with a `DummyLayer` for each missing index."""

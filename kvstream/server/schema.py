@@ -64,6 +64,12 @@ class Loose(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
+class Closed(BaseModel):
+    """Refuses unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
 class Part(Loose):
     """A part of a message. Only text is read."""
 
@@ -78,19 +84,17 @@ class Message(Loose):
     content: str | Annotated[list[Part], Field(max_length=MOST_MESSAGES)] | None = None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Closed):
     """Options of a stream."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     include_usage: bool = False
     include_obfuscation: bool = False
     """Ignored: whether chunks are padded to the same length."""
 
 
-class Own(BaseModel):
+class Own(Closed):
     """Fields that only kvstream has."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     question: str | None = None
     """The question, instead of the one that is found in the last message."""
     cache: bool = True

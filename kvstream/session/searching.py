@@ -166,18 +166,19 @@ class Searching:
         began, session, trace = time.perf_counter(), self.answerer, found.trace
         whole = session.whole(request, question)
         sizes = session.passage_sizes(whole)
-        reranker = session.reranker(whole, question)
+        reranker = session.reranker(whole, question, sizes[0])
         chosen = found.kept.choose(question, None, (), session.tokenizer, sizes, reranker)
         if reranker is not None:
             reranker.reader.release()
         excerpts = Excerpts(chosen, trace.names, trace.bases)
         memory = session.read_excerpts(excerpts, whole, trace.words)
+        if reranker is not None:
+            memory.reader.cache.peak.include(reranker.reader.cache.peak)
         nothing = _unfound(found.kept, question)
         for event in answer(memory, question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
-                said = event.result if reranker is None else _with_peaks(event.result, reranker)
-                result = self._result(found, said, excerpts, seconds, reranker)
+                result = self._result(found, event.result, excerpts, seconds, reranker)
                 event = Answered(replace(result, warnings=(*result.warnings, *nothing)))
             yield event
         memory.release()
@@ -207,17 +208,6 @@ class Searching:
             of_reading=tuple(found.warnings),
             skim=told(None, found.kept, excerpts, None, said, seconds, reranker),
         )
-
-
-def _with_peaks(said: Result, reranker: Reranker) -> Result:
-    """Return the result of an answer with the peaks of the reranking, where these are higher."""
-    peak = reranker.reader.cache.peak
-    return replace(
-        said,
-        peak_kv_tokens=max(said.peak_kv_tokens, peak.tokens),
-        peak_kv_bytes=max(said.peak_kv_bytes, peak.bytes),
-        scratch_bytes=max(said.scratch_bytes, peak.scratch),
-    )
 
 
 def _unfound(kept: KeptPassages, question: str) -> tuple[str, ...]:

@@ -129,8 +129,8 @@ class Session:
         budget = self.settle(whole).sizes.budget
         return room_of(self.model, self.tokenizer, whole), enough(budget)
 
-    def reranker(self, whole: Request, question: str) -> Reranker | None:
-        """Return a reranker of passages for such a request.
+    def reranker(self, whole: Request, question: str, room: int) -> Reranker | None:
+        """Return a reranker of passages of at most `room` tokens for such a request.
 
         Returns None for a model whose refusals are not calibrated.
         """
@@ -143,7 +143,7 @@ class Session:
             self.tokenizer,
             plan.prompt.tail(question, brief=run.brief),
             refusal.tokens,
-            self.passage_sizes(whole)[0],
+            room,
         )
 
     def plan(self, sources: Source, request: Request) -> Started:

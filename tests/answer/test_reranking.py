@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.answer.reread.excerpts import Excerpt, excerpts_of
-from kvstream.answer.skim import kept as kept_module
+from kvstream.answer.skim import reranking
 from kvstream.answer.skim.kept import KeptPassages
 from kvstream.answer.skim.reranking import Reranker
 from kvstream.answer.support import Calibration
@@ -54,13 +54,15 @@ def refusing(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 def reranker_of(session: Session) -> Reranker:
-    reranker = session.reranker(session.whole(Request((QUESTION,), RUN), QUESTION), QUESTION)
+    whole = session.whole(Request((QUESTION,), RUN), QUESTION)
+    reranker = session.reranker(whole, QUESTION, session.passage_sizes(whole)[0])
     assert reranker is not None
     return reranker
 
 
 def test_a_model_without_a_limit_for_refusals_reranks_nothing(session: Session) -> None:
-    assert session.reranker(session.whole(Request((QUESTION,), RUN), QUESTION), QUESTION) is None
+    whole = session.whole(Request((QUESTION,), RUN), QUESTION)
+    assert session.reranker(whole, QUESTION, BUDGET) is None
 
 
 def test_the_odds_are_those_of_the_plain_model(refusing: Session) -> None:
@@ -109,7 +111,7 @@ def test_a_search_reads_what_the_model_ranks_first(
         return np.array([99.0 * (excerpt.start == wanted.start) for excerpt in some])
 
     monkeypatch.setattr(Reranker, "__call__", reranked)
-    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 0.0)
+    monkeypatch.setattr(reranking, "RERANKED_SHARE", 0.0)
     result = search(refusing, text)
     assert result.skim is not None
     assert wanted.start in [piece["byte_start"] for piece in result.skim["pieces"]]
@@ -121,8 +123,8 @@ def test_a_search_reads_what_the_model_ranks_first(
 def test_only_the_best_passages_are_reranked(
     session: Session, write_story: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_module, "RERANKED", 3)
-    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 0.0)
+    monkeypatch.setattr(reranking, "RERANKED", 3)
+    monkeypatch.setattr(reranking, "RERANKED_SHARE", 0.0)
     text = write_story(tokens=900, seed=1, facts=2).read_text()
     kept = KeptPassages(10**6, "words", (QUESTION,))
     for block in open_sources([NamedStream("t", text.encode(), plain=True)]):
@@ -144,7 +146,7 @@ def test_only_the_best_passages_are_reranked(
     assert len(seen[0]) == 3
     best = kept.choose(QUESTION, None, (), session.tokenizer, (10**6, 1), Backwards())
     assert best == [seen[1][-1]]
-    monkeypatch.setattr(kept_module, "RERANKED_SHARE", 1.0)
+    monkeypatch.setattr(reranking, "RERANKED_SHARE", 1.0)
     kept.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
     assert seen[2] == seen[0][:1]
     nothing = KeptPassages(1, "words", (QUESTION,))

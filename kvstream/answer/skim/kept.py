@@ -15,7 +15,7 @@ import numpy as np
 from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
-from kvstream.answer.skim.reranking import RERANKED, RERANKED_SHARE, Reranker
+from kvstream.answer.skim.reranking import Reranker
 from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
@@ -124,9 +124,9 @@ class KeptPassages:
         attended to. `tokenizer` is that of the answering model; `sizes` are the maximum number of
         tokens of all passages together, and the number that is enough. If the question was not
         known during the reading, ``both`` ranks by its words, and by memory among equal scores
-        (docs/research/skim.md, Questions that come later). A `reranker` reads the best
-        passages, and its log-odds are added to their scores by words. Raises BudgetError if no
-        passage fits.
+        (docs/research/skim.md, Questions that come later). With ``words``, a
+        `reranker` reads the best passages, and its log-odds are added to their scores. Raises
+        BudgetError if no passage fits.
         """
         every, rankings = self._kept, []
         if self.by != "memory":
@@ -141,7 +141,7 @@ class KeptPassages:
         # Break ties by how much memory holds, then by document order.
         order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
         if reranker is not None and every:
-            order = self._reranked(order, question, reranker)
+            order = reranker.rerank(order, rankings[0], self.excerpts)
         chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
         if not chosen:
             raise BudgetError(
@@ -149,14 +149,6 @@ class KeptPassages:
                 "leaves; use a larger --budget."
             )
         return chosen
-
-    def _reranked(self, order: np.ndarray, question: str, reranker: Reranker) -> np.ndarray:
-        """Return the order, which is by words, with the first passages reranked."""
-        scores = self._scores(question)[order[:RERANKED]]
-        count = int((scores >= RERANKED_SHARE * scores.max()).sum())
-        best = order[:count]
-        scores = scores[:count] + reranker([self._kept[i].excerpt for i in best])
-        return np.concatenate((best[np.argsort(-scores, kind="stable")], order[count:]))
 
     def totals(self, question: str) -> list[int] | None:
         """Return `QuestionWords.totals` of a question; None if it was not known, or if `by` is

@@ -1,7 +1,7 @@
-"""Rerank passages: the answering model reads each one alone, and an answer or a refusal follows.
+"""Rerank passages: the answering model reads each one alone.
 
-A passage has the words of a question for many reasons; the model knows better whether it has the
-answer (docs/research/skim.md, Reranked passages).
+A passage can have the words of a question without its answer. What the model would say, an answer
+or a refusal, tells more (docs/research/skim.md, Reranked passages).
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ class Reranker:
         self.reranked = 0
         """Number of passages that were reranked."""
 
+    def rerank(
+        self, order: np.ndarray, scores: np.ndarray, excerpts: Sequence[Excerpt]
+    ) -> np.ndarray:
+        """Return `order` with its first excerpts reranked.
+
+        `order` [n] has the indices of the excerpts, best first by `scores` [n].
+        """
+        best = scores[order[:RERANKED]]
+        count = int((best >= RERANKED_SHARE * best.max()).sum())
+        first = order[:count]
+        again = best[:count] + self([excerpts[i] for i in first])
+        return np.concatenate((first[np.argsort(-again, kind="stable")], order[count:]))
+
     def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
         """Return the log-odds that an answer follows and no refusal, in nats, float [n].
 
@@ -63,6 +76,5 @@ class Reranker:
             return STOP
 
         self.reranked += 1
-        for _ in self.reader.answer([*ids, *self._tail], choose, frozenset((STOP,)), 1):
-            raise AssertionError("`choose` ends the answer")
+        next(self.reader.answer([*ids, *self._tail], choose, frozenset((STOP,)), 1), None)
         return odds[0]
