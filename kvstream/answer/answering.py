@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.coverage import coverage
 from kvstream.answer.narrowing import Narrowed, narrowed
-from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
+from kvstream.answer.sampling import RefusalLimit, Repetition, StopStrings, make_sampler
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
@@ -68,6 +69,7 @@ def answer(
     strict: bool = False,
     earlier: Sequence[tuple[str, str]] = (),
     stays: bool = False,
+    stop: Sequence[str] = (),
 ) -> Generator[Event, None, Basis]:
     """Yield the events of one answer; return what it rests on.
 
@@ -75,7 +77,8 @@ def answer(
     entries, and keys stay rotated unless memory `stays` in use. With `extract` the answer is at
     most `passages` passages, those that memory retains best. A weakly supported answer gets a
     warning; with `strict` it is withheld. The model sees the newest of the `earlier` questions and
-    answers that fit. Raises BudgetError if the question alone does not fit.
+    answers that fit. The answer ends before the first `stop` string in it. Raises BudgetError if
+    the question alone does not fit.
     """
     tail = question_tail(memory, question, earlier)
     # Kept apart from memory.warnings: a later answer and a saved file must not repeat them.
@@ -96,14 +99,16 @@ def answer(
         yield AnswerToken(text, memory.reader.cache.held)
         basis = replace(NOTHING, cited=tuple(cited))
     else:
-        text, repetition = "", Repetition()
+        text, repetition, stops = "", Repetition(), StopStrings(stop)
         with narrowed(memory, question) as sight:
-            for piece in _written(memory, tail, repetition, last=last, stays=stays):
+            for piece in _written(memory, tail, repetition, stops, last=last, stays=stays):
                 text += piece
                 yield AnswerToken("" if strict else piece, memory.reader.cache.held)
             said, written = repetition.tokens, len(repetition.tokens)
             stopped, kept = memory.reader.stopped, repetition.kept
-            if stopped == "budget":
+            if stops.kept is not None:
+                stopped, said = "stop", said[: stops.kept]
+            elif stopped == "budget":
                 warnings.append(
                     f"The answer stopped after {written} tokens, because the budget was full."
                 )
@@ -181,16 +186,22 @@ def extracted(memory: Memory, count: int) -> list[Passage]:
 
 
 def _written(
-    memory: Memory, tail: Sequence[int], repetition: Repetition, *, last: bool, stays: bool
+    memory: Memory,
+    tail: Sequence[int],
+    repetition: Repetition,
+    stops: StopStrings,
+    *,
+    last: bool,
+    stays: bool,
 ) -> Iterator[str]:
     """Yield the text of the answer, and pass its tokens to `repetition`.
 
-    Text that repeats earlier text waits until it is clear that it is no loop. A loop ends the
-    answer, and its text never appears.
+    Text that repeats earlier text waits until it is clear that it is no loop, and text that may
+    begin a stop string until it is clear that it does not. Both end the answer, and their text
+    never appears.
     """
     decoder = memory.tokenizer.decoder()
-    waiting: list[str] = []
-    shown = ""
+    text, shown, ends = "", 0, [0]
     tokens = memory.reader.answer(
         tail,
         make_sampler(memory.run, _limit(memory)),
@@ -201,19 +212,24 @@ def _written(
     )
     with closing(tokens):  # type: ignore[type-var]
         for token in tokens:
-            waiting.append(decoder.push(token))
-            repetition.push(token, waiting[-1])
+            piece = decoder.push(token)
+            text += piece
+            ends.append(len(text))
+            repetition.push(token, piece)
+            if stops.place(text) is not None:
+                break
             if (kept := repetition.kept) is not None:
                 decoder = memory.tokenizer.decoder()
                 text = "".join(map(decoder.push, repetition.tokens[:kept])) + decoder.flush()
-                yield text[len(shown) :]
+                yield text[shown:]
                 return
-            ready = max(0, len(waiting) - repetition.open)
-            text = "".join(waiting[:ready])
-            del waiting[:ready]
-            shown += text
-            yield text
-    yield "".join(waiting) + decoder.flush()
+            ready = min(ends[max(0, len(ends) - 1 - repetition.open)], stops.clear(text))
+            yield text[shown:ready]
+            shown = max(shown, ready)
+    text += decoder.flush()
+    if (end := stops.place(text)) is not None:
+        stops.kept = bisect_left(ends, end)
+    yield text[shown:end]
 
 
 def _limit(memory: Memory) -> RefusalLimit | None:

@@ -1,8 +1,8 @@
-"""The sampler, which chooses the next token from logits, and a detector of repetition."""
+"""The sampler, which chooses the next token from logits, and what ends an answer early."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +102,38 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
         return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
 
     return sample
+
+
+class StopStrings:
+    """Strings that end an answer before them, wherever tokens divide them.
+
+    Spaces at the beginning of an answer are not part of it, so nothing ends the answer there.
+    """
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        self._strings = [string for string in strings if string]
+        self.kept: int | None = None
+        """Number of tokens with text before the string that was found."""
+
+    def place(self, text: str) -> int | None:
+        """Return where the first of the strings begins in the text of an answer."""
+        begin = len(text) - len(text.lstrip())
+        return min(
+            (at for string in self._strings if (at := text.find(string, begin)) >= 0), default=None
+        )
+
+    def clear(self, text: str) -> int:
+        """Return the length of the text without an end that may be the beginning of a string."""
+        longest = len(text.lstrip())
+        return len(text) - max(
+            (
+                size
+                for string in self._strings
+                for size in range(1, min(len(string), longest + 1))
+                if text.endswith(string[:size])
+            ),
+            default=0,
+        )
 
 
 class Repetition:

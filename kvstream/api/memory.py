@@ -44,6 +44,8 @@ class QuestionOptions(AnswerOptions, ShownOptions, total=False):
     always: Sequence[str]
     """Names of sources that the answer sees, even if another source has more of the question's
     words."""
+    stop: Sequence[str]
+    """Strings that end the answer; it has the text before the first of them."""
     seed: int
     """Seed of sampling; by default that of the reading."""
     command: str
@@ -112,6 +114,7 @@ class Memory:
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
         strict = options.get("strict", False)
+        stop = several_of("stop", "strings", options.get("stop", ()))
         events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:
@@ -119,7 +122,7 @@ class Memory:
                 answering = replace(skimmed.request.run, **answer_settings(options), seed=seed)
                 asked = replace(skimmed.request, run=answering, strict=strict)
                 events = skimming.answer(
-                    replace(skimmed, request=asked), question, number, earlier=earlier
+                    replace(skimmed, request=asked), question, number, earlier=earlier, stop=stop
                 )
             else:
                 events = answer(
@@ -131,6 +134,7 @@ class Memory:
                     passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
                     strict=strict,
                     earlier=earlier,
+                    stop=stop,
                     stays=True,  # even after the last question it can be saved, or read more
                 )
             # If the caller stops in the middle of an answer, `closing` restores memory or raises.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kvstream.errors import closest
 from kvstream.server.errors import ApiError
@@ -42,7 +42,6 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "logprobs": _no(False),
     "top_logprobs": _no(0),
     "logit_bias": _is_empty,
-    "stop": _is_empty,
     "frequency_penalty": _no(0, 0.0),
     "presence_penalty": _no(0, 0.0),
     "modalities": _no(["text"]),
@@ -54,6 +53,8 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
 """Fields that would change the answer, with a test for values that do not."""
 
 
+CHOICES = {"tools": "tool_choice", "functions": "function_call"}
+"""Fields that have no effect if another field has the value ``none``."""
 MOST_MESSAGES = 10_000
 """Maximum number of messages, and of parts of a message. Each takes more RAM than its text."""
 
@@ -123,6 +124,10 @@ def unknown_inside(outer: str, name: str) -> ApiError:
     return unknown(name, models[outer].model_fields, f"{outer}.")
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -140,12 +145,15 @@ class ChatRequest(Loose):
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[list[str], Field(max_length=4), BeforeValidator(_as_list)] | None = None
+    """Strings that end the answer; one may stand alone. Empty ones have no effect."""
     kvstream: Own | None = None
 
     def check(self) -> None:
         """Raise ApiError for fields that would change the answer and are not supported."""
-        for name, value in (self.model_extra or {}).items():
-            if name in IGNORED:
+        fields = self.model_extra or {}
+        for name, value in fields.items():
+            if name in IGNORED or fields.get(CHOICES.get(name, "")) == "none":
                 continue
             if name not in REFUSED:
                 raise unknown(name, type(self).model_fields)
@@ -165,6 +173,7 @@ class ChatRequest(Loose):
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "temp": self.temperature, "top_p": self.top_p, "top_k": self.top_k,
             "repetition_penalty": self.repetition_penalty, "seed": self.seed,
+            "stop": self.stop,
         }  # fmt: skip
         return {name: value for name, value in given.items() if value is not None}
 

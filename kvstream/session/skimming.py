@@ -146,12 +146,13 @@ class Skimming:
         number: int = 0,
         *,
         earlier: Sequence[tuple[str, str]] = (),
+        stop: Sequence[str] = (),
     ) -> Generator[Event, None, None]:
         """Yield the events of one answer from skimmed passages; memory stays unchanged."""
         first, basis = answered(skimmed.memory, question)
         excerpts = self.chosen(skimmed, question, basis)
         held = partial(positions.kept, skimmed.memory)
-        yield from self.answered_from(skimmed, first, excerpts, number, held, earlier)
+        yield from self.answered_from(skimmed, first, excerpts, number, held, earlier, stop)
 
     def skims(self, request: Request) -> Request:
         """Return the request to the skimming model.
@@ -239,6 +240,7 @@ class Skimming:
         number: int,
         held: Callable[[], Kept],
         earlier: Sequence[tuple[str, str]] = (),
+        stop: Sequence[str] = (),
     ) -> Iterator[Event]:
         """Yield the events of the answering model's answer.
 
@@ -250,8 +252,9 @@ class Skimming:
         whole = self.answerer.whole(request, first.question)
         second = self.answerer.read_excerpts(excerpts, whole, memory.trace.words)
         for event in answer(
-            second, first.question, number, last=True, strict=request.strict, earlier=earlier
-        ):
+            second, first.question, number,
+            last=True, strict=request.strict, earlier=earlier, stop=stop,
+        ):  # fmt: skip
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
                 event = Answered(self._together(skimmed, first, event.result, excerpts, seconds))

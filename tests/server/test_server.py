@@ -168,6 +168,40 @@ def test_max_tokens_ends_an_answer(server) -> None:
         assert reply["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_stop_string_ends_an_answer_before_it(server, several) -> None:
+    """It is never shown, whole or as a stream, whatever the tokens it is made of."""
+    more = {"model": "book", "temperature": 2.0, "seed": 8, "max_tokens": 40}
+    answer = said(server.ask(QUESTION, **more))
+    assert len(answer) > 60
+    for start, end in [(3, 4), (20, 29), (35, 36), (0, 2), (len(answer) - 2, len(answer))]:
+        stop = answer[start:end]
+        expected = answer[: answer.index(stop)].strip()
+        asked = ["zzz", stop, "yyy", stop + "?"] if several else stop
+        whole = server.ask(QUESTION, stop=asked, **more).json()
+        assert whole["choices"][0]["message"]["content"] == expected
+        assert whole["choices"][0]["finish_reason"] == "stop"
+        assert whole["kvstream"]["stopped"] == "stop"
+        found = chunks(server.ask(QUESTION, stop=asked, stream=True, **more))
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in found)
+        assert text == expected
+        assert found[-1]["choices"][0]["finish_reason"] == "stop"
+        assert found[-1]["kvstream"] == whole["kvstream"]
+
+
+@pytest.mark.parametrize("stop", ["", [], ["", ""], None, "nowhere in it", ["\ud800"]])
+def test_a_stop_string_that_is_not_in_an_answer_changes_nothing(server, stop) -> None:
+    plain = server.ask(QUESTION, model="book").json()
+    content = json.dumps({
+        "model": "book", "messages": [as_message(QUESTION)], "stop": stop,
+    })  # fmt: skip
+    kind = {"Content-Type": "application/json"}
+    same = server.http.post("/v1/chat/completions", content=content, headers=kind).json()
+    assert [same[name] for name in ("choices", "usage", "kvstream")] == [
+        plain[name] for name in ("choices", "usage", "kvstream")
+    ]
+
+
 def test_a_seed_repeats_an_answer(server) -> None:
     def ask(seed: int) -> str:
         more = {"temperature": 2.0, "seed": seed, "max_tokens": 12}
@@ -402,7 +436,8 @@ def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None
         ("n", 2),
         ("response_format", {"type": "json_object"}),
         ("logprobs", True),
-        ("stop", "."),
+        ("stop", ["a", "b", "c", "d", "e"]),
+        ("stop", ["a", 5]),
         ("frequency_penalty", 0.5),
         ("functions", [{"name": "f"}]),
         ("temperature", 3),
@@ -475,9 +510,11 @@ def test_content_that_is_no_text_is_refused_by_its_name(server, content) -> None
 
 def test_harmless_fields_are_ignored(server) -> None:
     more = {
-        "user": "u", "store": True, "metadata": {"a": "b"}, "n": 1, "tools": [], "stop": None,
+        "user": "u", "store": True, "metadata": {"a": "b"}, "n": 1,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
         "response_format": {"type": "text"}, "logprobs": False, "presence_penalty": 0,
-        "tool_choice": "none", "service_tier": "auto", "parallel_tool_calls": True,
+        "tool_choice": "none", "function_call": "none", "functions": [{"name": "f"}],
+        "service_tier": "auto", "parallel_tool_calls": True,
         "stream_options": {"include_usage": True, "include_obfuscation": False},
     }  # fmt: skip
     assert said(server.ask(QUESTION, model="book", **more)) == (
