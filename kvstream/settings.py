@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from kvstream.errors import UsageError
 
 THINS = ("auto", "off")
-GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
+SCHEDULES = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
 INT8 = "int8"
 """The value of `ModelSettings.quantize` for a CPU."""
@@ -150,7 +150,7 @@ def seed_of(seed: int) -> int:
 class ModelSettings:
     """The model and how it is loaded."""
 
-    name: str = "pocket"
+    model: str = "pocket"
     """Hub id, local folder, or ``pocket`` for the embedded model."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
@@ -202,21 +202,21 @@ class RunSettings:
     """None: 4096 entries per head, or the model's trained length if that is less."""
     method: str = "infinipot"
     """The rule that decides which entries stay; see ``kvstream methods``."""
-    method_settings: Mapping[str, str] = field(default_factory=dict)
+    set: Mapping[str, str] = field(default_factory=dict)
     """Settings of the method as typed (``--set infinipot.alpha=0.25`` -> {"alpha": "0.25"})."""
     keep: int | None = None
     """m_max: entries in memory after the last chunk; None: as many as fit."""
     start: int | str | None = None
     """m_0: entries in memory after the first chunk; None: half of m_max; PAPER: m_max / n."""
-    growth: str = "linear"
-    """How memory grows from chunk to chunk (IMDC): one of GROWTHS."""
+    schedule: str = "linear"
+    """How memory grows from chunk to chunk (IMDC): one of SCHEDULES."""
     chunk: str = "decremental"
     """``decremental``: chunks shrink as memory grows; ``fixed``: all of one size."""
     chunk_size: int | None = None
     """Tokens in a chunk (on average, if decremental); None: as many as the budget allows."""
     max_tokens: int = 256
     """Maximum number of tokens of an answer."""
-    temperature: float = 0.0
+    temp: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
     """Nucleus sampling: the smallest set of tokens with this probability."""
@@ -234,9 +234,9 @@ class RunSettings:
     and count the others. ``off``: read every line."""
 
     def __post_init__(self) -> None:
-        if self.growth not in GROWTHS:
+        if self.schedule not in SCHEDULES:
             raise UsageError(
-                f"Unknown schedule {self.growth!r}; choose one of {', '.join(GROWTHS)}."
+                f"Unknown schedule {self.schedule!r}; choose one of {', '.join(SCHEDULES)}."
             )
         if self.chunk not in CHUNKS:
             raise UsageError(
@@ -246,7 +246,7 @@ class RunSettings:
             raise UsageError(f"thin is {' or '.join(THINS)}, not {self.thin!r}.")
         if isinstance(self.start, str) and self.start != PAPER:
             raise UsageError(f"start is a number of entries or {PAPER}, not {self.start!r}.")
-        for name in ("temperature", "top_p", "repetition_penalty"):
+        for name in ("temp", "top_p", "repetition_penalty"):
             value = getattr(self, name)
             if not isinstance(value, Real):
                 raise UsageError(f"{name.replace('_', '-')} is a number, not {value!r}.")
@@ -259,8 +259,8 @@ class RunSettings:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {value}.")
-        if not 0 <= self.temperature < float("inf"):  # nan is neither
-            raise UsageError(f"temperature must be 0 or more, not {self.temperature}.")
+        if not 0 <= self.temp < float("inf"):  # nan is neither
+            raise UsageError(f"temperature must be 0 or more, not {self.temp}.")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be above 0 and at most 1, not {self.top_p}.")
         if not 1 <= self.repetition_penalty < float("inf"):

@@ -313,7 +313,7 @@ def _result(
         retained=retained,
         evicted=read - retained,
         generated=generated,
-        schedule=memory.run.growth,
+        schedule=memory.run.schedule,
         chunk=memory.run.chunk,
         steps=reader.steps,
         load_s=memory.load_s,

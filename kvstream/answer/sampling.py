@@ -80,7 +80,7 @@ def _first(refusal: RefusalLimit, choose: Callable[[Tensor], int]) -> Callable[[
 
 
 def _choice(run: RunSettings) -> Callable[[Tensor], int]:
-    if run.temperature < COLDEST:
+    if run.temp < COLDEST:
         return lambda logits: int(logits.argmax())
     from transformers.generation.logits_process import (
         LogitsProcessorList,
@@ -89,7 +89,7 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
         TopPLogitsWarper,
     )
 
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(float(run.temperature))])
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(float(run.temp))])
     if run.top_k:
         warpers.append(TopKLogitsWarper(int(run.top_k)))
     if run.top_p < 1:

@@ -14,11 +14,11 @@ from kvstream.api.options import (
     MemoryOptions,
     ModelOptions,
     ReadOptions,
-    method_settings,
     model_settings,
     refuse_bm25,
     refuse_twice,
     request_of,
+    settings_by_method,
 )
 from kvstream.api.sources import bytes_of
 from kvstream.api.workers import worker_memory
@@ -143,7 +143,7 @@ def _each(
         plain,
         bytes_of(options.get("max_unpacked")),
     )
-    documents, told = documents_in(_paths(source), text=plain, into=job.into)
+    documents, told = documents_in(_paths(source), plain=plain, into=job.into)
     tell = options.get("progress") or _nothing
     for message in told:
         tell(Notice(message))
@@ -186,12 +186,12 @@ def _parts(
     for name in ("checkpoint", "every"):
         if asked.get(name) is not None:
             raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
-    learned = settings.name == POCKET
+    learned = settings.model == POCKET
     if command == "summarize" and asked.get("extract") is None:
         asked["extract"] = learned
     given = settings_of(asked.pop("set", None))
     if methods:
-        method_settings(given, methods)
+        settings_by_method(given, methods)
     parts = []
     for name in tuple(methods) or (asked.get("method", ""),):
         own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}

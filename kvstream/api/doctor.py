@@ -153,7 +153,7 @@ def _loads(name: str, remedy: str) -> Finding:
     from kvstream.settings import ModelSettings
 
     try:
-        Session.open(ModelSettings(name=name, quiet=True))
+        Session.open(ModelSettings(model=name, quiet=True))
     except KvstreamError as error:
         return Finding(name, f"does not load: {error}", False, remedy)
     return Finding(name, "loads")

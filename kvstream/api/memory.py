@@ -107,7 +107,7 @@ class Memory:
             place = self.file.path if self.file is not None else "This memory"
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
         run = engine.run
-        refuse_unsampled(options, options.get("temp", run.temperature))
+        refuse_unsampled(options, options.get("temp", run.temp))
         self._asked += 1
         engine.command = options.get("command", "ask")
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))

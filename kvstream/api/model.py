@@ -29,7 +29,6 @@ from kvstream.api.options import (
     ReadOptions,
     answer_settings,
     check_options,
-    method_settings,
     model_settings,
     refuse_beside_skimming,
     refuse_bm25,
@@ -38,6 +37,7 @@ from kvstream.api.options import (
     refuse_twice,
     request_of,
     run_settings,
+    settings_by_method,
     skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
@@ -130,7 +130,7 @@ class Model:
         """The pair of the answering and the skimming model; None if no model skims."""
         self.searches = False
         """Whether a word search selects what the model reads of a text that does not fit."""
-        self.settings = settings or ModelSettings(name=session.model_name)
+        self.settings = settings or ModelSettings(model=session.model_name)
         """How the model was loaded."""
 
     @classmethod
@@ -276,7 +276,7 @@ class Model:
                 "only once; give a path, or the text itself as text=."
             )
         settings = settings_of(options.pop("set", None))
-        method_settings(settings, methods)
+        settings_by_method(settings, methods)
         found = {}
         for method in methods:
             own = {k: v for k, v in settings.items() if k.partition(".")[0] == method}

@@ -161,13 +161,11 @@ class ReadOptions(MemoryOptions, ShownOptions, total=False):
     """Answer during the reading, too: at an interval of tokens (``"10k"``) or time (``"30s"``)."""
 
 
-_RUN = {
-    "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
-    "chunk_size": "chunk_size", "max_tokens": "max_tokens", "temp": "temperature",
-    "top_p": "top_p", "top_k": "top_k", "repetition_penalty": "repetition_penalty", "seed": "seed",
-    "brief": "brief", "thin": "thin",
-}  # fmt: skip
-"""Options of a run, with their names in `RunSettings`."""
+_RUN = (
+    "keep", "start", "schedule", "chunk", "chunk_size", "max_tokens", "temp", "top_p", "top_k",
+    "repetition_penalty", "seed", "brief", "thin",
+)  # fmt: skip
+"""Options that are fields of `RunSettings`."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
 _REQUEST = (
     "system", "strict", "interrupted", "command", "extract", "passages", "reread", "every",
@@ -184,7 +182,7 @@ def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
     if values.get("max_weights") is not None:
         values["max_weights"] = bytes_of(values["max_weights"])
-    return ModelSettings(name=name, **values)
+    return ModelSettings(model=name, **values)
 
 
 def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
@@ -333,8 +331,8 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
         preset_given = bool(options.get("preset"))
         method = chosen(known=known, learned=learned, owners=owners, preset=preset_given)
         own = {} if owners else SETTINGS.get(method, {})
-    settings = {**own, **method_settings(given, (method,))[method]}
-    values = {"thin": "auto", **{_RUN[name]: options[name] for name in _RUN if name in options}}
+    settings = {**own, **settings_by_method(given, (method,))[method]}
+    values = {"thin": "auto", **{name: options[name] for name in _RUN if name in options}}
     if method == BM25:
         if settings:
             raise UsageError(f"{BM25} has no settings.")
@@ -349,13 +347,13 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
                 raise UsageError(f"preset is {PAPER}, not {options['preset']!r}.")
             paper = preset(method)
             settings = {**paper.settings, **settings}
-            values |= {_RUN[k]: v for k, v in paper.run.items() if k not in options}
+            values |= {k: v for k, v in paper.run.items() if k not in options}
         make(method, settings)
     for name in _COUNTS:
         if values.get(name) is not None and values[name] != PAPER:
             values[name] = count_of(values[name])
     return RunSettings(
-        budget=Budget.of(options.get("budget")), method=method, method_settings=settings, **values
+        budget=Budget.of(options.get("budget")), method=method, set=settings, **values
     )
 
 
@@ -365,10 +363,10 @@ def options_of(request: Request) -> dict[str, Any]:
     return {
         "budget": None if run.budget is None else run.budget.tokens,
         "method": run.method,
-        "set": dict(run.method_settings),
+        "set": dict(run.set),
         "keep": run.keep,
         "start": run.start,
-        "schedule": run.growth,
+        "schedule": run.schedule,
         "chunk": run.chunk,
         "chunk_size": run.chunk_size,
         "system": request.system,
@@ -377,14 +375,14 @@ def options_of(request: Request) -> dict[str, Any]:
 
 
 def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given `AnswerOptions` with their names in `RunSettings`. Raises UsageError."""
-    values = {_RUN[name]: options[name] for name in ANSWER_OPTIONS if name in options}
+    """Return the given `AnswerOptions`, with counts as numbers. Raises UsageError."""
+    values = {name: options[name] for name in ANSWER_OPTIONS if name in options}
     if "max_tokens" in values:
         values["max_tokens"] = count_of(values["max_tokens"])
     return values
 
 
-def method_settings(
+def settings_by_method(
     given: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
 ) -> dict[str, dict[str, str]]:
     """Return the settings of each method in ``{"METHOD.NAME": value}``, as text.

@@ -105,8 +105,8 @@ def open_sources(
     named = [_named(each) for each in given] if text is None else [_text(text)]
     return opened(
         named,
-        text=plain,
-        max_bytes=bytes_of(max_unpacked),
+        plain=plain,
+        max_unpacked=bytes_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
         without=without,
     )

@@ -16,7 +16,7 @@ def worker_memory(settings: ModelSettings, requests: Iterable[Request]) -> int:
     and libraries. If the model's files are not here, only libraries and a budget in bytes count."""
     from kvstream.api.models import BUDGET, facts_of
 
-    found = facts_of(settings.name, settings.revision)
+    found = facts_of(settings.model, settings.revision)
     budgets = [request.run.budget or Budget(tokens=BUDGET) for request in requests]
     weights, entry = found or (0, 0)
     return LIBRARIES + weights + max(b.bytes or (b.tokens or 0) * entry for b in budgets)

@@ -38,7 +38,7 @@ class Document:
 
 
 def documents_in(
-    paths: Sequence[str], *, text: bool = False, into: Path | None = None
+    paths: Sequence[str], *, plain: bool = False, into: Path | None = None
 ) -> tuple[list[Document], list[str]]:
     """Return every file once, in the order of the paths and of names in a folder, and messages.
 
@@ -63,10 +63,10 @@ def documents_in(
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):
-            for document in _folder(Path(path), left_out, text=text, into=into):
+            for document in _folder(Path(path), left_out, plain=plain, into=into):
                 found.setdefault(Path(document.name).absolute(), document)
         elif stat.S_ISREG(mode):
-            found.setdefault(Path(path).absolute(), _document(Path(path), path, text=text))
+            found.setdefault(Path(path).absolute(), _document(Path(path), path, plain=plain))
         else:
             raise UsageError(
                 f"{path} is not a file, and --each names its results by their content; write it to "
@@ -86,7 +86,7 @@ def digest_of(path: str) -> str:
 
 
 def _folder(
-    folder: Path, left_out: Counter[str], *, text: bool, into: Path | None
+    folder: Path, left_out: Counter[str], *, plain: bool, into: Path | None
 ) -> list[Document]:
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
@@ -105,7 +105,7 @@ def _folder(
         if RESULT.search(path.name) and path.parent.resolve() == results:
             left_out["result of an earlier run"] += 1
             continue
-        document = _document(path, str(path), text=text)
+        document = _document(path, str(path), plain=plain)
         if document.output:
             left_out[document.output] += 1
         elif " is binary " in document.problem:
@@ -115,9 +115,9 @@ def _folder(
     return found
 
 
-def _document(path: Path, name: str, *, text: bool) -> Document:
+def _document(path: Path, name: str, *, plain: bool) -> Document:
     try:
-        source, problem = look(path, name, text=text)
+        source, problem = look(path, name, plain=plain)
     except OSError as error:
         return Document(name, 0, f"{name} cannot be read: {error.strerror or error}.")
     size = round((source.size or 0) * EXPANSION.get(source.kind, 1.0))

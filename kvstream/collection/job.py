@@ -98,7 +98,7 @@ class Job:
         whole = {
             "version": __version__,
             "model": model,
-            "weights": _weights(self.model.name),
+            "weights": _weights(self.model.model),
             "parts": parts,
             "plain": self.plain,
         }

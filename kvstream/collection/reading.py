@@ -129,7 +129,7 @@ class DocumentReader:
 
     def _sources(self, name: str, path: str) -> SourceSet:
         job = self.job
-        return open_sources([NamedPath(name, path)], text=job.plain, max_bytes=job.max_unpacked)
+        return open_sources([NamedPath(name, path)], plain=job.plain, max_unpacked=job.max_unpacked)
 
 
 def _tell(

@@ -232,7 +232,7 @@ def schedule_for(
         wanted = run.start or max(method.sinks + NEWEST, most // START_SHARE)
         start = min(int(wanted), most)
     return Schedule(
-        name=run.growth,
+        name=run.schedule,
         chunk=run.chunk,
         layers=layers,
         free=free,

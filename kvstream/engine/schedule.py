@@ -44,7 +44,7 @@ class Schedule:
     expected to fit stays whole while it is read in pieces. If it turns out to be longer, memory
     shrinks, and a chunk is small.
 
-    name, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
+    name, chunk: as in `kvstream.settings` (SCHEDULES, CHUNKS).
     layers: number of layers that hold memory.
     free: A, maximum number of entries of memory and the chunk in flight together.
     final: maximum number of entries in memory when the question is read.

@@ -99,7 +99,7 @@ def _wrong(error: Exception) -> str:
 def lines(path: str) -> Iterator[str]:
     """Yield the lines of a file, packed or not, without line ends. Raise SourceError."""
     rest = ""
-    for block in open_sources([path], text=True):
+    for block in open_sources([path], plain=True):
         # Not splitlines: some of its line ends occur inside JSON strings.
         *whole, rest = (rest + block.text).split("\n")
         yield from whole

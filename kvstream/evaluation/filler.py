@@ -41,7 +41,7 @@ class Filler:
         if not paths:
             return cls(None, "novel", seed)
         parts, size = [], 0
-        for block in open_sources(list(paths), text=True):
+        for block in open_sources(list(paths), plain=True):
             parts.append(block.text)
             size += len(block.text)
             if size > MOST_CHARS:

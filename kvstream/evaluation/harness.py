@@ -52,7 +52,7 @@ def ask(
     """
     with document(text) as path:
         request = Request(tuple(questions), run, reread=reread, layout=layout)
-        return _results(session.ask(open_sources([path], text=True), request))
+        return _results(session.ask(open_sources([path], plain=True), request))
 
 
 def ask_later(
@@ -65,7 +65,7 @@ def ask_later(
     """Answer questions after a reading of `text` that does not know them, only the `known` ones."""
     with document(text) as path:
         reading = Request(tuple(known), run, command="remember")
-        memory = returned(session.read(open_sources([path], text=True), reading))
+        memory = returned(session.read(open_sources([path], plain=True), reading))
         return _results(answers(memory, Request(tuple(questions), run)))
 
 
@@ -87,7 +87,7 @@ def ask_by_words(
     """Answer from the parts of `text` that BM25 finds, as much as the budget holds."""
     with document(text) as path:
         request = Request(tuple(questions), run)
-        events = session.ask_by_words(open_sources([path], text=True), request)
+        events = session.ask_by_words(open_sources([path], plain=True), request)
         return [event.result for event in events if isinstance(event, Answered)]
 
 

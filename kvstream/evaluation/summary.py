@@ -119,7 +119,7 @@ def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
         extract=bool(extract), passages=extract,
     )  # fmt: skip
     with document(story.text) as path:
-        events = session.ask(open_sources([path], text=True), request)
+        events = session.ask(open_sources([path], plain=True), request)
         result = next(e.result for e in events if isinstance(e, Answered))
     summary = _LINE_NUMBER.sub("", result.answer) if extract else result.answer
     words = len(summary.split())

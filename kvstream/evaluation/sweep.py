@@ -48,17 +48,17 @@ class Case:
         run = self.run
         return {
             "method": self.name,
-            "settings": dict(sorted(run.method_settings.items())),
+            "settings": dict(sorted(run.set.items())),
             "budget": None if run.budget is None else run.budget.tokens,
             **({"budget_bytes": run.budget.bytes} if run.budget and run.budget.bytes else {}),
-            "schedule": run.growth,
+            "schedule": run.schedule,
             "chunk": run.chunk,
             "keep": run.keep,
             **({"start": run.start} if run.start else {}),
             "chunk_size": run.chunk_size,
             "max_tokens": run.max_tokens,
             **({"reread": self.reread} if self.reread else {}),
-            **({"files": files} if (files := _files(run.method_settings)) else {}),
+            **({"files": files} if (files := _files(run.set)) else {}),
         }
 
 
@@ -105,7 +105,7 @@ def cases(
     methods: Sequence[str],
     budgets: Sequence[Budget | None],
     settings: Sequence[str] = (),
-    growths: Sequence[str | None] = (None,),
+    schedules: Sequence[str | None] = (None,),
     chunks: Sequence[str | None] = (None,),
     keeps: Sequence[int | None] = (None,),
     chunk_sizes: Sequence[int | None] = (None,),
@@ -123,14 +123,14 @@ def cases(
     combinations = itertools.product(
         methods,
         budgets,
-        growths,
+        schedules,
         chunks,
         keeps,
         chunk_sizes,
         starts,
         parse_settings(settings, methods),
     )
-    for method, budget, growth, chunk, keep, chunk_size, start, choice in combinations:
+    for method, budget, schedule, chunk, keep, chunk_size, start, choice in combinations:
         own = {
             name.split(".", 1)[1]: value
             for name, value in choice.items()
@@ -142,8 +142,8 @@ def cases(
             own, told = {**paper.settings, **own}, paper.run
         make(method, own)
         run = replace(
-            base, method=method, method_settings=own, budget=budget,
-            growth=growth or told.get("schedule", base.growth),
+            base, method=method, set=own, budget=budget,
+            schedule=schedule or told.get("schedule", base.schedule),
             chunk=chunk or told.get("chunk", base.chunk),
             keep=keep, chunk_size=chunk_size, start=start or told.get("start"),
         )  # fmt: skip

@@ -43,7 +43,7 @@ def text_trials(
     facts = ModelIdentity.of(session)
 
     def measured(path: str, case: Case) -> Record:
-        stream = TokenStream(session.tokenizer, open_sources([path], text=True))
+        stream = TokenStream(session.tokenizer, open_sources([path], plain=True))
         chunk = stream.read(limit if limit is not None else 2**62)
         return run(Text(path, chunk.ids.tolist(), chunk.end), case)
 

@@ -98,7 +98,7 @@ def named(
     warnings: list[str],
     notes: list[str],
     *,
-    text: bool,
+    plain: bool,
     without: Sequence[Path] = (),
 ) -> list[Inspected]:
     """Return what was named as one source, or the files of a folder.
@@ -117,8 +117,8 @@ def named(
     path = Path(place)
     try:
         if stat.S_ISDIR(path.stat().st_mode):
-            return of_folder(path, warnings, notes, text=text, without=without)
-        source, problem = look(path, name, text=text)
+            return of_folder(path, warnings, notes, plain=plain, without=without)
+        source, problem = look(path, name, plain=plain)
     except FileNotFoundError:
         raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
     except OSError as error:
@@ -135,7 +135,7 @@ def of_folder(
     warnings: list[str],
     notes: list[str],
     *,
-    text: bool,
+    plain: bool,
     without: Sequence[Path] = (),
 ) -> list[Inspected]:
     """List the text files in a folder, without those that kvstream wrote.
@@ -164,7 +164,7 @@ def of_folder(
             own["output of this run"] += 1
             continue
         try:
-            source, problem = look(path, str(path), text=text)
+            source, problem = look(path, str(path), plain=plain)
         except OSError:
             skipped["unreadable file"] += 1
             continue
@@ -201,7 +201,7 @@ def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: boo
     return f"{told} (skipped: {left_out}); name the files themselves."
 
 
-def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
+def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
     """Inspect a file; return its source, and the reason if it cannot be read as text.
 
     Raises OSError.
@@ -216,14 +216,14 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         beginning = PeekedStream(file)
         head = beginning.look()
         source.kind = kind_of(head)
-        if head.startswith(MAGIC["zip"]) and not text:
+        if head.startswith(MAGIC["zip"]) and not plain:
             try:
                 source.kind = documents.kind_of_zip(path, name)
             except SourceError as error:
                 return source, str(error)
         if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
             source.kind = "html"
-        if text and source.kind not in COMPRESSED:
+        if plain and source.kind not in COMPRESSED:
             source.kind = "plain"
         if source.kind in documents.LIBRARIES:
             return source, documents.missing_extra(source.kind, name)
@@ -238,9 +238,9 @@ def look(path: Path, name: str, *, text: bool) -> tuple[Inspected, str | None]:
         except damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
-    if source.kind in COMPRESSED and not text and kind_of(start[:HEAD]) == "html":
+    if source.kind in COMPRESSED and not plain and kind_of(start[:HEAD]) == "html":
         return source, documents.missing_extra("html", name)
-    return source, None if text else not_text(start, name)
+    return source, None if plain else not_text(start, name)
 
 
 def not_text(start: bytes, name: str) -> str | None:

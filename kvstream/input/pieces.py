@@ -40,14 +40,14 @@ class SourcePieces:
         self,
         messages: Messages,
         *,
-        text: bool,
+        plain: bool,
         stdin: BinaryIO | io.RawIOBase | None,
-        max_bytes: int | None,
+        max_unpacked: int | None,
         follow: Follow | None,
     ) -> None:
         """The arguments are those of `sources.open_sources`."""
         self._messages = messages
-        self._text, self._stdin, self._max_bytes = text, stdin, max_bytes
+        self._every_plain, self._stdin, self._max_unpacked = plain, stdin, max_unpacked
         self._follow = follow
         self._followed: FollowedFile | None = None
         self._opened: PeekedStream | None = None
@@ -83,15 +83,15 @@ class SourcePieces:
             with closing(PeekedStream(self._open(source))) as head:
                 self._opened = head
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
-                if kind in documents.LIBRARIES and kind != "html" and not self._text:
+                if kind in documents.LIBRARIES and kind != "html" and not self._every_plain:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
-                if kind == "html" and not self._text:
+                if kind == "html" and not self._every_plain:
                     head.may_pause = True
                     yield from self._page(head, name)
                     return
-                as_it_is = self._text or source.plain
+                as_it_is = self._every_plain or source.plain
                 file = source.path is not None and Path(source.path).is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
@@ -177,9 +177,13 @@ class SourcePieces:
                 if problem:
                     raise SourceError(problem)
             position += len(data)
-            if kind in COMPRESSED and self._max_bytes is not None and position > self._max_bytes:
+            if (
+                kind in COMPRESSED
+                and self._max_unpacked is not None
+                and position > self._max_unpacked
+            ):
                 raise SourceError(
-                    f"{name} unpacks to more than {self._max_bytes:,} bytes, if it ever ends; "
+                    f"{name} unpacks to more than {self._max_unpacked:,} bytes, if it ever ends; "
                     "raise --max-unpacked if that is right."
                 )
             yield data

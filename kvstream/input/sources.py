@@ -44,18 +44,18 @@ ratio."""
 def open_sources(
     paths: Sequence[str | NamedPath | NamedStream],
     *,
-    text: bool = False,
+    plain: bool = False,
     stdin: BinaryIO | io.RawIOBase | None = None,
-    max_bytes: int | None = None,
+    max_unpacked: int | None = None,
     follow: Follow | None = None,
     without: Sequence[Path] = (),
 ) -> SourceSet:
     """Inspect every source and prepare to read them in order.
 
-    ``-`` is standard input (``stdin``, by default that of the process). ``text`` reads binary files
-    and HTML without conversion. ``max_bytes`` limits decompressed data. ``follow`` waits for more
-    data at the end of the last file. ``without`` are files of folders that are left out, because
-    this run writes them.
+    ``-`` is standard input (``stdin``, by default that of the process). ``plain`` reads binary
+    files and HTML without conversion. ``max_unpacked`` limits decompressed data. ``follow`` waits
+    for more data at the end of the last file. ``without`` are files of folders that are left out,
+    because this run writes them.
 
     Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
     unreadable, binary, or a folder without text.
@@ -67,7 +67,9 @@ def open_sources(
     messages = Messages()
     general, notes = messages.general, messages.notes
     sources = [
-        each for given in paths for each in named(given, general, notes, text=text, without=without)
+        each
+        for given in paths
+        for each in named(given, general, notes, plain=plain, without=without)
     ]
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         last = sources[-1]
@@ -77,9 +79,13 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         last.followed, last.size = True, None
-    pieces = SourcePieces(messages, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow)
-    again = partial(open_sources, paths, text=text, max_bytes=max_bytes, without=without)
-    return SourceSet(sources, pieces, messages, text=text, follows=follow is not None, again=again)
+    pieces = SourcePieces(
+        messages, plain=plain, stdin=stdin, max_unpacked=max_unpacked, follow=follow
+    )
+    again = partial(open_sources, paths, plain=plain, max_unpacked=max_unpacked, without=without)
+    return SourceSet(
+        sources, pieces, messages, plain=plain, follows=follow is not None, again=again
+    )
 
 
 class SourceSet:
@@ -91,12 +97,12 @@ class SourceSet:
         pieces: SourcePieces,
         messages: Messages,
         *,
-        text: bool,
+        plain: bool,
         follows: bool,
         again: partial[SourceSet],
     ) -> None:
         self._sources, self._pieces, self._messages = sources, pieces, messages
-        self._text, self._follows, self._again = text, follows, again
+        self._plain, self._follows, self._again = plain, follows, again
         self._bases: list[int] = []
         self._position = 0
         self._started = False
@@ -340,7 +346,7 @@ class SourceSet:
 
         `before` decoded the source up to there, without these bytes.
         """
-        plain = self._text or source.plain
+        plain = self._plain or source.plain
         encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
             return b"", before or BlockDecoder(index, self._position)

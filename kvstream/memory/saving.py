@@ -38,8 +38,11 @@ WRONG = (
     ArithmeticError,
 )  # fmt: skip
 """Errors that a file can still cause if its fields are valid one by one, but not together."""
-READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed", "thin")
-"""Settings of a run that determine its memory; the others concern answers."""
+READING = {
+    "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
+    "chunk_size": "chunk_size", "seed": "seed", "thin": "thin",
+}  # fmt: skip
+"""Settings of a run that determine its memory, with their names in a file."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def record(memory: Memory) -> dict[str, Any]:
             "retained": memory.retained,
             "evicted": memory.trace.read - memory.retained,
         },
-        "schedule": {"memory": run.growth, "chunk": run.chunk, "steps": reader.steps},
+        "schedule": {"memory": run.schedule, "chunk": run.chunk, "steps": reader.steps},
         "timing": {
             "load_s": memory.load_s,
             "prefill_s": memory.prefill_s,
@@ -233,11 +236,11 @@ def memory_state(
         },
         "method": {
             "name": plan.method.name,
-            "typed": dict(memory.run.method_settings),
+            "typed": dict(memory.run.set),
             "settings": plan.method.settings(),
             "trained": _trained(reader),
         },
-        "run": {name: getattr(memory.run, name) for name in READING},
+        "run": {stored: getattr(memory.run, name) for name, stored in READING.items()},
         "sizes": asdict(reader.sizes),
         "system": plan.system,
         "task": plan.prompt.task,
@@ -276,7 +279,7 @@ def recall(
     try:
         check_model(kind, model)
         run = _run_of(state, answer or RunSettings())
-        method = remade(run.method, run.method_settings, kind.path)
+        method = remade(run.method, run.set, kind.path)
         if method.settings() != state["method"]["settings"]:
             raise UsageError(
                 f"{kind.path} was made by {run.method} with {_shown(state['method']['settings'])}, "
@@ -421,7 +424,8 @@ def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
-    run = {"thin": "auto", **state["run"]}  # files of 0.1 have no such field
+    stored = {"thin": "auto", **state["run"]}  # files of 0.1 have no such field
+    run = {name: stored[READING[name]] for name in READING}
     if run["seed"] >= 2**64:
         raise ValueError(f"the seed {run['seed']} has more than 64 bits")
     try:
@@ -429,7 +433,7 @@ def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
             answer,
             budget=Budget(tokens=state["sizes"]["budget"]),
             method=state["method"]["name"],
-            method_settings=state["method"]["typed"],
+            set=state["method"]["typed"],
             **run,
         )
     except UsageError as error:

@@ -56,9 +56,9 @@ def folder(settings: ModelSettings) -> str:
 
     Fetches, converts or merges the model first if necessary.
     """
-    if settings.name == POCKET:
+    if settings.model == POCKET:
         return str(pocket.path())
-    if settings.name == reader.NAME:
+    if settings.model == reader.NAME:
         offered.fetched(reader.NAME)
         if not reader.is_shipped():
             raise ModelError(
@@ -67,9 +67,9 @@ def folder(settings: ModelSettings) -> str:
             )
         return str(merged(reader.path(), settings.quiet))
     # Path methods raise for an unknown user and for a name that is too long.
-    path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
+    path = stores.find(settings.model) or Path(os.path.expanduser(settings.model))
     if not os.path.exists(path):
-        path = offered.fetched(settings.name) or path
+        path = offered.fetched(settings.model) or path
     if os.path.isdir(path):
         stores.refuse_undecodable(path, "rename the folder, or make a link to it")
         if is_adapter(path):
@@ -82,11 +82,11 @@ def folder(settings: ModelSettings) -> str:
         return str(path)
     if os.path.exists(path):
         return str(_converted(path, settings))
-    offered.refuse_unsupported(settings.name)
-    if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
+    offered.refuse_unsupported(settings.model)
+    if settings.model.startswith((".", "/", "~")) or settings.model.count("/") > 1:
         what = "file" if path.suffix.lower() == ".gguf" else "model folder"
         raise ModelError(f"There is no {what} {path}; check the path.")
-    return settings.name
+    return settings.model
 
 
 def must_be_cached(settings: ModelSettings, where: str) -> bool:
@@ -98,12 +98,14 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
         return False
     if settings.offline:
         if folder_of(where, settings.revision) is None:
-            raise ModelError(f"{settings.name} is not on this machine; run once without --offline.")
+            raise ModelError(
+                f"{settings.model} is not on this machine; run once without --offline."
+            )
         return False
     why = hub.unreachable()
     if why and folder_of(where, settings.revision) is None:
         raise ModelError(
-            f"The model {settings.name!r} cannot be loaded: it is not a local folder and not in "
+            f"The model {settings.model!r} cannot be loaded: it is not a local folder and not in "
             f"the cache, and the hub cannot be reached ({why}); check the name and the network."
         )
     return bool(why)
@@ -168,7 +170,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     device = device_of(settings.device)
     common: dict[str, Any] = {
         "revision": settings.revision,
-        "local_files_only": settings.offline or settings.name == POCKET,
+        "local_files_only": settings.offline or settings.model == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
     chosen = choose(settings, device, where)
@@ -192,7 +194,7 @@ def load(settings: ModelSettings) -> BoundedModel:
         )
     except Exception as error:
         if is_out_of_memory(error):
-            raise MemoryError(f"while {settings.name} was loaded") from error
+            raise MemoryError(f"while {settings.model} was loaded") from error
         raise _explained(settings, where, error) from error
     model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
@@ -207,7 +209,7 @@ def choose(settings: ModelSettings, device: torch.device, where: str | None) -> 
 
     Raises UsageError.
     """
-    embedded = settings.name == POCKET
+    embedded = settings.model == POCKET
     chosen = precision_of(settings, device, embedded=embedded, where=where)
     problem = int8.problem() if chosen.int8 else None
     if problem is None:
@@ -224,9 +226,9 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     """
     if chosen.widen:
         widen(model)
-    bounded = bound(model, settings.name).storing(chosen.kv).attending(chosen.attention)
+    bounded = bound(model, settings.model).storing(chosen.kv).attending(chosen.attention)
     if chosen.int8:  # after the probe: 8 bits would exceed its tolerances
-        int8.quantize(model, settings.name)
+        int8.quantize(model, settings.model)
     one_token.speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
@@ -245,7 +247,7 @@ def refuse_together(settings: ModelSettings, skim: ModelSettings) -> None:
         size += own
     remedies = ["choose smaller models", "--dtype bfloat16", "let one model read everything: "
                 "--skim none"]  # fmt: skip
-    refuse_beyond_memory(f"{settings.name} with {skim.name}", size, device, remedies)
+    refuse_beyond_memory(f"{settings.model} with {skim.model}", size, device, remedies)
 
 
 def _quiet() -> None:
@@ -261,7 +263,7 @@ def _quiet() -> None:
 
 def _check_complete(settings: ModelSettings, where: str, found: dict[str, Any]) -> None:
     """Raise ModelError if the files lack weights, which would be initialized at random."""
-    name = settings.name
+    name = settings.model
     remedy = (
         "config.json and weights belong to different models, or are damaged: download both again."
     )
@@ -297,7 +299,7 @@ def _other_kind(path: Path | None) -> str | None:
 
 def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelError:
     """Convert an error of transformers or the hub to a ModelError with the remedy."""
-    name, kind, text = settings.name, type(error).__name__, str(error)
+    name, kind, text = settings.model, type(error).__name__, str(error)
     chain = f"{kind} {text} {type(error.__cause__).__name__} {error.__cause__}"
     if "GatedRepo" in chain or "gated" in text.lower():
         return ModelError(
@@ -342,7 +344,7 @@ def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | No
 
     fetched: whether opening or downloading the files failed.
     """
-    name, path = settings.name, folder_of(where, settings.revision)
+    name, path = settings.model, folder_of(where, settings.revision)
     if path is None:
         return None
     local = Path(where).is_dir()

@@ -91,7 +91,7 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
         rest = "on disk" if device.type == "cpu" else "to the CPU"
         most = f"{free_memory(device) / 2e9:.1f}GB"
         remedies += [f"leave part of it {rest}, which is slow: --max-weights {most}"]
-    refuse_beyond_memory(settings.name, size, device, remedies)
+    refuse_beyond_memory(settings.model, size, device, remedies)
 
 
 def loaded_size(

@@ -54,7 +54,7 @@ class RunPlan:
         evict entries of memory.
         """
         questions, run = request.questions, request.run
-        method = make(run.method, run.method_settings)
+        method = make(run.method, run.set)
         task: Task = "summarize" if request.command == "summarize" else "ask"
         wording = wording_of(head, tokenizer, system=request.system, task=task) if head else None
         prompt = build_prompt(

@@ -350,7 +350,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
         fixed_bytes=reader.cache.fixed_bytes,
         prompt_tokens=sizes.prompt,
         reserved_tokens=sizes.question + sizes.answer,
-        schedule=run.growth,
+        schedule=run.schedule,
         chunk=run.chunk,
         # A shortened text has only the length of its two ends.
         estimated_tokens=None if shortened else reader.schedule.length,

@@ -55,7 +55,7 @@ class Session:
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
-        where = settings.name if settings.name == POCKET else folder(settings)
+        where = settings.model if settings.model == POCKET else folder(settings)
         with offline(must_be_cached(settings, where) or settings.offline):
             tokenizer = load_tokenizer(
                 where,
@@ -69,7 +69,7 @@ class Session:
         most = tokenizer.highest + 1
         if most > rows and settings.quantize in (None, INT8):
             raise ModelError(
-                f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
+                f"The tokenizer of {settings.model} has ids up to {most - 1:,}, and its embedding "
                 f"has {rows:,} rows; they belong to different models: download both again."
             )
         return cls(model, tokenizer, time.perf_counter() - started, settings)
@@ -98,7 +98,7 @@ class Session:
 
         Raises BudgetError, UsageError.
         """
-        method = make(run.method, run.method_settings)
+        method = make(run.method, run.set)
         budget = budget_tokens(self.model, run.budget, method)
         method = method.sized(budget)
         one = self.model.new_cache(1, method.tensors(), method.head_tensors())

@@ -118,7 +118,7 @@ def test_the_penalty_is_transformers_own_over_the_answer_alone() -> None:
     asked = RepetitionPenaltyLogitsProcessor(1.5)
     want = asked(torch.tensor([[0, 3, 1]]), logits[None].clone())[0].argmax()
     assert choose(logits.clone()) == int(want)
-    whole = RunSettings(repetition_penalty=2, temperature=1, top_k=3)
+    whole = RunSettings(repetition_penalty=2, temp=1, top_k=3)
     assert make_sampler(whole)(logits.clone()) in (0, 1, 3), "whole numbers are numbers"
     plain = make_sampler(RunSettings())
     assert [plain(logits) for _ in range(3)] == [0, 0, 0]

@@ -55,7 +55,7 @@ def test_pieces_are_the_text(
     for number in range(copies):
         (folder / f"{number}.txt").write_bytes(data)
         names.append(str(folder / f"{number}.txt"))
-    sources = open_sources(names, text=True)
+    sources = open_sources(names, plain=True)
     cut = list(excerpts_of(sources))
     assert all(len({p.source for p in piece.passages}) == 1 for piece in cut)
     assert all(a.end <= b.start for a, b in itertools.pairwise(cut))
@@ -76,7 +76,7 @@ def test_pieces_are_the_text(
 def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_bytes(b"One \xff\xfe two. Then came three.\n")
-    [piece] = excerpts_of(open_sources([str(path)], text=True))
+    [piece] = excerpts_of(open_sources([str(path)], plain=True))
     ends = [int(block.offsets()[-1]) for block in piece.blocks()]
     assert ends[-1] == piece.end == len(path.read_bytes()) - 1
 

@@ -182,7 +182,7 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"temp": "x"}, "temperature is a number, not 'x'."),
+        ({"temp": "x"}, "temp is a number, not 'x'."),
         ({"max_tokens": None}, "max-tokens is a whole number, not None."),
         ({"seed": "x"}, "seed is a whole number, not 'x'."),
         ({"seed": 2**63}, "9223372036854775808 is beyond 64 bits; choose a smaller number."),

@@ -78,7 +78,7 @@ def test_the_kv_cache_of_a_gguf_file_is_that_of_a_run(
     monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
     path = gguf_files.write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
     entry = catalog._gguf("m", catalog.FILE, path, PLENTY)
-    session = Session.open(ModelSettings(name=str(path), quiet=True))
+    session = Session.open(ModelSettings(model=str(path), quiet=True))
     assert entry.kv_bytes == capacity(session)
 
 

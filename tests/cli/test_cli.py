@@ -60,9 +60,9 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
     assert ran.code == 0, ran.stderr
     run = fake_session.last.run
     assert run.budget == Budget(bytes=512_000_000)
-    assert (run.method, run.method_settings) == ("streaming", {"sinks": "8"})
-    assert (run.keep, run.growth, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
-    assert (run.max_tokens, run.temperature, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
+    assert (run.method, run.set) == ("streaming", {"sinks": "8"})
+    assert (run.keep, run.schedule, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
+    assert (run.max_tokens, run.temp, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
     assert run.seed == 3
     assert fake_session.last.system == "Be brief."
     assert (fake_session.last.extract, fake_session.last.passages) == (True, 4)
@@ -235,7 +235,7 @@ def test_environment_and_config_file_and_their_order(
     run = fake_session.last.run
     assert run.budget == Budget(tokens=3072)
     assert (run.max_tokens, run.seed) == (99, 6)
-    assert run.method_settings == {}, "a setting for another method is no error in the file"
+    assert run.set == {}, "a setting for another method is no error in the file"
     assert cli("ask", book, "Q?", "-q", "--budget", "1k").code == 0
     assert fake_session.last.run.budget == Budget(tokens=1024)
     assert cli("summarize", book, "-q").code == 0
@@ -333,7 +333,7 @@ def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
     """Nothing is loaded here: check which models are tried, and the report of a failed load."""
 
     def load(settings: ModelSettings) -> None:
-        if settings.name == "reader":
+        if settings.model == "reader":
             raise ModelError("Its adapter is damaged.")
 
     monkeypatch.setattr("kvstream.session.session.Session.open", load)

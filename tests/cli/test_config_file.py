@@ -91,8 +91,8 @@ def test_what_is_right_arrives(cli, fake_session, write, tmp_path) -> None:
     ran = cli("ask", str(book), "Q?")
     assert ran.code == 0, ran.stderr
     run = fake_session.last.run
-    assert (run.temperature, run.top_k, run.seed, run.budget.tokens) == (0.5, 3, -4, 2048)
-    assert (run.keep, run.method_settings) == (1024, {"alpha": "0.25"})
+    assert (run.temp, run.top_k, run.seed, run.budget.tokens) == (0.5, 3, -4, 2048)
+    assert (run.keep, run.set) == (1024, {"alpha": "0.25"})
     assert (fake_session.last.extract, fake_session.last.passages) == (True, 10)
     assert ran.stderr == ""
 

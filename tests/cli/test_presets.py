@@ -15,7 +15,7 @@ from kvstream.evaluation.sweep import cases
 from kvstream.methods.registry import available, make, preset
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
+from kvstream.settings import CHUNKS, SCHEDULES, Budget, RunSettings
 
 PAPERS = {
     "infinipot": ({"alpha": 0.5, "shared": 0.0, "pool": 1, "recent": 0}, "fixed", "decremental"),
@@ -44,9 +44,9 @@ def test_one_option_sets_what_the_paper_has(
     ran = cli("ask", book, "Q?", "-q", "--method", method, "--preset", "paper")
     assert ran.code == 0, ran.stderr
     run = fake_session.last.run
-    made = make(method, run.method_settings).settings()
+    made = make(method, run.set).settings()
     assert {name: made[name] for name in settings} == settings
-    assert (run.growth, run.chunk) == (growth, chunk)
+    assert (run.schedule, run.chunk) == (growth, chunk)
     assert run.start == ("paper" if growth == "linear" else None)
 
 
@@ -57,7 +57,7 @@ def test_every_preset_is_valid_and_none_is_inherited() -> None:
         paper = preset(name)
         make(name, paper.settings)
         assert set(paper.run) <= {"schedule", "chunk", "start"}
-        assert paper.run["schedule"] in GROWTHS
+        assert paper.run["schedule"] in SCHEDULES
         assert paper.run["chunk"] in CHUNKS
 
 
@@ -71,12 +71,12 @@ def test_what_the_user_sets_wins(
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
     run = fake_session.last.run
-    assert run.method_settings["alpha"] == "0.25"
-    assert run.method_settings["shared"] == "0"
-    assert (run.growth, run.chunk, run.start) == ("sqrt", "fixed", 7)
+    assert run.set["alpha"] == "0.25"
+    assert run.set["shared"] == "0"
+    assert (run.schedule, run.chunk, run.start) == ("sqrt", "fixed", 7)
     # A typed value overrides the preset even if it is the default.
     assert cli("ask", book, "Q?", "-q", "--preset", "paper", "--schedule", "linear").code == 0
-    assert fake_session.last.run.growth == "linear"
+    assert fake_session.last.run.schedule == "linear"
 
 
 def test_compared_methods_have_each_its_own(
@@ -84,7 +84,7 @@ def test_compared_methods_have_each_its_own(
 ) -> None:
     ran = cli("compare", book, "Q?", "-q", "--method", "cascade,snapkv", "--preset", "paper")
     assert ran.code == 0, ran.stderr
-    assert fake_session.last.run.growth == "linear"
+    assert fake_session.last.run.schedule == "linear"
 
 
 @pytest.mark.parametrize("command", ["ask", "summarize", "compare", "bench needle"])
@@ -104,8 +104,8 @@ def test_a_benchmark_has_the_presets_too() -> None:
         RunSettings(), methods=["infinipot", "streaming"], budgets=[Budget(tokens=1024)],
         settings=["infinipot.alpha=0,0.25"], chunks=["fixed"], preset=True,
     )  # fmt: skip
-    assert [c.run.method_settings.get("alpha") for c in found] == ["0", "0.25", None]
-    assert [c.run.growth for c in found] == ["fixed", "fixed", "linear"]
+    assert [c.run.set.get("alpha") for c in found] == ["0", "0.25", None]
+    assert [c.run.schedule for c in found] == ["fixed", "fixed", "linear"]
     assert {c.run.chunk for c in found} == {"fixed"}
     assert found[2].identity()["start"] == "paper"
     with pytest.raises(UsageError, match="no settings for tova"):

@@ -165,7 +165,7 @@ def test_memory_that_starts_as_in_the_paper_keeps_the_sinks(tiny) -> None:
 def test_the_retention_ratio_is_that_of_eq_2(tiny) -> None:
     """A layer has the mean over its heads of |M_{i-1} and M_i| / |M_i|, sinks included."""
     before, compared = None, 0
-    run = {"growth": "adaptive", "chunk": "fixed", "chunk_size": 64, "keep": 150, "start": 20}
+    run = {"schedule": "adaptive", "chunk": "fixed", "chunk_size": 64, "keep": 150, "start": 20}
     for reader, _ in steps(tiny, "snapkv", 500, **run):
         layers = [s.origin[:, 2 : s.used].tolist() for s in reader.compressible]
         if before is not None and reader.evictor.ratios is not None:

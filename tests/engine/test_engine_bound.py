@@ -21,7 +21,7 @@ from kvstream.methods.registry import available
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
 from kvstream.run.plan import budget_tokens
-from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
+from kvstream.settings import CHUNKS, SCHEDULES, Budget, RunSettings
 
 METHODS = {**available(), "uneven": Uneven}
 
@@ -56,7 +56,7 @@ def runs(draw: st.DrawFn, most_steps: int = 5000) -> dict[str, Any]:
         "final": draw(st.booleans()),
         "max_tokens": draw(st.sampled_from([1, 8, 8, 300])),
         "run": RunSettings(
-            growth=draw(st.sampled_from(GROWTHS)),
+            schedule=draw(st.sampled_from(SCHEDULES)),
             chunk=draw(st.sampled_from(CHUNKS)),
             keep=draw(st.none() | st.none() | st.integers(1, budget)),
             chunk_size=chunk_size,
@@ -142,7 +142,7 @@ def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> N
 NOTHING_BUT_SINKS = {
     "method": Uneven(), "family": "llama", "budget": 256, "length": 300, "told": "right",
     "prompt": 0, "question": 1, "catalysts": [], "answers": [1], "final": False, "max_tokens": 1,
-    "run": RunSettings(growth="adaptive", chunk_size=1),
+    "run": RunSettings(schedule="adaptive", chunk_size=1),
 }  # fmt: skip
 """A run that random search found: the retention ratio of no entries was NaN."""
 
@@ -225,7 +225,7 @@ def test_full_holds_all_that_fits_and_refuses_one_token_more(length: int) -> Non
 def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chunk: str) -> None:
     """With a new width in each step, matrix products would be compiled anew each time."""
     model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
-    run = RunSettings(chunk=chunk, growth="linear")
+    run = RunSettings(chunk=chunk, schedule="linear")
     reader = Reader(
         model, METHODS["infinipot"](), run, BudgetSplit(400, 4, 5, 5, 20), tokens(4, 1), [tokens(5,
         2)],

@@ -101,7 +101,7 @@ def test_evicted_equals_the_slow_model_in_every_family(name: str) -> None:
 @pytest.mark.parametrize("growth", ["fixed", "sqrt", "square-sqrt", "adaptive"])
 @pytest.mark.parametrize("chunk", ["decremental", "fixed"])
 def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
-    run = RunSettings(growth=growth, chunk=chunk, seed=4)
+    run = RunSettings(schedule=growth, chunk=chunk, seed=4)
     read_and_ask("gemma3", Random(recent=3), run, sizes=SIZES, length=500)
 
 

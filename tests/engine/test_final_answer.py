@@ -92,7 +92,7 @@ def test_keys_of_another_type_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("growth", ["linear", "adaptive"])
 def test_layers_of_different_sizes_stay_as_they_are(growth: str) -> None:
-    reader = read("infinipot", bounded("llama"), growth=growth)
+    reader = read("infinipot", bounded("llama"), schedule=growth)
     alike = len({store.unrotated for store in reader.cache.stores}) == 1
     check(reader, turned=alike)
 

@@ -80,7 +80,7 @@ def test_a_method_does_not_select_by_attention_that_is_lost(reader: Reader) -> N
 
 def test_layers_do_not_vote_without_those_whose_attention_is_lost() -> None:
     """An answer evicts entries of the larger layers only, and then passages are ranked."""
-    run = RunSettings(growth="square-sqrt")
+    run = RunSettings(schedule="square-sqrt")
     method = registry.make("infinipot", {"catalyst_kind": "none"})
     sizes, text = BudgetSplit(256, 4, 0, 5, 20), tokens(500, seed=3)
     reader = Reader(bounded("llama"), method, run, sizes, tokens(4, 1), estimate=900, extract=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvstream.engine.schedule import ADAPTIVE_CHUNK, Schedule
 from kvstream.errors import BudgetError
-from kvstream.settings import CHUNKS, GROWTHS
+from kvstream.settings import CHUNKS, SCHEDULES
 
 
 @st.composite
@@ -22,7 +22,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     free = draw(st.integers(96, 40_000))
     final = draw(st.integers(1, free + 300))
     return {
-        "name": draw(st.sampled_from(GROWTHS)),
+        "name": draw(st.sampled_from(SCHEDULES)),
         "chunk": draw(st.sampled_from(CHUNKS)),
         "layers": draw(st.integers(1, 7)),
         "free": free,
@@ -132,7 +132,7 @@ def test_every_promise_of_an_open_ended_stream(
     run(schedule, length, data.draw, corrections)
 
 
-@pytest.mark.parametrize("schedule", GROWTHS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_a_stream_settles(schedule: str, chunk: str) -> None:
     schedule = Schedule(
@@ -309,7 +309,7 @@ def test_a_text_that_is_all_there_goes_on_as_if_it_had_never_ended() -> None:
     assert in_two.state() == at_once.state()
 
 
-@pytest.mark.parametrize("schedule", GROWTHS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_hundred_million_tokens_cost_nothing(schedule: str) -> None:
     tracemalloc.start()
     began = time.process_time()

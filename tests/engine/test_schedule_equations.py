@@ -155,9 +155,9 @@ def test_peaks_in_the_engine_differ_by_what_the_equations_say(schedule: str) -> 
     start = m_max // n
     peaks = {}
     for name, settings in {
-        "FM": {"growth": "fixed", "chunk": "fixed"},
-        "IM": {"growth": schedule, "chunk": "fixed"},
-        "IMDC": {"growth": schedule, "chunk": "decremental"},
+        "FM": {"schedule": "fixed", "chunk": "fixed"},
+        "IM": {"schedule": schedule, "chunk": "fixed"},
+        "IMDC": {"schedule": schedule, "chunk": "decremental"},
     }.items():
         run = RunSettings(**settings, keep=m_max, chunk_size=c, start=start)
         sizes = BudgetSplit(300, prompt, 0, 4, 4)

@@ -287,7 +287,7 @@ def test_another_precision_is_another_trial(tmp_path: Path) -> None:
 def test_another_file_of_what_a_method_learned_is_another_trial(tmp_path: Path) -> None:
     """The file keeps its name, because training overwrites it."""
     path = tmp_path / "scorers.safetensors"
-    case = Case(RunSettings(method="foresight", method_settings={"scorers": str(path)}))
+    case = Case(RunSettings(method="foresight", set={"scorers": str(path)}))
     plain = case.identity()
     seen = []
     for content in (b"first", b"again, longer", b"first"):

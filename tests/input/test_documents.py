@@ -106,7 +106,7 @@ def test_a_truncated_document_is_damaged_and_not_binary(tmp_path: Path, left: fl
     (tmp_path / "2").write_text("It rained.")
     sources = open_sources([str(tmp_path)])
     assert sources.warnings == [f"Skipped in {tmp_path}: 2 × damaged file."]
-    assert text_of(open_sources([str(tmp_path / "0")], text=True)) != ""
+    assert text_of(open_sources([str(tmp_path / "0")], plain=True)) != ""
 
 
 NUMBERS = ["One", "Two", "Three"]
@@ -543,7 +543,7 @@ def test_a_format_without_a_reader_is_not_read_as_docx(tmp_path: Path) -> None:
 def test_html_on_standard_input() -> None:
     page = b"<!DOCTYPE html><html><body><p>It &amp; rained.</p><p>Often.</p>"
     assert text_of(open_sources(["-"], stdin=io.BytesIO(page))) == "It & rained.\n\nOften.\n"
-    assert "<p>" in text_of(open_sources(["-"], stdin=io.BytesIO(page), text=True))
+    assert "<p>" in text_of(open_sources(["-"], stdin=io.BytesIO(page), plain=True))
 
 
 @pytest.mark.parametrize("name", ["utf-8", "utf-16", "cp1252", "cp1251"])

@@ -225,7 +225,7 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
     path.write_bytes(b"abc\0def")
     with pytest.raises(SourceError, match="NUL at byte 3"):
         open_sources([str(path)])
-    assert text_of(open_sources([str(path)], text=True)) == "abc\0def"
+    assert text_of(open_sources([str(path)], plain=True)) == "abc\0def"
     with pytest.raises(SourceError, match="standard input is binary"):
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
 
@@ -347,7 +347,7 @@ def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "<html><head><style>p{}</style></head><p>One\n two</p><p>Three &amp; <b>4</b></p>"
     )
     assert text_of(open_sources([str(page)])) == "One two\n\nThree & 4\n"
-    assert text_of(open_sources([str(page)], text=True)).startswith("<html>")
+    assert text_of(open_sources([str(page)], plain=True)).startswith("<html>")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"kvstream\[documents\]"):
         open_sources([str(page)])
@@ -362,9 +362,9 @@ def test_compressed_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     page.write_bytes(gzip.compress(markup))
     assert text_of(open_sources([str(page)])) == plain
     assert text_of(open_sources(["-"], stdin=io.BytesIO(bz2.compress(markup)))) == plain
-    assert text_of(open_sources([str(page)], text=True)) == markup.decode()
+    assert text_of(open_sources([str(page)], plain=True)) == markup.decode()
     with pytest.raises(SourceError, match="unpacks to more than 100,000 bytes"):
-        text_of(open_sources([str(page)], max_bytes=100_000))
+        text_of(open_sources([str(page)], max_unpacked=100_000))
     page.write_bytes(gzip.compress(markup)[:-100])
     cut = open_sources([str(page)])
     assert plain.startswith(text_of(cut).rstrip("\n"))
@@ -412,7 +412,7 @@ def test_damaged_pdf(tmp_path: Path) -> None:
 def test_a_bomb_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(gzip.compress(b"a" * 5_000_000))
-    sources = open_sources([str(path)], max_bytes=1_000_000)
+    sources = open_sources([str(path)], max_unpacked=1_000_000)
     with pytest.raises(SourceError, match=r"more than 1,000,000 bytes.*--max-unpacked"):
         text_of(sources)
 
@@ -558,7 +558,7 @@ def test_other_encodings_are_known_and_told(tmp_path: Path, name: str, pipe: boo
     shown = "standard input" if pipe else str(path)
     assert sources.warnings == [f"{shown} is not UTF-8; it was read as {name}."]
     if not pipe:
-        assert text_of(open_sources([str(path)], text=True)) == data.decode("utf-8", "replace")
+        assert text_of(open_sources([str(path)], plain=True)) == data.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize(
@@ -694,7 +694,7 @@ def test_many_damaged_archives_in_a_folder_are_counted(tmp_path: Path) -> None:
 def test_sources_are_opened_again_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("<p>One.</p>")
-    sources = open_sources([str(path)], text=True)
+    sources = open_sources([str(path)], plain=True)
     first = "".join(block.text for block in sources)
     assert "".join(block.text for block in sources.again()) == first == "<p>One.</p>"
 

@@ -120,7 +120,7 @@ def test_what_fits_is_joined_entry_by_entry(session: Session, write_story: Any) 
 
 def test_a_short_text_keeps_more_than_its_sinks(session: Session, write_story: Any) -> None:
     """A share in proportion to the tokens read can be 0, or less than the sinks need."""
-    run: dict[str, Any] = {"method": "streaming", "method_settings": {"sinks": "60"}}
+    run: dict[str, Any] = {"method": "streaming", "set": {"sinks": "60"}}
     paths = [write_story(tokens=n, seed=n, facts=2) for n in (2000, 320)]
     for order in ((0, 1), (1, 0)):
         first, second = (read(session, paths[i], **run) for i in order)
@@ -216,10 +216,10 @@ def test_one_model_one_prompt_and_the_same_settings_are_needed(
         with pytest.raises(UsageError, match=why):
             join(read(session, stories[0]), other, 320)
 
-    pool = read(session, stories[1], method_settings={"pool": "9"})
+    pool = read(session, stories[1], set={"pool": "9"})
     refused(pool, "different settings of infinipot")
     system = replace(Request((), pool.run, "remember"), system="Be brief.")
-    system = replace(system, run=replace(pool.run, method_settings={}))
+    system = replace(system, run=replace(pool.run, set={}))
     refused(returned(session.read(open_sources([str(stories[1])]), system)), "differ in --system")
     other = read(session, stories[1])
     other.reader.model = replace(other.reader.model)

@@ -236,7 +236,7 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
         (RunSettings(Budget(tokens=300), max_tokens=20), False,
          "the room for the answer (--max-tokens) was 6, and is 20 here"),
         (RUN, True, "reading for a memory file or --extract was False, and is True here"),
-        (replace(RUN, method_settings={"pool": "3"}), False,
+        (replace(RUN, set={"pool": "3"}), False,
          "the setting pool of the method (--set) was 31, and is 3 here"),
     ],
 )  # fmt: skip

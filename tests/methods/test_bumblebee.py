@@ -230,7 +230,7 @@ def test_a_chunk_of_one_token_is_algorithm_2(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Noting, "passes", [])
     size, count = 16, 60
     method = Noting(algorithm="streaming", recent=0, sinks=0)
-    run = RunSettings(growth="fixed", chunk="fixed", chunk_size=1, keep=size)
+    run = RunSettings(schedule="fixed", chunk="fixed", chunk_size=1, keep=size)
     sizes = BudgetSplit(budget=128, prompt=1, catalyst=0, question=4, answer=8)
     reader = Reader(bounded("llama"), method, run, sizes, tokens(1, 1), (), count)
     text = tokens(count, 2)
@@ -350,7 +350,7 @@ def spread(method: BumbleBee | H2O) -> float:
 
     text = "".join(itertools.islice(generate(tokens=3072), 200))
     ids = pocket.encoding().encode_ordinary(text)[:3072]
-    run = RunSettings(growth="fixed", chunk="fixed", chunk_size=256, keep=256)
+    run = RunSettings(schedule="fixed", chunk="fixed", chunk_size=256, keep=256)
     model = load(ModelSettings(dtype="float32"))
     reader = Reader(
         model, method, run, BudgetSplit(640, 1, 0, 8, 8), [pocket.encoding().max_token_value]

@@ -45,7 +45,7 @@ from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.layer_store import PROMPT
 from kvstream.model.probe import bound
-from kvstream.settings import GROWTHS, RunSettings
+from kvstream.settings import SCHEDULES, RunSettings
 
 KINDS = {
     "grouped": "llama",
@@ -185,15 +185,15 @@ def cells() -> list[tuple[str, str, str, str]]:
     kinds = list(KINDS)
     found = []
     for i, method in enumerate(EVICTING):
-        for j in range(max(len(GROWTHS), len(kinds))):
-            growth, kind = GROWTHS[j % len(GROWTHS)], kinds[(i + j) % len(kinds)]
+        for j in range(max(len(SCHEDULES), len(kinds))):
+            growth, kind = SCHEDULES[j % len(SCHEDULES)], kinds[(i + j) % len(kinds)]
             found.append((method, growth, kind, PRECISIONS[(j + i // 2) % 2]))
     return found
 
 
 def test_every_method_meets_every_schedule_kind_and_precision() -> None:
     met = {(name, one) for name, *others in cells() for one in others}
-    assert met == {(name, one) for name in EVICTING for one in (*GROWTHS, *KINDS, *PRECISIONS)}
+    assert met == {(name, one) for name in EVICTING for one in (*SCHEDULES, *KINDS, *PRECISIONS)}
 
 
 @pytest.mark.parametrize(("name", "growth", "kind", "precision"), cells())
@@ -231,10 +231,10 @@ def sources(read: Reader) -> int:
 
 def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Reader, list[Tensor]]:
     """Read the long text with all checks. Return the reader and what it held after each chunk."""
-    number = GROWTHS.index(growth) + len(name)
+    number = SCHEDULES.index(growth) + len(name)
     # Some runs have a stream of unknown length, some have chunks of one size.
     told = number % 3 != 0
-    run = RunSettings(growth=growth, chunk=("decremental", "fixed")[number % 2], seed=7)
+    run = RunSettings(schedule=growth, chunk=("decremental", "fixed")[number % 2], seed=7)
     calls: list[int] = []
     method = watched(METHODS[name], calls)
     read = reader(method, kind, precision, run, LENGTH if told else None)

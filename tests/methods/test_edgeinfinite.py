@@ -260,9 +260,9 @@ def test_what_left_changes_what_follows_and_counts_in_the_bytes(method: EdgeInfi
 def test_without_memory_it_is_streaming_with_its_sizes() -> None:
     ids = tokens(300, 7)
     method = replace(METHOD, memory=False, segment=1)
-    mine = reader(method, length=300, growth="fixed", chunk="fixed", chunk_size=40, keep=20)
+    mine = reader(method, length=300, schedule="fixed", chunk="fixed", chunk_size=40, keep=20)
     theirs = reader(
-        Streaming(sinks=8), length=300, growth="fixed", chunk="fixed", chunk_size=40, keep=20
+        Streaming(sinks=8), length=300, schedule="fixed", chunk="fixed", chunk_size=40, keep=20
     )
     assert read(mine, ids) == read(theirs, ids)
     for a, b in zip(mine.cache.stores, theirs.cache.stores, strict=True):

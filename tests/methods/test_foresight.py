@@ -202,7 +202,7 @@ def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> 
     assert chosen(known=True, learned=True) == "infinipot"
     assert chosen(known=True, owners=["foresight"]) == "foresight"
     run = request_of(learned=True, command="remember").run
-    assert (run.method, dict(run.method_settings)) == ("foresight", {})
+    assert (run.method, dict(run.set)) == ("foresight", {})
 
 
 def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: Session) -> None:

@@ -151,7 +151,7 @@ def test_append_under_a_growing_memory_is_spread_and_under_a_fixed_one_full_at_o
     oldest = {}
     for growth in ("linear", "fixed"):
         method = Append()
-        run = RunSettings(growth=growth, chunk="fixed", chunk_size=64, keep=120)
+        run = RunSettings(schedule=growth, chunk="fixed", chunk_size=64, keep=120)
         read = Reader(
             bounded("llama"), method, run, BudgetSplit(256, 4, 0, 4, 4), tokens(4), (), 900
         )
@@ -205,7 +205,7 @@ def test_the_smallest_layer_of_a_pyramid_has_room_for_its_sinks(sinks: int) -> N
 
 
 def test_pyramid_in_the_engine_holds_less_in_upper_layers_and_all_while_all_fits() -> None:
-    run = RunSettings(growth="fixed")
+    run = RunSettings(schedule="fixed")
     reader = Reader(
         bounded("smollm3"), PyramidKV(), run, BudgetSplit(256, 4, 0, 4, 4), tokens(4), (), 900
     )

@@ -109,7 +109,7 @@ def read_with(
 ) -> Reader:
     """Read with a tiny model and a catalyst of 8 tokens. Memory holds up to 128 entries."""
     sizes = BudgetSplit(budget=256, prompt=2, catalyst=8, question=4, answer=8)
-    run = RunSettings(growth=growth, keep=128)
+    run = RunSettings(schedule=growth, keep=128)
     reader = Reader(bounded(kind), method, run, sizes, tokens(2, 1), [tokens(8, 2)], length)
     text = tokens(length, 3 + seed)
     while reader.seen < length:
@@ -184,7 +184,7 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four steps of a tiny model. The plain model gives the evidence of the first step."""
     monkeypatch.setattr(Recorded, "seen", [])
     cap, text, head, size = tokens(7, 4), tokens(300, 5), tokens(1, 6), 60
-    run = RunSettings(growth="fixed", chunk="fixed", chunk_size=80, keep=size)
+    run = RunSettings(schedule="fixed", chunk="fixed", chunk_size=80, keep=size)
     sizes = BudgetSplit(budget=256, prompt=1, catalyst=len(cap), question=4, answer=8)
     reader = Reader(bounded("llama"), Recorded(**PAPER.settings()), run, sizes, head, [cap], 300)
     reader.begin()
@@ -216,7 +216,7 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_novelty_is_equation_3_until_something_leaves() -> None:
     """While all chunks fit, novelty is the plain model's loss ``-log P(x_t | x_{0:t-1})``."""
     text, head = tokens(100, 7), tokens(1, 6)
-    run = RunSettings(growth="fixed", chunk="fixed", chunk_size=25, keep=120)
+    run = RunSettings(schedule="fixed", chunk="fixed", chunk_size=25, keep=120)
     sizes = BudgetSplit(budget=256, prompt=1, catalyst=0, question=4, answer=8)
     reader = Reader(bounded("llama"), PAPER, run, sizes, head, (), 1000)
     for first in range(0, 100, 25):

@@ -27,7 +27,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def settings(name: str = "reader", **more: Any) -> ModelSettings:
-    return ModelSettings(name=name, quiet=True, **more)
+    return ModelSettings(model=name, quiet=True, **more)
 
 
 def test_merged_weights_are_the_sum(tiny: Tiny) -> None:

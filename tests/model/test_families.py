@@ -26,7 +26,7 @@ REST = sorted(set(FAMILIES) - set(COMMON))
 def check(name: str, folder: Path) -> None:
     plain(name).save_pretrained(folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ours = load(ModelSettings(name=str(folder), device="cpu", dtype="float32"))
+    ours = load(ModelSettings(model=str(folder), device="cpu", dtype="float32"))
     ids = tokens(90)
     with torch.inference_mode():
         want = theirs(input_ids=torch.tensor([ids])).logits[0]

@@ -312,7 +312,7 @@ def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
 
 
 def test_the_kv_cache_is_bounded_as_of_a_folder(tmp_path: Path) -> None:
-    settings = ModelSettings(name=str(gguf_files.write(tmp_path / "m.gguf")), quiet=True)
+    settings = ModelSettings(model=str(gguf_files.write(tmp_path / "m.gguf")), quiet=True)
     session = Session.open(settings)
     assert session.tokenizer.has_template
     assert session.tokenizer.bos_id is None  # the file says that texts begin without it
@@ -514,7 +514,7 @@ def test_a_pipe_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     os.mkfifo("m.gguf")
     for name in ("m.gguf", "./m.gguf", os.devnull):
         with pytest.raises(ModelError, match="is not a model: give a folder, a GGUF file"):
-            folder(ModelSettings(name=name))
+            folder(ModelSettings(model=name))
 
 
 def test_headers_are_read_without_the_vocabulary(tmp_path: Path) -> None:

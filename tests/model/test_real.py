@@ -63,7 +63,7 @@ def test_token_ids_of_books_and_logs_are_llama_cpps(smollm2: Path, data: Path) -
 
 
 def test_it_loads_and_is_bounded(smollm2: Path) -> None:
-    session = Session.open(ModelSettings(name="smollm2", dtype="float32"))
+    session = Session.open(ModelSettings(model="smollm2", dtype="float32"))
     model = session.model
     assert len(model.layers) == 30
     assert model.trained_length == 8192
@@ -83,7 +83,7 @@ def test_later_starts_cost_no_more_than_a_folder(smollm2: Path) -> None:
         times = []
         for _ in range(3):
             before = time.process_time()
-            load(ModelSettings(name=name, dtype="float32"))
+            load(ModelSettings(model=name, dtype="float32"))
             times.append(time.process_time() - before)
         return min(times)
 

@@ -119,7 +119,7 @@ def before_the_last(
 ) -> tuple[Reader, Chunk]:
     """Return a reader that read several chunks, each with evictions, and its next chunk."""
     method = registry.make(name, settings)
-    run = RunSettings(growth=growth, chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
+    run = RunSettings(schedule=growth, chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
     wants = method.catalyst(("a question",))
     catalysts = [tokens(4, seed=9 + i) for i in range(len(wants))]
     sizes = BudgetSplit(BUDGET, HEAD, 4 * len(wants), 5, 8)

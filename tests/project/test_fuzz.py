@@ -91,7 +91,7 @@ def test_full_ends_an_answer_where_the_budget_is_full_and_loses_nothing() -> Non
 
 def test_a_temperature_that_is_no_number() -> None:
     with pytest.raises(UsageError, match="temperature"):
-        RunSettings(temperature=float("nan"))
+        RunSettings(temp=float("nan"))
 
 
 @pytest.mark.skipif(MISSING is not None, reason="needs kvstream[documents]")

@@ -212,7 +212,7 @@ def test_answers_on_the_way_take_no_time_of_the_reading(
 
 
 def test_a_long_answer_stays_in_the_budget(session: Session, story: Path) -> None:
-    settings = RunSettings(budget=Budget(tokens=300), max_tokens=400, temperature=1.5, seed=1)
+    settings = RunSettings(budget=Budget(tokens=300), max_tokens=400, temp=1.5, seed=1)
     r = result(run(session, story, settings))
     assert r.peak_kv_tokens <= 300
     assert r.generated > 0

@@ -648,7 +648,7 @@ def test_a_skim_model_that_cannot_be_bounded(
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((pocket.path() / name).read_bytes())
     with pytest.raises(UnsupportedModelError, match="cannot skim"):
-        Skimming.open(ModelSettings(), ModelSettings(name=str(folder)))
+        Skimming.open(ModelSettings(), ModelSettings(model=str(folder)))
     done = cli("ask", str(story), "Q?", "--skim", str(folder), "-q")
     assert done.code == 4
     assert "--skim none" in done.stderr

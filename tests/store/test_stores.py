@@ -469,9 +469,9 @@ def test_a_name_that_is_not_offered(cli: Any) -> None:
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match="models get smollm2"):
-        folder(ModelSettings(name="smollm2"))
+        folder(ModelSettings(model="smollm2"))
     gguf_files.tiny("llama").save_pretrained(tmp_path / "smollm2")
-    assert folder(ModelSettings(name="smollm2")) == "smollm2"
+    assert folder(ModelSettings(model="smollm2")) == "smollm2"
 
 
 def test_a_home_that_does_not_exist_is_no_crash(cli, monkeypatch) -> None:

@@ -43,7 +43,7 @@ class FakeSession:
     """Answer that is withheld with ``strict``."""
 
     def __init__(self, model: ModelSettings) -> None:
-        self.model_name = model.name
+        self.model_name = model.model
 
     @property
     def model(self) -> Any:
@@ -52,7 +52,7 @@ class FakeSession:
 
     @classmethod
     def open(cls, model: ModelSettings) -> FakeSession:
-        if model.name == "nobody/nothing":
+        if model.model == "nobody/nothing":
             raise ModelError("There is no model 'nobody/nothing'; choose one that is there.")
         return cls(model)
 
@@ -68,7 +68,7 @@ class FakeSession:
             fixed_bytes=0,
             prompt_tokens=12,
             reserved_tokens=96,
-            schedule=run.growth,
+            schedule=run.schedule,
             chunk=run.chunk,
             estimated_tokens=self.tokens,
             estimated_steps=steps,
@@ -142,7 +142,7 @@ class FakeSession:
             retained=430,
             evicted=max(0, seen - 430),
             generated=len(self.pieces),
-            schedule=request.run.growth,
+            schedule=request.run.schedule,
             chunk=request.run.chunk,
             steps=steps,
             load_s=0.5,

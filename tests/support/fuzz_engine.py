@@ -21,7 +21,7 @@ from kvstream.methods.registry import available
 from kvstream.model.probe import bound
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
+from kvstream.settings import CHUNKS, SCHEDULES, Budget, RunSettings
 
 TRAINED = 2048
 CHECKED = [name for name in available() if name not in ("edgeinfinite", "foresight")]
@@ -75,14 +75,14 @@ def _run(rng: random.Random) -> RunSettings:
     return RunSettings(
         budget=budget,
         method=method,
-        method_settings=_settings(rng, method),
+        set=_settings(rng, method),
         keep=rng.choice([None, None, None, 1, 60, 400]),
         start=rng.choice([None, None, None, 1, 60, 400]),
-        growth=rng.choice(GROWTHS),
+        schedule=rng.choice(SCHEDULES),
         chunk=rng.choice(CHUNKS),
         chunk_size=rng.choice([None, None, None, 6, 17, 100, 10**6]),
         max_tokens=rng.choice([1, 3, 3, 20]),
-        temperature=rng.choice([0.0, 0.0, 1.0, 1e-9, 1e9]),
+        temp=rng.choice([0.0, 0.0, 1.0, 1e-9, 1e9]),
         top_p=rng.choice([1.0, 0.5]),
         top_k=rng.choice([0, 1, 99999]),
         seed=rng.randrange(3),
@@ -101,9 +101,9 @@ def sessions(rng: random.Random, folder: Path) -> None:
 
     pipe = rng.random() < 0.3
     sources = (
-        open_sources(["-"], stdin=io.BytesIO(data), text=True)
+        open_sources(["-"], stdin=io.BytesIO(data), plain=True)
         if pipe
-        else open_sources([str(path)], text=True)
+        else open_sources([str(path)], plain=True)
     )
     more: dict[str, Any] = rng.choice(
         [{}, {}, {"strict": True}, {"extract": True, "passages": 3}, {"command": "summarize"}]

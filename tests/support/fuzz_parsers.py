@@ -22,7 +22,7 @@ import torch
 
 from kvstream.answer.answering import answer
 from kvstream.answer.reread.excerpts import excerpts_of
-from kvstream.api.options import method_settings
+from kvstream.api.options import settings_by_method
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.options.reading import pairs
@@ -109,20 +109,20 @@ def settings(rng: random.Random, _: Path) -> None:
 
     no_number = [float("nan"), float("inf"), -0.1, -1]
     run = RunSettings(
-        growth=one(["linear", "sqrt", "fixed"], ["", "x"]),
+        schedule=one(["linear", "sqrt", "fixed"], ["", "x"]),
         keep=one([None, 1, 10**9], [0, -5]),
         chunk_size=one([None, 1, 10**9], [0, -1]),
         max_tokens=one([1, 256], [0, -7]),
-        temperature=one([0.0, 1, 0.5, 10**12], no_number),
+        temp=one([0.0, 1, 0.5, 10**12], no_number),
         top_p=one([1, 0.5], [0, 7, *no_number]),
     )
     assert run.max_tokens >= 1
-    assert 0 <= run.temperature < float("inf")
+    assert 0 <= run.temp < float("inf")
     assert 0 < run.top_p <= 1
     name = rng.choice([*available(), some_text(rng, 6)])
     setting = rng.choice(["alpha", "pool", "sinks", some_text(rng, 8)])
     value = rng.choice([_number(rng), some_text(rng, 5), "0.25", "3"])
-    method_settings(pairs((f"{name}.{setting}={value}",)), (name,), strict=rng.random() < 0.5)
+    settings_by_method(pairs((f"{name}.{setting}={value}",)), (name,), strict=rng.random() < 0.5)
 
 
 @cache
@@ -190,11 +190,11 @@ def archives(rng: random.Random, folder: Path) -> None:
     packed = altered(rng, packed) if rng.random() < 0.8 else packed
     limit, text = rng.choice([None, 100, 10**6]), rng.random() < 0.5
     if rng.random() < 0.5:
-        sources = open_sources(["-"], stdin=io.BytesIO(packed), text=text, max_bytes=limit)
+        sources = open_sources(["-"], stdin=io.BytesIO(packed), plain=text, max_unpacked=limit)
     else:
         path = folder / rng.choice(["a.txt", "a.gz", "a.html", "a.pdf"])
         path.write_bytes(packed)
-        sources = open_sources([str(path)], text=text, max_bytes=limit)
+        sources = open_sources([str(path)], plain=text, max_unpacked=limit)
     total = 0
     for block in sources:
         total += len(block.text)
@@ -214,7 +214,7 @@ def text(rng: random.Random, _: Path) -> None:
         def read1(self, size: int | None = -1, /) -> bytes:
             return self.read(rng.randrange(1, 700))
 
-    sources = open_sources(["-"], stdin=Slow(data), text=True)
+    sources = open_sources(["-"], stdin=Slow(data), plain=True)
     passages = Passages(rng.choice(["auto", "lines", "sentences"]))
     held = 0
     for block in sources:
@@ -230,7 +230,7 @@ def text(rng: random.Random, _: Path) -> None:
         shown = for_terminal(passage.text)
         assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
         assert "\x9b" not in shown
-    for piece in excerpts_of(open_sources(["-"], stdin=io.BytesIO(data), text=True)):
+    for piece in excerpts_of(open_sources(["-"], stdin=io.BytesIO(data), plain=True)):
         assert piece.start < piece.end <= len(data)
 
 
@@ -243,7 +243,7 @@ def pocket() -> Tokenizer:
 def tokens(rng: random.Random, _: Path) -> None:
     """Check that the stream gives the tokens of the whole text, whatever the blocks."""
     data = some_text(rng, 3000).encode("utf-8", "replace")
-    stream = TokenStream(pocket(), open_sources(["-"], stdin=io.BytesIO(data), text=True))
+    stream = TokenStream(pocket(), open_sources(["-"], stdin=io.BytesIO(data), plain=True))
     ids: list[int] = []
     while len(chunk := stream.read(rng.randrange(1, 400))):
         assert (np.diff(chunk.starts) >= 0).all()

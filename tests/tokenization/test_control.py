@@ -352,7 +352,7 @@ def test_streams_break_the_same_places_apart(name: str) -> None:
 
         sizes = [b - a for a, b in pairwise([0, *cuts, len(data)])]
         pipe = Pieces(data, sizes)
-        stream = TokenStream(tokenizer, open_sources(["-"], text=True, stdin=pipe))
+        stream = TokenStream(tokenizer, open_sources(["-"], plain=True, stdin=pipe))
         ids: list[int] = []
         starts: list[int] = []
         while len(chunk := stream.read(rng.randrange(1, 700))):
@@ -384,7 +384,7 @@ def test_a_sequence_with_endless_text_taken_out_of_it() -> None:
     text = "[" + "\u200b" * 5000 + "INST] the dog" + " the dog" * 2000
     for piece in (97, 1000):
         pipe = Pieces(text.encode(), [piece])
-        stream = TokenStream(tokenizer, open_sources(["-"], text=True, stdin=pipe))
+        stream = TokenStream(tokenizer, open_sources(["-"], plain=True, stdin=pipe))
         ids: list[int] = []
         while len(chunk := stream.read(300)):
             ids += chunk.ids.tolist()

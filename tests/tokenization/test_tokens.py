@@ -186,7 +186,7 @@ class Pieces(io.BytesIO):
 def stream(
     kind: str, data: bytes, sizes: list[int], n: int
 ) -> tuple[TokenStream, list[int], list[int]]:
-    tokens = TokenStream(make(kind), open_sources(["-"], text=True, stdin=Pieces(data, sizes)))
+    tokens = TokenStream(make(kind), open_sources(["-"], plain=True, stdin=Pieces(data, sizes)))
     ids: list[int] = []
     starts: list[int] = []
     while True:

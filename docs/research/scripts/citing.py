@@ -46,7 +46,7 @@ parser.add_argument("--seed", type=int, default=5)
 given = parser.parse_args()
 
 torch.set_num_threads(1)
-session = Session.open(ModelSettings(name=given.model))
+session = Session.open(ModelSettings(model=given.model))
 filler = Filler.of([str(path) for path in given.text], seed=given.seed)
 plan = Plan(given.kind, (given.tokens,), (0.5,), seed=given.seed)
 run = RunSettings(Budget(tokens=given.budget), max_tokens=24)
@@ -97,7 +97,7 @@ for number in range(given.documents):
     if given.absent:
         question = make_needles(plan, random.Random(f"absent {number}"), number)[0].question
     with document(hay.text) as path:
-        memory = returned(session.read(open_sources([path], text=True), Request((question,), run)))
+        memory = returned(session.read(open_sources([path], plain=True), Request((question,), run)))
     asked, stop_ids = memory.prompt.tail(question), frozenset(memory.prompt.stop_ids)
     said = list(memory.reader.answer(asked, lambda x: int(x.argmax()), stop_ids, run.max_tokens))
     if not said:

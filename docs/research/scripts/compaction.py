@@ -445,15 +445,15 @@ class Before:
 def case(spec: str, budget: int) -> RunSettings:
     reading, _, way = spec.partition("/")
     run = plain_case(reading, budget)
-    return replace(run, method_settings={**run.method_settings, OWN: way}) if way else run
+    return replace(run, set={**run.set, OWN: way}) if way else run
 
 
 def read_and_ask(
     session: Session, run: RunSettings, ids: Sequence[int], asked: Sequence[Any]
 ) -> Record:
-    settings = dict(run.method_settings)
+    settings = dict(run.set)
     way = Way.of(settings.pop(OWN, "none"))
-    run = replace(run, method_settings=settings)
+    run = replace(run, set=settings)
     if way.name == "small":
         run = smaller(session, run, way.size)
 

@@ -197,7 +197,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     texts = [text for text in given.text if is_heldout(Path(text).name.partition(".")[0])]
-    model = ModelSettings(name=given.model, quantize=given.quantize, threads=1)
+    model = ModelSettings(model=given.model, quantize=given.quantize, threads=1)
     session, filler = Session.open(model), Filler.of(texts)
     made = cache(partial(document, session, filler))
     facts, trials = ModelIdentity.of(session).identity(), []

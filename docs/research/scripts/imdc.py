@@ -33,7 +33,7 @@ from kvstream.evaluation.synthetic.document import generate
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
-GROWTHS = ("linear", "sqrt", "square", "square-sqrt", "adaptive")
+SCHEDULES = ("linear", "sqrt", "square", "square-sqrt", "adaptive")
 QUESTION = "What is the passkey?"
 
 
@@ -65,13 +65,13 @@ def main() -> None:
     parser.add_argument("--keep", default="256,512,768")
     parser.add_argument("--budget", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--growths", default=",".join(GROWTHS))
+    parser.add_argument("--growths", default=",".join(SCHEDULES))
     parser.add_argument("--chunks", default="fixed,decremental")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     c, n = asked.chunk_size, asked.steps
-    session = Session.open(ModelSettings(name=asked.model, threads=1))
+    session = Session.open(ModelSettings(model=asked.model, threads=1))
     text = "".join(itertools.islice(generate(tokens=2 * n * c), 10**6))
     ids = session.tokenizer.encode(text)[: n * c]
     keeps = [int(k) for k in asked.keep.split(",")]
@@ -83,7 +83,7 @@ def main() -> None:
         for m_max, (growth, chunk) in itertools.product(keeps, kinds):
             run = RunSettings(
                 Budget(tokens=asked.budget), asked.method, keep=m_max, chunk_size=c,
-                start=max(1, m_max // n), growth=growth, chunk=chunk,
+                start=max(1, m_max // n), schedule=growth, chunk=chunk,
             )  # fmt: skip
             seconds, peak = read(session, ids, run)
             if number >= 0:  # the first round warms up

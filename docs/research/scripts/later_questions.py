@@ -169,7 +169,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     texts = [text for text in given.text if is_heldout(Path(text).name.partition(".")[0])]
-    settings = ModelSettings(name=given.model, quantize=given.quantize, threads=1)
+    settings = ModelSettings(model=given.model, quantize=given.quantize, threads=1)
     session, filler = Session.open(settings), Filler.of(texts)
     put = Planted(given.paragraphs, given.questions, given.facts)
     made = cache(lambda trial: document(session, filler, given.qa, given.tokens, put, trial))

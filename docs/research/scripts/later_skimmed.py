@@ -84,7 +84,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     texts = [text for text in given.text if is_heldout(Path(text).name.partition(".")[0])]
-    settings = ModelSettings(name="reader", quantize=given.quantize, threads=1)
+    settings = ModelSettings(model="reader", quantize=given.quantize, threads=1)
     session, filler, put = Session.open(settings), Filler.of(texts), Planted(2, 3, 3)
     made = cache(lambda trial: document(session, filler, given.qa, given.tokens, put, trial))
     trials = []

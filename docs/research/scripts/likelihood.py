@@ -138,7 +138,7 @@ def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
     pairs = (s.partition("=") for s in settings.split("+") if s)
     return RunSettings(
         Budget(tokens=asked.budget), method, {name: value for name, _, value in pairs},
-        keep=asked.keep, start=asked.start, growth=schedule or asked.schedule, chunk=asked.chunk,
+        keep=asked.keep, start=asked.start, schedule=schedule or asked.schedule, chunk=asked.chunk,
         chunk_size=asked.chunk_size, max_tokens=ASKED + SAID,
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def options(about: str) -> argparse.ArgumentParser:
 def opened(asked: argparse.Namespace) -> tuple[Session, Filler]:
     """Open the model on one thread, and the texts that surround what is planted."""
     torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name=asked.model, quantize=asked.quantize, threads=1))
+    session = Session.open(ModelSettings(model=asked.model, quantize=asked.quantize, threads=1))
     texts = [
         t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
     ]

@@ -67,7 +67,7 @@ def attention(session: Any, ids: Sequence[int], asked: Sequence[Any]) -> Tensor:
 
 def known(session: Any, run: Any, ids: Sequence[int], asked: Sequence[Any]) -> Any:
     if run.method == "oracle":
-        shares, alike = attention(session, ids, asked), run.method_settings.get("alike", "none")
+        shares, alike = attention(session, ids, asked), run.set.get("alike", "none")
         if alike != "none":
             over = (2,) if alike == "layer" else (1, 2)
             shares = shares.mean(over, keepdim=True).expand_as(shares)

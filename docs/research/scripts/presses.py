@@ -94,7 +94,7 @@ def kvstream(
 
 @cache
 def skimmer() -> Session:
-    return Session.open(ModelSettings(name="pocket", threads=1))
+    return Session.open(ModelSettings(model="pocket", threads=1))
 
 
 def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool) -> Record:
@@ -108,7 +108,7 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
     request = replace(request, run=replace(auto, budget=request.run.budget))
     both = Skimming(session, skimmer())
     with harness.document(sample.text) as path:
-        skimmed = returned(both.read(open_sources([path], text=True), request))
+        skimmed = returned(both.read(open_sources([path], plain=True), request))
     assert isinstance(skimmed, Skimmed)
     events = both.answer(skimmed, sample.question)
     told = next(event.result for event in events if isinstance(event, Answered))
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    settings = ModelSettings(name=given.model, quantize=given.quantize, threads=1)
+    settings = ModelSettings(model=given.model, quantize=given.quantize, threads=1)
     session, filler = Session.open(settings), Filler.of(given.text, seed=given.seed)
     tasks = [task for task in TASKS if task.name in given.tasks.split(",")]
     presses, trials = given.presses.split(",") if given.kvpress_python else [], []

@@ -57,12 +57,12 @@ parser.add_argument("--minutes", type=float, default=10**6)
 parser.add_argument("--out", type=Path)
 given = parser.parse_args()
 torch.set_num_threads(1)
-session = Session.open(ModelSettings(name=given.model))
+session = Session.open(ModelSettings(model=given.model))
 pair: Skimming | Searching | None = None
 if given.skim == WORD_SEARCH:
     pair = Searching(session)
 elif given.skim:
-    pair = Skimming(session, Session.open(ModelSettings(name=given.skim)))
+    pair = Skimming(session, Session.open(ModelSettings(model=given.skim)))
 run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
@@ -103,7 +103,7 @@ def results(text: str, questions: list[str]) -> list[str]:
     if pair is None:
         return [r.answer for r in ask(session, text, questions, run)]
     with document(text) as path:
-        events = pair.ask(open_sources([path], text=True), Request(tuple(questions), run))
+        events = pair.ask(open_sources([path], plain=True), Request(tuple(questions), run))
         return [e.result.answer for e in events if isinstance(e, Answered)]
 
 

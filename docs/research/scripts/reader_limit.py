@@ -36,7 +36,7 @@ LIMITS = (0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5)
 def collected(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a record of each question; write it to ``--out`` as soon as it is known."""
     session = Session.open(
-        ModelSettings(name=asked.model, dtype=asked.dtype, threads=asked.threads)
+        ModelSettings(model=asked.model, dtype=asked.dtype, threads=asked.threads)
     )
     corpus, first, end = Corpus(asked.data, heldout=True), *map(int, asked.part.split(":"))
     run = RunSettings(budget=Budget(tokens=2048), max_tokens=32)

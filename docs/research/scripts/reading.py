@@ -47,7 +47,7 @@ options = parser.parse_args()
 
 
 def texts() -> Iterator[str]:
-    return (block.text for block in open_sources(options.files, text=True))
+    return (block.text for block in open_sources(options.files, plain=True))
 
 
 def trained() -> Tokenizer:
@@ -87,7 +87,7 @@ def trained_with_spaces() -> Tokenizer:
 
 def speed(label: str, tokenizer: HubTokenizer) -> list[int]:
     begun = time.process_time()
-    stream = TokenStream(tokenizer, open_sources(options.files, text=True))
+    stream = TokenStream(tokenizer, open_sources(options.files, plain=True))
     ids: list[int] = []
     while chunk := stream.read(CHUNK):
         ids += chunk.ids.tolist()
@@ -123,8 +123,8 @@ assert speed("quick, and finding that it may", quick) == expected
 assert speed("quick", quick) == expected
 waited("device alone", None)
 for label, tokenizer in (("tokenizers", slow), ("quick", quick)):
-    files = open_sources(options.files, text=True)
+    files = open_sources(options.files, plain=True)
     waited(f"{label}, in turns", TokenStream(tokenizer, files))
-    files = open_sources(options.files, text=True)
+    files = open_sources(options.files, plain=True)
     with closing(ReadAhead(tokenizer, files)) as ahead:
         waited(f"{label}, ahead", ahead)

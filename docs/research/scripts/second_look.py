@@ -51,7 +51,7 @@ parser.add_argument("--seed", type=int, default=0)
 given = parser.parse_args()
 
 torch.set_num_threads(1)
-session = Session.open(ModelSettings(name=given.model))
+session = Session.open(ModelSettings(model=given.model))
 filler = Filler.of(text_files(given.text, heldout=given.heldout), seed=given.seed)
 plan = Plan(
     given.kind, (given.tokens,), (0.5,), needles=given.questions, seed=given.seed,
@@ -76,7 +76,7 @@ for number in range(given.documents):
     with document(hay.text) as path:
 
         def again(path: str = path) -> Any:
-            return open_sources([path], text=True)
+            return open_sources([path], plain=True)
 
         questions = [fact.question for fact in facts]
         memory = returned(session.read(again(), Request(tuple(questions), run)))

@@ -86,7 +86,7 @@ if not set(rows) <= set(ALL):
     parser.error(f"rows are {', '.join(ALL)}")
 
 torch.set_num_threads(1)
-pair = Skimming.open(ModelSettings(name=given.model), ModelSettings(name=given.skim))
+pair = Skimming.open(ModelSettings(model=given.model), ModelSettings(model=given.skim))
 run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
 
 
@@ -163,7 +163,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
             each.note(memory.trace.end, memory)
 
     reading = pair.skimmer.read(
-        open_sources([path], text=True), pair.skims(request), show=show, on_step=step
+        open_sources([path], plain=True), pair.skims(request), show=show, on_step=step
     )
     memory = returned(reading)
     for each in kept.values():
@@ -174,7 +174,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
 
 def searched(path: str, question: str) -> Result:
     """Return the answering model's answer from what a word search finds."""
-    sources = open_sources([path], text=True)
+    sources = open_sources([path], plain=True)
     events = Searching(pair.answerer).ask(sources, Request((question,), run))
     return next(event.result for event in events if isinstance(event, Answered))
 
@@ -191,7 +191,7 @@ def read(excerpts: Excerpts, question: str) -> Said:
 
 def bm25(path: str, question: str) -> Excerpts:
     """Return what BM25 finds in the whole text, as many tokens as skimming gives."""
-    words, sources = Words(question), open_sources([path], text=True)
+    words, sources = Words(question), open_sources([path], plain=True)
     every = list(excerpts_of(sources))
     for excerpt in every:
         words.add(excerpt.text)

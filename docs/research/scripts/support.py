@@ -155,7 +155,7 @@ def answers(
     """Yield each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
-        reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
+        reading = session.read(open_sources([path], plain=True), Request(tuple(asked), run))
         memory = returned(reading)
     for question in case.questions:
         with Refusing(session.tokenizer) as refusing:
@@ -279,7 +279,7 @@ def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]
 
 def collect(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name=asked.model))
+    session = Session.open(ModelSettings(model=asked.model))
     data, file = Path(asked.data), Path(asked.file)
     kinds = tuple(asked.kinds.split(","))
     cases = [c for c in paragraphs(data, asked.seed) if c.kind.startswith(kinds)]
@@ -509,7 +509,7 @@ def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> li
 def fingerprints(model: str) -> list[str]:
     """Return the fingerprints of the weights in every number type that they may be loaded in."""
     types = ("float32", "bfloat16", "float16")
-    return [Session.open(ModelSettings(name=model, dtype=t)).model.fingerprint for t in types]
+    return [Session.open(ModelSettings(model=model, dtype=t)).model.fingerprint for t in types]
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ def main() -> None:
         if count > len(asked.depths.split(",")):
             parser.error(f"{count} needles need as many --depths.")
     torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name=asked.model, quantize=asked.quantize, threads=1))
+    session = Session.open(ModelSettings(model=asked.model, quantize=asked.quantize, threads=1))
     measurement = Measurement(session, asked)
     settled = [
         asked.model, asked.quantize, asked.kind, asked.qa, asked.tokens, asked.budget,

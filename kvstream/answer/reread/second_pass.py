@@ -131,7 +131,7 @@ def whole_request(request: Request, question: str, budget: int) -> Request:
         Budget(tokens=budget),
         "full",
         max_tokens=run.max_tokens,
-        temperature=run.temperature,
+        temp=run.temp,
         top_p=run.top_p,
         top_k=run.top_k,
         repetition_penalty=run.repetition_penalty,

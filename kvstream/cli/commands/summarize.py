@@ -86,7 +86,7 @@ def command(
         )
     paths = () if each is not None else sources_or_usage(ctx, sources)
     by_model = each is not None or shards is not None
-    if not by_model and logs.is_log(ctx, paths, kind, text=options.text, follow=follow):
+    if not by_model and logs.is_log(ctx, paths, kind, plain=options.plain, follow=follow):
         return logs.summarize(
             paths,
             options,
@@ -100,7 +100,7 @@ def command(
             "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
         )
     if kind == "auto" and not by_model:
-        told = logs.unrecognized(ctx, paths, text=options.text)
+        told = logs.unrecognized(ctx, paths, plain=options.plain)
         if told:
             say(told)
     if each is not None:

@@ -7,7 +7,7 @@ import click
 from kvstream.api.options import AUTO
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.types import BudgetType, CountType, MethodsType, StartType
-from kvstream.settings import CHUNKS, GROWTHS, PAPER
+from kvstream.settings import CHUNKS, PAPER, SCHEDULES
 
 ONE_METHOD = "Method that decides which entries stay (list: kvstream methods)."
 """Help of --method in commands that take one method."""
@@ -44,7 +44,7 @@ memory_options = stack(
         "IMDC. [default: half of --keep]",
     ),
     option(
-        "--schedule", type=click.Choice(GROWTHS), default="linear", show_default=True,
+        "--schedule", type=click.Choice(SCHEDULES), default="linear", show_default=True,
         advanced=True, section="Memory", help="How memory grows from chunk to chunk.",
     ),
     option(

@@ -18,8 +18,8 @@ from kvstream.api.options import (
     BESIDE_SKIMMING,
     WORD_SEARCH,
     effective,
-    method_settings,
     refuse_twice,
+    settings_by_method,
 )
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
@@ -36,7 +36,7 @@ ASKED = (
 )  # fmt: skip
 """Names of the options that are passed to `Model.read` and `Model.stream` if given."""
 FIELDS = (
-    "model", "skim", "text", "max_unpacked", "output", "report", "stats", "progress", "quiet",
+    "model", "skim", "max_unpacked", "output", "report", "stats", "progress", "quiet",
     "verbose", "dry_run",
 )  # fmt: skip
 """Names of the options that are also fields of `ReadingOptions`."""
@@ -44,7 +44,7 @@ OF_MEMORY = (
     "skim_by", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
 )  # fmt: skip
 """Names of the options that determine how a model keeps memory."""
-SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json")))
+SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json", "text")))
 """Names of all options of `reading_options`, which become one `ReadingOptions`."""
 
 
@@ -65,7 +65,7 @@ class ReadingOptions:
     """Settings by method."""
     asked: Mapping[str, Any]
     """Given options of `Model.read` and `Model.stream`, without method and settings."""
-    text: bool
+    plain: bool
     max_unpacked: int
     output: Path | None
     as_json: bool
@@ -124,9 +124,10 @@ class ReadingOptions:
             model_given="model" in given,
             loading={name: values[name] for name in LOADING},
             methods=methods,
-            settings=method_settings(typed_settings, methods, strict=strict_settings),
+            settings=settings_by_method(typed_settings, methods, strict=strict_settings),
             asked={name: values[name] for name in ASKED if name in given},
             as_json=values["json"],
+            plain=values["text"],
             **{name: values[name] for name in FIELDS},
         )
 

@@ -137,7 +137,7 @@ def _outcomes(
         **run,
         "model": options.model,
         "loading": dict(options.loading),
-        "plain": options.text,
+        "plain": options.plain,
         "max_unpacked": options.max_unpacked,
         "workers": each.workers,
         "ray": each.ray,

@@ -77,11 +77,11 @@ width_option = option(
 )  # fmt: skip
 
 
-def open_sources(paths: Sequence[str | Source], *, text: bool = False) -> Any:
+def open_sources(paths: Sequence[str | Source], *, plain: bool = False) -> Any:
     """Open the sources. The import is local because it is slow."""
     from kvstream.api.sources import open_sources
 
-    return open_sources(list(paths), plain=text)
+    return open_sources(list(paths), plain=plain)
 
 
 def refuse_reading(ctx: click.Context) -> None:
@@ -95,7 +95,7 @@ def refuse_reading(ctx: click.Context) -> None:
 
 
 def is_log(
-    ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool, follow: bool = False
+    ctx: click.Context, paths: Sequence[str], kind: str, *, plain: bool, follow: bool = False
 ) -> bool:
     """Return whether to summarize the sources as logs."""
     if kind != "auto":
@@ -106,13 +106,13 @@ def is_log(
         return True  # the content is unknown, and most growing files are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
     if first == "-":
-        return looks_like_log(_head_of_pipe(None, text=text).splitlines())
+        return looks_like_log(_head_of_pipe(None, plain=plain).splitlines())
     if Path(first).is_fifo() and not follow:
-        return looks_like_log(_head_of_pipe(Path(first), text=text).splitlines())
+        return looks_like_log(_head_of_pipe(Path(first), plain=plain).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False
     least = 1 if follow else 2  # a log that was just rotated may have one line so far
-    return looks_like_log(_head(open_sources([first], text=text)).splitlines(), least)
+    return looks_like_log(_head(open_sources([first], plain=plain)).splitlines(), least)
 
 
 def _left_to_the_model(ctx: click.Context) -> bool:
@@ -122,14 +122,14 @@ def _left_to_the_model(ctx: click.Context) -> bool:
     return typed(ctx, "model") and ctx.params.get("model") == POCKET
 
 
-def unrecognized(ctx: click.Context, paths: Sequence[str], *, text: bool) -> str | None:
+def unrecognized(ctx: click.Context, paths: Sequence[str], *, plain: bool) -> str | None:
     """Return the warning for a file that is named like a log but does not look like one.
 
     None for a blank file, which is no text either.
     """
     for path in paths:
         named = ".log" in os.path.basename(path) and os.path.isfile(path)
-        if named and not _left_to_the_model(ctx) and not _is_blank(path, text=text):
+        if named and not _left_to_the_model(ctx) and not _is_blank(path, plain=plain):
             return (
                 f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
                 "its templates instead."
@@ -137,10 +137,10 @@ def unrecognized(ctx: click.Context, paths: Sequence[str], *, text: bool) -> str
     return None
 
 
-def _is_blank(path: str, *, text: bool) -> bool:
+def _is_blank(path: str, *, plain: bool) -> bool:
     """Return whether a file has no text at its beginning, or cannot be read."""
     with suppress(KvstreamError):
-        return not _head(open_sources([path], text=text)).strip()
+        return not _head(open_sources([path], plain=plain)).strip()
     return True
 
 
@@ -186,7 +186,7 @@ def summarize(
             before = []
         if before:
             names = sources.names[:-1] if follow else sources.names
-            sources.reorder(in_order(names, text=options.text))
+            sources.reorder(in_order(names, plain=options.plain))
         log = LogSummary()
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
@@ -349,7 +349,7 @@ def _pieces(sources: Any) -> Iterator[tuple[int, str]]:
         yield block.source, block.text
 
 
-def in_order(names: Sequence[str], *, text: bool) -> list[int]:
+def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
     """Return the order of several logs by the times of their first lines, as indices of `names`.
 
     A rotated log continues from file to file. If the times have no year, use the time of the last
@@ -362,7 +362,7 @@ def in_order(names: Sequence[str], *, text: bool) -> list[int]:
     dated = True
     for i, name in enumerate(names):
         parser = LineParser()
-        first = math.inf if _is_empty(name) else _first_time(parser, name, text=text)
+        first = math.inf if _is_empty(name) else _first_time(parser, name, plain=plain)
         if first is None:
             return order
         keys[i] = first, os.stat(name).st_mtime
@@ -370,10 +370,10 @@ def in_order(names: Sequence[str], *, text: bool) -> list[int]:
     return sorted(order, key=lambda i: keys[i] if dated else keys[i][::-1])
 
 
-def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
+def _first_time(parser: LineParser, name: str, *, plain: bool) -> float | None:
     """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
-        lines = _head(open_sources([name], text=text)).splitlines()
+        lines = _head(open_sources([name], plain=plain)).splitlines()
         times = (parser.entry(line)[1] for line in lines)
         return next((time for time in times if time is not None), None)
     return None
@@ -389,7 +389,7 @@ def _head(sources: Any) -> str:
     return held[:HEAD]
 
 
-def _head_of_pipe(path: Path | None, *, text: bool) -> str:
+def _head_of_pipe(path: Path | None, *, plain: bool) -> str:
     """Return the first characters of a named pipe, or of standard input (None).
 
     The next reader gets them again.
@@ -411,7 +411,7 @@ def _head_of_pipe(path: Path | None, *, text: bool) -> str:
 
     source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file
-        return _head(open_sources([Source(io.BytesIO(data), "-")], text=text))
+        return _head(open_sources([Source(io.BytesIO(data), "-")], plain=plain))
     return ""
 
 

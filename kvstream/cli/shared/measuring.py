@@ -40,7 +40,7 @@ def model_settings(values: dict[str, Any]) -> ModelSettings:
         "threads", "trust_remote_code",
     )  # fmt: skip
     refuse_revision(values["model"])
-    return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
+    return ModelSettings(model=values.pop("model"), **{name: values.pop(name) for name in same})
 
 
 def open_session(settings: ModelSettings, *, verbose: bool) -> Session:

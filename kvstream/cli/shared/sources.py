@@ -91,7 +91,7 @@ def open_sources(
     empty = list(paths) == ["-"] and not copies and _ended_empty()
     opened = open_sources(
         [source(path) for path in paths],
-        plain=options.text,
+        plain=options.plain,
         max_unpacked=options.max_unpacked,
         follow=follow,
         due=due,

@@ -62,7 +62,7 @@ def measure(
     compressive memory of the text at its index in `others`.
     """
     run = RunSettings(
-        growth="fixed", chunk="fixed", chunk_size=EdgeInfinite().sized(budget).segment
+        schedule="fixed", chunk="fixed", chunk_size=EdgeInfinite().sized(budget).segment
     )
 
     def reader_of(ids: Sequence[int]) -> Reader:

@@ -88,7 +88,7 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
         torch.set_num_threads(settings.threads)
     shape = config(name, layers)
     device = device_of(settings.device)
-    chosen = choose(replace(settings, name=name), device, None)
+    chosen = choose(replace(settings, model=name), device, None)
     if chosen.load == "auto":
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         chosen = replace(chosen, load=dtype, why="the default of a shape")
@@ -100,7 +100,7 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     model.requires_grad_(False)
     whole = config(name).num_hidden_layers
     label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
-    bounded = in_precision(model, replace(settings, name=label), chosen)
+    bounded = in_precision(model, replace(settings, model=label), chosen)
     load_s = time.perf_counter() - started
     return Session(bounded, load_tokenizer(POCKET), load_s, settings)
 

@@ -204,7 +204,7 @@ def _reading(_: System, task: Task) -> Record:
     """Read from a file to ids, without a model; ``text_bytes`` are the bytes of the text."""
     with document(task.session.tokenizer.decode(task.ids)) as path:
         watch = Stopwatch(torch.device("cpu"))
-        stream = TokenStream(task.session.tokenizer, open_sources([path], text=True))
+        stream = TokenStream(task.session.tokenizer, open_sources([path], plain=True))
         while len(chunk := stream.read(READ_AT_ONCE)):
             end = chunk.end
         watch.has_read()

@@ -75,7 +75,7 @@ def reread(
     why = ""
     for plain in (False, True):  # it is unknown whether --text was given
         try:
-            sources = open_sources([record.name for record in of.records], text=plain)
+            sources = open_sources([record.name for record in of.records], plain=plain)
             found = _Gathered(of, starts, wanted, sources).read()
         except (KvstreamError, OSError) as error:
             why = why or str(error)

@@ -13,7 +13,7 @@ from kvstream.cli.options.streams import PROGRESS
 from kvstream.cli.options.types import BudgetType, CountType, FileType, StartType
 from kvstream.cli.shared import measuring
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, RunSettings
+from kvstream.settings import CHUNKS, PAPER, SCHEDULES, Budget, RunSettings
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ case_options = stack(
         "options that you give take precedence.",
     ),
     option(
-        "--schedule", type=ListType(click.Choice(GROWTHS)), default="linear", show_default=True,
+        "--schedule", type=ListType(click.Choice(SCHEDULES)), default="linear", show_default=True,
         metavar="NAME,...", section="Compared", help="How memory grows from chunk to chunk.",
     ),
     option(
@@ -183,7 +183,7 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
         methods=values.pop("method"),
         budgets=budgets,
         settings=values.pop("set"),
-        growths=values.pop("schedule") or (None,),
+        schedules=values.pop("schedule") or (None,),
         chunks=values.pop("chunk") or (None,),
         keeps=values.pop("keep") or (None,),
         chunk_sizes=values.pop("chunk_size") or (None,),

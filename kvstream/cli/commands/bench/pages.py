@@ -68,7 +68,7 @@ def write(
                 tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
                 charts=[plot for plot in drawn if isinstance(plot, Chart)],
                 bars=[plot for plot in drawn if isinstance(plot, Bars)],
-                settings=[("model", settings.name), ("compared", ", ".join(methods))],
+                settings=[("model", settings.model), ("compared", ", ".join(methods))],
                 warnings=[each for each in shown if isinstance(each, str)],
             )
         )
