@@ -228,7 +228,7 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
 
 
 OPTIONS = {
-    "run.schedule": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
+    "run.growth": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
     "run.chunk_size": "--chunk-size", "run.start": "--start", "run.seed": "--seed",
     "run.thin": "--thin",
     "method.name": "--method", "method.typed": "--set", "sizes.budget": "--budget",
