@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.answer.skim.words import bm25_of_documents, plain_words
+from kvstream.answer.skim.words import bm25_of_documents
 from kvstream.answer.support import COMMON
 from kvstream.memory.base import Memory
+from kvstream.tokenization.forms import words
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,18 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
 def _scores(memory: Memory, question: str) -> np.ndarray:
     """Return the BM25 score [sources] of the question's words in each source's held passages."""
     trace = memory.trace
-    asked = [w for w in dict.fromkeys(plain_words(question)) if w not in COMMON]
+    asked = [w for w in dict.fromkeys(words(question)) if w not in COMMON]
     names = trace.names[: len(trace.bases)]  # an interrupted reading did not reach the others
     if len(names) < 2 or trace.passages is None or not asked:
         return np.zeros(len(names))
-    words = [Counter(plain_words(name)) for name in names]
+    counts = [Counter(words(name)) for name in names]
     # Only passages with retained tokens, which a memory file also has. `trace.passages` may still
     # have passages without any.
     starts = trace.origins.starts(memory.reader.retained().numpy())
     for passage in trace.passages.score(starts, np.ones(len(starts))):
-        words[passage.source].update(plain_words(passage.text))
-    often = np.array([[float(each[word]) for word in asked] for each in words])
-    scores = bm25_of_documents(often, np.array([float(each.total()) for each in words]))
+        counts[passage.source].update(words(passage.text))
+    often = np.array([[float(each[word]) for word in asked] for each in counts])
+    scores = bm25_of_documents(often, np.array([float(each.total()) for each in counts]))
     # An empty file has words in its name, but no entries that could answer.
     return np.where(np.diff([*trace.bases, trace.end]) > 0, scores, 0.0)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kvstream.answer.citations import Basis
 from kvstream.errors import ModelError
-from kvstream.tokenization.forms import NUMBER, WordForms
+from kvstream.tokenization.forms import NUMBER, WordForms, words
 
 FILE = "support.json"
 """Name of the calibration file in the folder of a model."""
@@ -37,7 +37,6 @@ _ABSTAINS = re.compile(
     re.IGNORECASE,
 )
 _LETTERS = re.compile(r"[^\W\d_]+")
-_MATTER = re.compile(r"[^\W\d_]{2,}|\d+")
 _SENTENCE = re.compile(r"[.!?:;]\s+|\n")
 STEM = 5
 """Words are compared by this many first letters: ``established`` equals ``establish``."""
@@ -92,7 +91,7 @@ def _names(text: str) -> Iterable[tuple[int, str]]:
 
 def matter(text: str) -> set[str]:
     """Return the words and numbers of a text that are not common, by their first letters."""
-    found = (word.casefold() for word in _MATTER.findall(text))
+    found = (w for w in words(text) if len(w) > 1 or w.isdigit() or not w.isascii())
     return {word[:STEM] for word in found if word not in COMMON}
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from kvstream.answer.answering import question_tail
-from kvstream.answer.skim.words import PLAIN, bm25_of_documents, plain_words
+from kvstream.answer.skim.words import bm25_of_documents
 from kvstream.errors import BudgetError, KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
-from kvstream.tokenization.forms import folded
+from kvstream.tokenization.forms import WORD, words
 
 LOADED = 50
 """Maximum number of memories that are loaded to compare likelihoods."""
@@ -73,8 +73,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     Files that were made for this question come before all others. A word that the text has, but
     none of the held passages, counts FORGOTTEN.
     """
-    spelled = {folded(word): word for word in PLAIN.findall(question)}
-    asked = {word: spelled.get(word, word) for word in plain_words(question)}
+    asked = {form: word for word in WORD.findall(question) for form in words(word)}
     rows: list[tuple[Glance, list[float], int]] = []
     broken: list[str] = []
     for path in files:
@@ -99,8 +98,8 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
 def _known(question: str, seen: Glance) -> bool:
     """Return whether a memory was made for a question; ignore punctuation, case and accents."""
-    asked = plain_words(question)
-    return any(plain_words(each) == asked for each in seen.questions)
+    asked = words(question)
+    return any(words(each) == asked for each in seen.questions)
 
 
 def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
@@ -109,16 +108,15 @@ def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
     `asked` maps each word to its spelling in the question, because older files store words with
     accents.
     """
-    words = Counter(plain_words("\n".join((seen.text, *seen.names))))
+    held = Counter(words("\n".join((seen.text, *seen.names))))
     counts = []
     for word, spelled in asked.items():
-        count = float(words[word])
+        count = float(held[word])
         if not count and seen.words is not None:
-            digits = word.isdigit()
-            known = seen.words.has_number(word) if digits else seen.words.has_word(spelled)
-            count = FORGOTTEN if known else 0.0
+            known = seen.words.has_number if word.isdigit() else seen.words.has_word
+            count = FORGOTTEN if known(word) or known(spelled) else 0.0
         counts.append(count)
-    return counts, words.total()
+    return counts, held.total()
 
 
 def rank(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 
 from kvstream.errors import UsageError
 from kvstream.evaluation.synthetic.document import Fact
+from kvstream.tokenization.forms import words
 from kvstream.tokenization.sentences import sentences
 
 Rule = Callable[[str, random.Random], list[tuple[str, str]]]
 """Return question and answer pairs that a sentence answers; none if no rule fits."""
 RARE = 3
 """Maximum occurrences in a text of a word that identifies its place."""
-_WORD = re.compile(r"\w+")
 
 
 def ordinary(text: str, depths: Sequence[float], rng: random.Random, rule: Rule) -> list[Fact]:
@@ -41,8 +40,8 @@ def ordinary(text: str, depths: Sequence[float], rng: random.Random, rule: Rule)
 
 def has_rare_word(question: str, text: str) -> bool:
     """Return whether a word of the question occurs in the text, and at most RARE times."""
-    counts = dict.fromkeys(_WORD.findall(question.casefold()), 0)
-    for word in _WORD.findall(text.casefold()):
+    counts = dict.fromkeys(words(question), 0)
+    for word in words(text):
         if word in counts:
             counts[word] += 1
     return any(0 < count <= RARE for count in counts.values())

@@ -1,4 +1,4 @@
-"""The words and numbers of a text in fixed memory: a Bloom filter of their forms.
+"""The words of a text, and a Bloom filter of their forms, in which they take fixed memory.
 
 A form that the filter does not have is certainly not in the text. A form that it has may still be
 absent: `mistaken` is the share of absent forms that pass. Bloom 1970, "Space/time trade-offs in
@@ -12,8 +12,10 @@ import unicodedata
 import zlib
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
+import regex
 
 from kvstream.input.blocks import TextBlock
 
@@ -27,9 +29,26 @@ LONGEST = 64
 NUMBER = re.compile(r"\d+(?:[.,:/'’-]\d+)*")
 """Digits, and the characters between them in amounts, dates and telephone numbers."""
 _FORM = re.compile(rf"(?P<number>{NUMBER.pattern})|[^\W\d_]+")
-_CUT = re.compile(r"(?:[^\W\d_]+|\d[\d.,:/'’-]*)\Z")
+_CUT = regex.compile(r"(?:[\p{L}\p{M}]+|\d[\d.,:/'’-]*)\Z")
 _DIGITS = re.compile(r"\d+")
-_ACCENTS = re.compile("[\u0300-\u036f]+")
+_ACCENTS = re.compile("[\u0300-\u036f\u00ad\u200b-\u200d\ufeff]+")
+"""Accents, and characters that are not visible, such as soft hyphens."""
+WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+_RUN = regex.compile(
+    r"(?P<unspaced>[\p{Han}〇]+|\p{Hiragana}+|[\p{Katakana}ー]+|\p{Bopomofo}+|\p{Yi}+|"
+    r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Javanese}\p{Balinese}\p{Tai_Tham}"
+    r"\p{New_Tai_Lue}\p{Tai_Le}\p{Tai_Viet}]+)|(?P<korean>\p{Hangul}+)|"
+    r"(?:(?!(?&unspaced)|\p{Hangul})[\p{L}\p{M}\p{N}])+"
+)
+"""A part of a word in one script; `unspaced` if that script writes no spaces between words."""
+_PARTICLE = re.compile(
+    "(?P<closed>은|이|을|과|으로|이나|이랑|이란)|(?P<open>는|가|를|와|로|나|랑|란)|의|에|에서|에게|"
+    "에게서|께|께서|한테|도|만|부터|까지|처럼|보다|마다|조차|밖에|라도|이라도|하고"
+)
+"""Particles at the end of a Korean word; some follow only a consonant, others only a vowel."""
+_LONGEST_PARTICLE = 3
+_RIEUL = 8
+"""Place of the consonant ㄹ, which the particle 로 may follow."""
 
 
 def folded(text: str) -> str:
@@ -39,6 +58,38 @@ def folded(text: str) -> str:
         return text
     letters = _ACCENTS.sub("", unicodedata.normalize("NFD", text))
     return unicodedata.normalize("NFC", letters)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as they are compared: lower case, no accents, no underscores.
+
+    Text in a script without spaces gives each pair of neighboring characters. Korean words lose
+    their particles.
+    """
+    found: list[str] = []
+    for word in WORD.findall(folded(text)):
+        if word.isascii():
+            found.append(word)
+            continue
+        for run in _RUN.finditer(word):
+            if run["unspaced"]:
+                found += map("".join, pairwise(run[0])) if len(run[0]) > 1 else run[0]
+            else:
+                found.append(_without_particles(run[0]) if run["korean"] else run[0])
+    return found
+
+
+def _without_particles(word: str) -> str:
+    """Return a Korean word without the particles at its end, of which it may have several."""
+    for size in range(min(_LONGEST_PARTICLE, len(word) - 1), 0, -1):
+        match = _PARTICLE.fullmatch(word, len(word) - size)
+        if match is None:
+            continue
+        final = (ord(word[-size - 1]) - ord("가")) % 28  # the last consonant of a syllable; 0: none
+        wrong = match["open"] if final else match["closed"]
+        if not wrong or (match[0] == "로" and final == _RIEUL):
+            return _without_particles(word[:-size])
+    return word
 
 
 def number_forms(number: str) -> list[str]:
@@ -126,6 +177,8 @@ def _forms(text: str) -> set[str]:
     for each in (text,) if without == text.casefold() else (text, without):
         for match in _FORM.finditer(each):
             forms.update(number_forms(match[0]) if match["number"] else (match[0],))
+    if not text.isascii():
+        forms.update(words(text))
     return {form[:LONGEST].casefold() for form in forms}
 
 

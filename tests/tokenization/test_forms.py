@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvstream.input.blocks import TextBlock
-from kvstream.tokenization.forms import BYTES, WordForms, _set, folded, number_forms
+from kvstream.tokenization.forms import BYTES, WordForms, _set, folded, number_forms, words
 
 
 def fed(*parts: str) -> WordForms:
@@ -87,6 +87,41 @@ def test_what_is_packed_comes_back_or_is_refused() -> None:
     for broken in (b"", b"no", forms.packed()[:-20]):
         with pytest.raises(ValueError, match="words"):
             WordForms.unpacked(broken)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("谁把银钥匙埋了？", "后来，守塔人把银钥匙埋在树下。"),
+        ("鍵はどこ?", "古い鍵を橋の下に隠した。"),
+        ("コンピューターの値段", "新しいコンピューターは高い。"),
+        ("ใครซ่อนกุญแจ", "ชาวประมงซ่อนกุญแจไว้ใต้สะพาน"),
+        ("ໃຜເຊື່ອງກະແຈ", "ລາວເຊື່ອງກະແຈໄວ້"),
+        ("សោ​នៅ​ឯណា", "គាត់លាក់សោនៅក្រោមស្ពាន"),
+        ("သော့ဘယ်မှာလဲ", "သူသည်သော့ကိုဝှက်ထားသည်"),
+        ("열쇠는 어디에 있나요?", "어부가 열쇠를 다리 밑에 숨겼다."),
+        ("물이 어디서 나와요?", "그는 물을 마셨다."),
+        ("चाबी कहाँ है?", "उसने चाबी छिपाई"),
+    ],
+)
+def test_words_match_in_scripts_without_spaces(asked: str, text: str) -> None:
+    assert set(words(asked)) & set(words(text))
+    assert not set(words(asked)) & set(words("天气很好。今日は雨。ฝนตก 비가 왔다 बारिश हुई"))
+    forms = WordForms.unpacked(fed(text[:5], text[5:]).packed())
+    assert any(forms.has_word(word) for word in words(asked))
+
+
+def test_korean_particles_leave_and_nouns_that_look_like_them_stay() -> None:
+    for noun in ("열쇠", "고양이", "마을", "바다", "서울", "회의", "나무"):
+        closed = (ord(noun[-1]) - ord("가")) % 28 > 0
+        for particle in ("은", "이", "을", "과") if closed else ("는", "가", "를", "와"):
+            assert words(noun + particle) == words(noun)
+        assert words(f"{noun}에서는") == words(noun)
+    assert words("마을 바다 서울 학교로 서울로") == ["마을", "바다", "서울", "학교", "서울"]
+
+
+def test_words_of_mixed_scripts() -> None:
+    assert words("max_tokens=12 Café, GPU版b") == ["max", "tokens", "12", "cafe", "gpu", "版", "b"]
 
 
 def test_a_number_stands_for_all_its_digits_and_for_each_run() -> None:

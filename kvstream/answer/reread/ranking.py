@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from kvstream.errors import KvstreamError
-from kvstream.tokenization.forms import folded
+from kvstream.tokenization.forms import words
 from kvstream.tokenization.passages import Passage
 
-_WORD = re.compile(r"\w+")
 _OTHER = "\0"
 """Placeholder for every word that is not in the question: only their number matters."""
 _LEAST = 0.01
@@ -45,14 +43,14 @@ class Words:
                 "use --reread=citations."
             ) from None
         self._make = BM25Okapi
-        self._asked = _WORD.findall(folded(question))
+        self._asked = words(question)
         self._texts: list[list[str]] = []
 
     def add(self, text: str) -> None:
         """Add the next excerpt. Only words of the question are stored; others are counted."""
         asked = set(self._asked)
-        words = _WORD.findall(folded(text))
-        self._texts.append([word if word in asked else _OTHER for word in words] or [_OTHER])
+        found = [word if word in asked else _OTHER for word in words(text)]
+        self._texts.append(found or [_OTHER])
 
     def scores(self) -> np.ndarray:
         """Return the scores of all excerpts, float [n]; 0 for an excerpt without the words."""

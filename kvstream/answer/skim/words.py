@@ -9,7 +9,6 @@ with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lt
@@ -18,7 +17,7 @@ import numpy as np
 
 from kvstream.answer.reread.excerpts import Excerpt
 from kvstream.answer.support import COMMON, STEM
-from kvstream.tokenization.forms import folded
+from kvstream.tokenization.forms import words
 
 SATURATION, LENGTH_SHARE = 1.5, 0.75
 """k1 and b."""
@@ -28,8 +27,6 @@ NEIGHBOR = 0.5
 """Part of an excerpt's score that its neighbors also get."""
 GAP = 8
 """Maximum bytes of white space between two neighbors."""
-_WORD = re.compile(r"\w+")
-PLAIN = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -53,15 +50,15 @@ class QuestionWords:
     def count(self, text: str) -> Counts:
         """Add the next excerpt of the text, and return its counts."""
         asked = np.zeros(len(self._asked), dtype=np.int64)
-        words = words_of(text)
-        for word in words:
+        found = words_of(text)
+        for word in found:
             place = self._asked.get(word)
             if place is not None:
                 asked[place] += 1
         self._excerpts += 1
-        self._words += len(words)
+        self._words += len(found)
         self._having += asked > 0
-        return Counts(len(words), asked)
+        return Counts(len(found), asked)
 
     @property
     def totals(self) -> list[int]:
@@ -134,13 +131,6 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
     return found
 
 
-def plain_words(text: str) -> list[str]:
-    """Return all words, in lower case and without accents."""
-    found: list[str] = PLAIN.findall(folded(text))
-    return found
-
-
 def words_of(text: str) -> list[str]:
     """Return the words that are not common, each cut to its first letters."""
-    words = (word for word in _WORD.findall(folded(text)) if word not in COMMON)
-    return [word[:STEM] for word in words]
+    return [word[:STEM] for word in words(text) if word not in COMMON]
