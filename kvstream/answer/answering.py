@@ -87,10 +87,12 @@ def answer(
         warnings.append(broken_apart("question", broken))
         yield Notice(warnings[-1])
     held = memory.reader.retained().numpy()
-    cited = extracted(memory, passages) if extract else []
-    if extract and len(cited) < passages:
-        told = f"Extracted {len(cited)} of at most {passages} passages: memory holds no others."
-        yield Notice(told, note=True)
+    cited, repeats = extracted(memory, passages) if extract else ([], 0)
+    if extract and (repeats or len(cited) < passages):
+        told = f"Extracted {len(cited)} of at most {passages} passages"
+        told += ": memory holds no others" if len(cited) < passages else ""
+        told += f"; {repeats:,} repeats of these were left out" if repeats else ""
+        yield Notice(f"{told}.", note=True)
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
     sight: Narrowed | None = None
@@ -172,8 +174,8 @@ def question_tail(
     return tail
 
 
-def extracted(memory: Memory, count: int) -> list[Passage]:
-    """Return the passages that memory retains best, in document order.
+def extracted(memory: Memory, count: int) -> tuple[list[Passage], int]:
+    """Return the passages that memory retains best, in document order, and the number of repeats.
 
     For a summary, they come from all parts of the document.
     """

@@ -11,11 +11,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
+from kvstream.tokenization.forms import words
 from kvstream.tokenization.sentences import MOST_CHARS, lines, looks_like_lines, sentences
 from kvstream.tokenization.stream import TokenBatch
 
@@ -315,18 +317,20 @@ class TokenOrigins:
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]{4,})*\b|\d+", re.I)
 _ALIKE = 0.7
-"""Maximum share of words that two chosen passages may have in common."""
+"""A passage that shares more of its words with a better one comes after those that do not."""
 
 
-def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> list[Passage]:
+def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> tuple[list[Passage], int]:
     """Return the ``n`` passages with the most weight in memory, in document order.
+
+    Also return how many others are left out because they repeat one of these.
 
     With ``parts`` the document is divided into parts of equal length, which take turns. Otherwise a
     summary would mostly come from the end, of which memory holds more.
 
-    Passages that differ only in numbers and identifiers, such as log lines, count once. A long
-    passage has more weight because of its length, so weights are divided by the square root of the
-    length.
+    A passage that differs from a better one only in numbers and identifiers, such as a log line,
+    or in few words, comes after all others. A long passage has more weight because of its length,
+    so weights are divided by the square root of the length.
     """
     ranked = sorted(passages, key=lambda p: (-p.weight / max(len(p.text), 20) ** 0.5, p.start))
     if parts > 1 and passages:
@@ -338,19 +342,20 @@ def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> list[Pass
             turns.append(before[part])
             before[part] += 1
         ranked = [p for _, p in sorted(zip(turns, ranked, strict=True), key=lambda pair: pair[0])]
-    chosen: list[Passage] = []
-    words: list[frozenset[str]] = []
-    masks: set[str] = set()
+    chosen: dict[str, Passage] = {}
+    alike: dict[str, Passage] = {}
+    known: list[frozenset[str]] = []
+    texts = Counter(" ".join(p.text.split()) for p in ranked if any(map(str.isalnum, p.text)))
     for passage in ranked:
-        if len(chosen) == n:
-            break
-        mask = _VARIABLE.sub("#", passage.text.casefold())
-        if mask in masks or not any(char.isalnum() for char in passage.text):
+        text = " ".join(passage.text.split())
+        if len(chosen) == n or text not in texts or text in chosen:
             continue
-        masks.add(mask)
-        own = frozenset(re.findall(r"\w+|#", mask))
-        if any(len(own & other) > _ALIKE * len(own | other) for other in words):
+        own = frozenset(words(_VARIABLE.sub(" 0 ", text)))
+        if any(len(own & other) > _ALIKE * len(own | other) for other in known):
+            alike.setdefault(text, passage)
             continue
-        chosen.append(passage)
-        words.append(own)
-    return sorted(chosen, key=lambda passage: passage.start)
+        chosen[text] = passage
+        known.append(own)
+    chosen |= dict(islice(alike.items(), n - len(chosen)))
+    repeats = sum(texts[text] - 1 for text in chosen)
+    return sorted(chosen.values(), key=lambda passage: passage.start), repeats

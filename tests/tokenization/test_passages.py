@@ -203,7 +203,7 @@ def passage(start: int, text: str, weight: float) -> Passage:
     return Passage(0, start, start + len(text), 1, 1, text, weight)
 
 
-def test_extract_counts_alike_lines_once_and_keeps_their_order() -> None:
+def test_extract_takes_alike_lines_last_and_keeps_their_order() -> None:
     found = [
         passage(0, "10:00:01 worker 17 connected from 10.0.0.1", 5),
         passage(50, "10:00:02 worker 18 connected from 10.0.0.2", 9),
@@ -211,10 +211,19 @@ def test_extract_counts_alike_lines_once_and_keeps_their_order() -> None:
         passage(150, "10:00:04 shutting down", 1),
         passage(200, "---------", 50),
     ]
-    assert [p.start for p in extract(found, 2)] == [50, 100]
-    assert [p.start for p in extract(found, 9)] == [50, 100, 150]
-    assert extract([], 3) == []
-    assert extract(found, 0) == []
+    assert [p.start for p in extract(found, 2)[0]] == [50, 100]
+    assert [p.start for p in extract(found, 3)[0]] == [50, 100, 150]
+    assert [p.start for p in extract(found, 9)[0]] == [0, 50, 100, 150]
+    assert extract([], 3) == ([], 0)
+    assert extract(found, 0) == ([], 0)
+
+
+def test_extract_leaves_out_true_repeats_and_counts_them() -> None:
+    texts = ("The fee is 25 crowns.", "The fee is 39 crowns.", "The  fee\nis 25 crowns.", "Rain.")
+    found = [passage(100 * i, text, 5 - i) for i, text in enumerate(texts)]
+    assert [p.start for p in extract(found, 9)[0]] == [0, 100, 300]
+    assert extract(found, 9)[1] == 1
+    assert extract(found, 2) == ([found[0], found[3]], 1)
 
 
 def test_the_parts_of_a_document_take_turns() -> None:
@@ -224,11 +233,11 @@ def test_the_parts_of_a_document_take_turns() -> None:
         Passage(0, 100 * i, 100 * i + 50, i, i, f"{w} {w[::-1]} {i}", weight=float(i + 1))
         for i, w in enumerate(words)
     ]
-    assert [p.start for p in extract(made, 3)] == [700, 800, 900]
-    assert [p.start for p in extract(made, 2, parts=2)] == [400, 900]
-    assert [p.start for p in extract(made, 3, parts=2)] == [400, 800, 900]
-    assert extract(made, 20, parts=5) == made
-    assert extract([], 3, parts=3) == []
+    assert [p.start for p in extract(made, 3)[0]] == [700, 800, 900]
+    assert [p.start for p in extract(made, 2, parts=2)[0]] == [400, 900]
+    assert [p.start for p in extract(made, 3, parts=2)[0]] == [400, 800, 900]
+    assert extract(made, 20, parts=5) == (made, 0)
+    assert extract([], 3, parts=3) == ([], 0)
 
 
 def test_a_passage_across_pages_names_both() -> None:
