@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kvstream.api.sources import Text
 from kvstream.server.errors import ApiError
-from kvstream.server.question import Split, split
+from kvstream.server.question import Split, instruction_of_system, split
 from kvstream.server.schema import ChatRequest, clean, text_of
 
 SYSTEM = "system message"
@@ -134,7 +134,17 @@ def conversation(
             else f"it has more than {longest_system} tokens"
         )
         warnings.append(f"The system message was read as text: {why}.")
-    turns = _turns(messages, own, count, of_memory, pieces)
+    system = "\n\n".join(message.text for message in settled)
+    turns = _turns(messages, system, own, count, of_memory, pieces)
+    last = turns[-1].asked
+    if last.place == "system message" and last.question == prompt.strip():
+        prompt = ""
+    if not last.asks:
+        whole = "" if last.place == "message" else f"the {last.place} of "
+        warnings.append(
+            f"Nothing in the message asks a question, so kvstream took {whole}it for the question. "
+            "Ask at the end of the message, or in the field kvstream.question."
+        )
     if not pieces and not of_memory:
         raise _invalid(
             "There is no text to read except kvstream.question; write the text in a message."
@@ -150,6 +160,7 @@ def _invalid(message: str, param: str = "messages") -> ApiError:
 
 def _turns(
     messages: Sequence[Message],
+    system: str,
     own: str | None,
     count: Callable[[str], int],
     of_memory: bool,
@@ -174,7 +185,8 @@ def _turns(
         if last and own is not None:
             asked = Split(text.strip(), clean(own).strip(), "request")
         elif text.strip():
-            asked = split(text, count, alone=not pieces and not of_memory)
+            alone = not pieces and not of_memory
+            asked = _asked(text, "" if at else system, count, alone=alone)
         else:
             continue
         if asked.text:
@@ -182,6 +194,15 @@ def _turns(
         turns.append(Turn(len(pieces), at + 1, asked))
         waiting = "" if asked.text == asked.question else asked.question
     return turns
+
+
+def _asked(text: str, system: str, count: Callable[[str], int], *, alone: bool) -> Split:
+    """Split a message. If it asks nothing, a `system` message may ask about it."""
+    asked = split(text, count, alone=alone)
+    if not system or (asked if alone else split(text, count, alone=True)).asks:
+        return asked
+    instruction = instruction_of_system(system, text, count)
+    return asked if instruction is None else Split(text.strip(), instruction, "system message")
 
 
 def _fits(text: str, count: Callable[[str], int], most: int) -> bool:

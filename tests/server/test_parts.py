@@ -78,6 +78,45 @@ def test_a_system_message_is_the_prompt_unless_it_is_long_or_the_prompt_is_settl
     assert of_memory.around == ["system message"]
 
 
+CHAT = "USER: The boats are late.\nASSISTANT: Who saw them?"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        "You write titles. Generate a title for the chat.",
+        "Summarize the conversation in five words.",
+        "You are a translator.\n\n# Task\nTranslate into French.\n# Rules\nBe exact.",
+        "你是一名助理，你需要将会话总结为标题",
+    ],
+)
+@pytest.mark.parametrize("of_memory", [False, True])
+def test_a_system_message_asks_about_a_message_that_asks_nothing(system, of_memory) -> None:
+    found = talk(("system", system), ("user", CHAT), of_memory=of_memory)
+    assert found.asked.place == "system message"
+    assert found.asked.question in system
+    assert found.pieces[-1].text == CHAT
+    assert not any("asks" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("system", "message"),
+    [
+        ("Answer in French.", "The boats are late."), ("Be kind.", "The boats are late."),
+        ("Translate the text.", "Who saw the boats?"), ("List your sources.", "hello"),
+    ],
+)  # fmt: skip
+def test_a_system_message_about_all_answers_is_no_question(system, message) -> None:
+    found = talk(("system", system), ("user", message))
+    assert (found.asked.question, found.system) == (message, system)
+
+
+def test_a_message_that_asks_nothing_has_a_warning() -> None:
+    (warning,) = talk(("user", "Ada hid it.\n\nBob saw it.")).warnings
+    assert warning.startswith("Nothing in the message asks a question")
+    assert not talk(*FIRST, ("user", "And the mill.")).warnings
+
+
 def test_the_own_question_takes_nothing_from_the_message() -> None:
     found = talk(("user", BOOK), kvstream={"question": "Where is it?"})
     assert found.pieces[0].text == BOOK

@@ -59,6 +59,63 @@ CASES = [
 ]  # fmt: skip
 
 
+CHAT = "<chat>\nGRACE: The boats are late.\n\nWho saw them?\nBOB: Nobody did.\n</chat>"
+PROMPTS = [
+    f"### Task:\nWrite a headline.\n### Guidelines:\n- Be brief.\n### Chat History:\n{CHAT}",
+    f"# Instructions\n\nWrite a headline.\n\n# Letter\n\n{LONG}",
+    f"# Letter\n\n{LONG}\n\nWho saw them?\n\n# Task\n\nWrite a headline.",
+    "**Task:** Write a headline.\n\n**Text:** The boats are late. Who saw them?",
+    "Your task: Write a headline.\nText: The boats are late. Who saw them?",
+    "=== TASK ===\r\nWrite a headline.\r\n=== LETTER ===\r\nHow are you?",
+    "TASK\nWrite a headline.\n\nTEXT\nThe boats are late.",
+    f"<instruction>Write a headline.</instruction>{CHAT}",
+    f"{CHAT}\n<user_query>\nWrite a headline.\n</user_query>",
+    f"{CHAT}\nWrite a headline.",
+    f"Write a headline.\n\n{CHAT}",
+    "Write a headline.\n\nUSER: The boats are late.\nASSISTANT: Who saw them?",
+    "Write a headline.\n\n```\nThe boats are late.\n\nWho saw them?\n```",
+    f"Context:\n{LONG * 40}\n\nWho saw them?\n\nInstruction: Write a headline.",
+    f"You help with chats.\n\n## Request\nWrite a headline.\n## Transcript\n{LONG * 40}",
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_instruction_of_a_prompt_is_its_question(prompt) -> None:
+    found = split(prompt, words, alone=True)
+    assert (found.question, found.asks) == ("Write a headline.", True)
+    text = prompt.replace("Write a headline.", "")
+    kept = [line for line in text.splitlines() if "boats" in line or "Who" in line]
+    assert all(line.strip() in found.text for line in kept)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "question"),
+    [
+        ("# Plan\n\n## Task\nWrite a parser.\n\n## Result\nFine.\n\nWho led it?", "Who led it?"),
+        (f"Summarize it.\n\n# Plan\n\n## Goal\n\nBe safe.\n\n{LONG}", "Summarize it."),
+        ("Context: Ada hid it.\n\nWho hid it?", "Who hid it?"),
+        (f"Translate into German:\nAda hid it.\n\n{LONG}", "Translate into German:"),
+        (f"Please translate this text: {LONG}", "Please translate this text:"),
+        ("请翻译下面的文字。\n\n他们回来了。", "请翻译下面的文字。"),
+        ("## Aufgabe\nFasse den Text zusammen.\n## Text\nAda ging.", "Fasse den Text zusammen."),
+    ],
+)  # fmt: skip
+def test_what_a_text_announces_is_not_taken_for_the_question(prompt, question) -> None:
+    assert split(prompt, words, alone=True).question == question
+
+
+@pytest.mark.parametrize(
+    ("message", "asks"),
+    [
+        ("Ada hid it. Bob saw it.", False), ("Ada hid it.\n\nBob saw it.", False), (LONG, False),
+        ("USER: Who?\nASSISTANT: Ada?", False), ("the keeper of Skarholm", True),
+        ("Who hid it?", True), (f"{LONG}\n\nName the keeper.", True), (LONG + "Who?", True),
+    ],
+)  # fmt: skip
+def test_a_message_that_asks_nothing_is_known(message, asks) -> None:
+    assert split(message, words, alone=True).asks == asks
+
+
 def test_the_parts_of_a_message_are_paragraphs() -> None:
     texts = f"It rained.\n\n{LONG}".strip(), "Who hid it?"
     parts = [{"type": "text", "text": text} for text in texts]

@@ -1,0 +1,80 @@
+"""Whether a text asks something: a question, or a request in one of several languages."""
+
+from __future__ import annotations
+
+import re
+
+_VERBS = (
+    "summari[sz]e|explain|tell|list|find|give|describe|compare|name|identify|extract|count|answer|"
+    "translate|quote|outline|show|generate|write|create|suggest|provide|re-?write|re-?phrase|"
+    "paraphrase|classify|determine|analy[sz]e|detect|produce|convert|proofread|respond|propose|"
+    "categori[sz]e|evaluate|shorten|simplify|condense|continue|infer|"
+    "fasse|übersetze|erstelle|schreibe|erkläre|nenne|beantworte|formuliere|generiere|bitte|"
+    "résume[rz]?|traduis(?:ez)?|génère|générez|écri(?:s|vez)|rédigez?|expliquez?|donnez?|"
+    "traduce|traduzca|traduza|traduci|genera|escribe|escriba|explica|riassumi|scrivi|resuma|"
+    "переведи(?:те)?|напиши(?:те)?|перескажи(?:те)?|объясни(?:те)?|составь(?:те)?|придумай(?:те)?"
+)
+_NOUNS = (
+    "return|review|correct|select|choose|state|title|label|tag|check|complete|make|draft|rank|rate|"
+    "resume"
+)
+"""Verbs that also begin titles: they ask only with an object."""
+_OBJECT = (
+    r"\s+(?:an?|the|this|that|these|those|all|each|every|it|me|any|which|who|what|how|my|its|one|"
+    r"two|three|only|\d+|el|la|los|las|este|esta|lo)\b"
+)
+_REQUEST = re.compile(
+    rf"[\s>*\-]*(?:\d+[.)]\s+)?(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
+    rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
+    r"i[’']d like you to\b|(?:can|could|would|will) you\b|"
+    r"你?[请請]|你需要|你的任[务務]|[总總][结結]|概括|翻[译譯]|生成|列出|解[释釋]|提取)",
+    re.IGNORECASE,
+)
+_POLITE_END = re.compile(
+    r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오)[.!。！]?$"
+)
+_MANNER = re.compile(
+    r"\W*(?:please\s+)?(?:(?:answer|respond|reply|beantworte)\b|(?:give|provide|tell|show|list|find|"
+    r"state|make|return|write|explain)\b.*\b(?:answers?|questions?|repl(?:y|ies)|responses?|sources?)\b)",
+    re.IGNORECASE,
+)
+"""A request about the manner of all answers, not about a text."""
+_OF_TEXT = re.compile(
+    r"\b(?:texts?|messages?|contents?|inputs?|following|conversations?|chats?|below|user)\b", re.I
+)
+_PERSONA = re.compile(r"(?:you are|you[’']re|act as|as an?)\b[^.!?\n]*[.!]\s+", re.IGNORECASE)
+_SPEAKER = re.compile(
+    r"^[\s|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M
+)
+_ROLE = re.compile(
+    r"[\s|>*\[]*(?:user|human|assistant|ai|bot|system|model|customer|agent)\W{0,3}[:：>]", re.I
+)
+"""The beginning of what somebody says in a conversation; a role alone shows that it is one."""
+SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
+_CLAUSE = re.compile(r"(?<=[.!?:])\s+|(?<=[。！？，：])\s*|\n\s*")
+STATEMENT = re.compile(r"[.!。！][\"'”’)\]»]*\s*$|\n")
+
+
+def asks(paragraph: str) -> bool:
+    """Return whether a paragraph is a question or a request.
+
+    Questions in quotes do not count, and neither does what somebody says in a conversation.
+    """
+    line = paragraph.rpartition("\n")[2]
+    if _ROLE.match(line) or (_SPEAKER.match(line) and len(_SPEAKER.findall(paragraph)) > 1):
+        return False
+    paragraph = _PERSONA.sub("", paragraph, count=1) if _PERSONA.match(paragraph) else paragraph
+    first = SENTENCE.split(paragraph, maxsplit=1)[0]
+    if any(text.endswith(("?", "？")) for text in (paragraph, first)):
+        return not _ROLE.match(paragraph)
+    return _REQUEST.match(paragraph) is not None or _POLITE_END.search(paragraph) is not None
+
+
+def asks_of_a_text(system: str, message: str) -> bool:
+    """Return whether a system message asks for work on a message that asks nothing itself."""
+    if not (STATEMENT.search(message) or _OF_TEXT.search(system)):
+        return False
+    return any(
+        (_REQUEST.match(clause) or _POLITE_END.search(clause)) and not _MANNER.match(clause)
+        for clause in _CLAUSE.split(system)
+    )
