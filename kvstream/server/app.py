@@ -77,8 +77,7 @@ class _Talk:
         def sink(event: Sent) -> None:
             loop.call_soon_threadsafe(self._events.put_nowait, event)
 
-        client = request.client.host if request.client is not None else ""
-        self._job = Job(body, client, sink, service.settings.timeout)
+        self._job = Job(body, sink, service.settings.timeout)
         usage = body.stream_options is not None and body.stream_options.include_usage
         self._completion = Completion(body.model, with_usage=usage)
         service.worker.submit(self._job)

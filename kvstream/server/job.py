@@ -82,8 +82,6 @@ class Job:
     """A request and its state."""
 
     request: ChatRequest
-    client: str
-    """The client whose turn the job takes."""
     sink: Callable[[Sent], None]
     """Gets every event, then the reply or an error. The thread of the worker calls it."""
     timeout: float

@@ -90,8 +90,8 @@ def event(body: dict[str, Any]) -> bytes:
 
 
 def failed(error: ApiError) -> bytes:
-    """Return the end of a stream that has begun and cannot continue."""
-    return event(error.to_json()) + DONE
+    """Return the end of a stream that has begun and cannot continue, without ``[DONE]``."""
+    return event(error.to_json())
 
 
 def comment(text: str) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import math
 import signal
 import socket
 import threading
@@ -19,6 +18,7 @@ import uvicorn
 from kvstream.errors import KvstreamError
 from kvstream.server.app import make_app
 from kvstream.server.guard import Guard
+from kvstream.server.protocol import Connection, Rarely, most_connections
 from kvstream.server.service import Service
 from kvstream.server.settings import ServerSettings
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
 """Additional seconds after `grace` for a chunk that is being read."""
-REFUSALS_SECONDS = 60.0
-"""Minimum seconds between two lines of the log about connections that cannot be accepted."""
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -45,16 +43,20 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, found: socket.socket) -> None:
         self.service, self.socket = service, found
-        guarded = Guard(make_app(service), service.settings)
+        settings = service.settings
+        guarded = Guard(make_app(service), settings)
         super().__init__(
             uvicorn.Config(
                 guarded,
+                http=Connection,
+                limit_concurrency=most_connections(settings.parallel + settings.queue),
                 log_config=None,
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 ws="none",
-                timeout_graceful_shutdown=int(service.settings.grace + EXTRA_SECONDS),
+                timeout_graceful_shutdown=int(settings.grace + EXTRA_SECONDS),
             )
         )
 
@@ -134,8 +136,11 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._next = -math.inf
-        """Time of the event loop from which such an error is logged again."""
+        self._tell = Rarely(
+            logging.ERROR,
+            "Cannot accept more connections: %s. New clients wait until others leave; a higher "
+            "`ulimit -n` allows more.",
+        )
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -143,13 +148,8 @@ class Refusals:
             # When the server ends, tries are left that find its socket closed.
             if "_start_serving" not in context.get("message", ""):
                 loop.default_exception_handler(context)
-        elif loop.time() >= self._next:
-            self._next = loop.time() + REFUSALS_SECONDS
-            log.error(
-                "Cannot accept more connections: %s. New clients wait until others leave; a "
-                "higher `ulimit -n` allows more.",
-                error.strerror,
-            )
+        else:
+            self._tell(error.strerror)
 
 
 def _is_of_the_server(record: logging.LogRecord) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 
@@ -18,7 +19,6 @@ from kvstream.events import Event, Notice
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import ApiError, broken, shut_down, told
-from kvstream.server.fair import FairQueue
 from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
@@ -27,7 +27,7 @@ LONGEST_NAME = 80
 
 
 class Worker:
-    """Takes jobs from a fair queue, `parallel` at once, within one bound on bytes."""
+    """Takes jobs in their order, `parallel` at once, within one bound on bytes."""
 
     def __init__(
         self, answering: Answering, catalog: Catalog, bound: Bound, parallel: int, queue: int
@@ -36,7 +36,7 @@ class Worker:
         self.parallel, self.most_waiting = parallel, queue
         self.counts: dict[str, int] = {"done": 0, "failed": 0, "left": 0}
         self._changed = threading.Condition()
-        self._waiting: FairQueue[Job] = FairQueue()
+        self._waiting: deque[Job] = deque()
         self._active: dict[Job, tuple[Generator[Event, None, Reply], int]] = {}
         self._draining = self._ended = False
         self._thread = threading.Thread(target=self._run, name="kvstream-worker", daemon=True)
@@ -61,25 +61,33 @@ class Worker:
                     code="rate_limit_exceeded",
                     retry_after=1,
                 )
-            self._waiting.put(job.client, job)
+            self._waiting.append(job)
             self._changed.notify()
 
     def cancel(self, job: Job, count: Outcome = "left") -> None:
         """Stop a job: its client has left, or already knows why the job `failed`."""
         with self._changed:
             job.canceled, job.count = True, count
-            waited = self._waiting.remove(job)
+            waited = self._left_queue(job)
             if waited:
                 self.counts[count] += 1
             self._changed.notify()
         if waited:
             self._note(job, count)
 
+    def _left_queue(self, job: Job) -> bool:
+        """Take a job out of the queue, and return whether it was there."""
+        if job not in self._waiting:
+            return False
+        self._waiting.remove(job)
+        return True
+
     def drain(self) -> None:
         """Accept no new requests; waiting ones get an error, those in progress may finish."""
         with self._changed:
             self._draining = True
-            waiting = self._waiting.clear()
+            waiting = list(self._waiting)
+            self._waiting.clear()
             self._changed.notify()
         for job in waiting:
             self._fail(job, shut_down(saved=False))
@@ -104,7 +112,7 @@ class Worker:
     def busy(self) -> bool:
         """Whether a request is active or waits."""
         with self._changed:
-            return bool(self._active) or bool(len(self._waiting))
+            return bool(self._active or self._waiting)
 
     @property
     def load(self) -> dict[str, int]:
@@ -115,7 +123,7 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._active or len(self._waiting) or self._ended):
+                while not (self._active or self._waiting or self._ended):
                     self._changed.wait()
                 if self._ended and not self._active:
                     return
@@ -142,7 +150,7 @@ class Worker:
         """Begin the jobs that have room, in their order."""
         while len(self._active) < self.parallel:
             with self._changed:
-                job = self._waiting.peek()
+                job = self._waiting[0] if self._waiting else None
             if job is None:
                 return
             try:
@@ -151,7 +159,7 @@ class Worker:
                 size = self._size(job)
             except Exception as error:
                 with self._changed:
-                    waited = self._waiting.remove(job)
+                    waited = self._left_queue(job)
                 if waited:
                     self._fail(job, self._told(error))
                 continue
@@ -159,9 +167,8 @@ class Worker:
                 return  # the next jobs wait too: otherwise a large memory would never have its turn
             try:
                 with self._changed:
-                    if self._waiting.peek() is not job:  # the client has left meanwhile
+                    if not self._left_queue(job):  # the client has left meanwhile
                         continue
-                    self._waiting.pop()
                     self._begin(job, size)
             except BaseException as error:
                 self._fail(job, broken(error))

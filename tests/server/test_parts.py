@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,6 @@ from kvstream.server.cache import ConversationCache
 from kvstream.server.conversation import conversation
 from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError
-from kvstream.server.fair import FairQueue
 from kvstream.server.schema import REFUSED, ChatRequest
 from kvstream.server.settings import ServerSettings
 from kvstream.store.writing import hidden_name
@@ -221,26 +219,6 @@ def test_what_would_change_the_answer_is_refused_by_name(name) -> None:
         ChatRequest.model_validate({**body, name: value}).check()
     assert caught.value.param == name
     ChatRequest.model_validate({**body, name: None}).check()
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
-def test_clients_take_turns(items) -> None:
-    queue: FairQueue[tuple[str, int]] = FairQueue()
-    numbered = [(client, index) for index, (client, _) in enumerate(items)]
-    for client, index in numbered:
-        queue.put(client, (client, index))
-    taken = []
-    while len(queue):
-        assert queue.peek() is not None
-        taken.append(queue.pop())
-    for client in "abc":  # each client's items stay in order
-        assert [i for c, i in taken if c == client] == [i for c, i in numbered if c == client]
-    counts = Counter(client for client, _ in numbered)
-    rounds = [client for client, _ in taken]
-    for place, client in enumerate(rounds):  # no client is two turns ahead of a waiting one
-        so_far = Counter(rounds[: place + 1])
-        for other in counts:
-            assert so_far[client] - so_far[other] <= 1 or so_far[other] == counts[other]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))

@@ -10,6 +10,8 @@ import time
 import urllib.error
 import urllib.request
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -24,6 +26,7 @@ from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: 
 from kvstream.api.sources import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.model.layer_store import LayerStore  # noqa: E402
+from kvstream.server import protocol  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
 from kvstream.server.job import Job, Progress, Reply  # noqa: E402
@@ -402,7 +405,7 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
         sent = [as_message(message) for message in messages]
         body = ChatRequest.model_validate({"model": "pocket", "messages": sent, **more})
         waiting.append([])
-        running.service.worker.submit(Job(body, "client", waiting[-1].append, seconds))
+        running.service.worker.submit(Job(body, waiting[-1].append, seconds))
         running.wait(lambda: isinstance((waiting[-1] or [None])[-1], Reply | ApiError))
         running.wait(lambda: not caches.alive, seconds=5)
         return waiting[-1][-1]
@@ -645,6 +648,76 @@ def test_a_refused_client_that_says_no_more_is_let_go(server) -> None:
         assert time.monotonic() - began < 4
 
 
+@pytest.mark.parametrize(
+    ("head", "code", "status"),
+    [
+        (b"GET /health HTTP/1.1\r\nAccept: */*\r\n\r\n", "invalid_host", 400),
+        (b"GET /health HTTP/1.0\r\n\r\n", "invalid_host", 400),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "invalid_host", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "invalid_http", 400),
+        (b"hello\r\n\r\n", "invalid_http", 400),
+        (b"GET /\x1b[31m HTTP/1.1\r\nHost: localhost\r\n\r\n", "invalid_http", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "invalid_host", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000, "invalid_http", 431),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: x\r\n\r\n",
+         "invalid_http", 501),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ", "timeout", 408),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_gets_an_error_like_all_others(
+    server, monkeypatch, head, code, status
+) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.4)
+    with socket.create_connection(server.server.socket.getsockname()[:2], 10) as client:
+        client.sendall(head)
+        told = all_of(client)
+    assert told.startswith(b"HTTP/1.1 %d " % status)
+    assert b"application/json" in told
+    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == code
+
+
+def test_headers_that_never_end_keep_nobody_out(start, monkeypatch) -> None:
+    """Neither those of the first request of a connection nor those of a later one."""
+    monkeypatch.setattr(protocol, "SPARE", 4)
+    running: Running = start(queue=2)
+    slow = []
+    for number in range(40):
+        slow.append(socket.create_connection(running.server.socket.getsockname()[:2], 10))
+        if number % 2:
+            slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert slow[-1].recv(64).startswith(b"HTTP/1.1 200 ")
+        slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+    assert running.http.get("/health").json()["status"] == "ok"
+    assert len(running.server.server_state.connections) <= 8
+    for each in slow:
+        each.close()
+
+
+def test_an_answer_waits_while_other_connections_come_and_go(start, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "SPARE", 4)
+    running: Running = start(queue=2)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(running.ask, f"{LONG * 3}\n\n{QUESTION}")
+        running.wait(lambda: running.service.worker.busy)
+        slow = [
+            socket.create_connection(running.server.socket.getsockname()[:2], 10) for _ in range(40)
+        ]
+        assert said(answer.result())
+    for each in slow:
+        each.close()
+
+
+def test_headers_that_come_in_drops_have_a_deadline(server, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.4)
+    with socket.create_connection(server.server.socket.getsockname()[:2], 10) as client:
+        began = time.monotonic()
+        with suppress(OSError):  # the connection is closed
+            for byte in b"GET /health HTTP/1.1\r\nHost: localhost\r\n" * 99:
+                client.sendall(bytes([byte]))
+                time.sleep(0.02)
+        assert time.monotonic() - began < 5
+
+
 def test_a_key_is_needed_where_there_is_one(start, memories, caplog) -> None:
     caplog.set_level("INFO", "kvstream.server")
     running: Running = start(memories=memories, key="a-long-key", host="0.0.0.0")
@@ -783,6 +856,13 @@ def test_a_request_that_takes_too_long_is_ended(start) -> None:
     assert chunks(waiting[0])[-1]["error"]["code"] == "timeout"
     assert time.monotonic() - began < 15
     running.wait(lambda: not running.service.worker.busy)
+
+
+def test_a_stream_that_fails_ends_without_done(start) -> None:
+    text = start(timeout=2).ask(f"{ENDLESS}\n\n{QUESTION}", stream=True).text
+    last = [line for line in text.split("\n\n") if line.startswith("data: ")][-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+    assert "[DONE]" not in text
 
 
 def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:

@@ -37,7 +37,7 @@ class Asked:
         self.got: list[Any] = []
         self.came = threading.Event()
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-        self.job = Job(ChatRequest.model_validate(body), "client", self._sink, 60.0)
+        self.job = Job(ChatRequest.model_validate(body), self._sink, 60.0)
 
     def _sink(self, what: Any) -> None:
         self.got.append(what)
@@ -314,7 +314,7 @@ def tried(tokens: int, stream: bool | None) -> tuple[Standing, list[Any], Events
     talk = [("user", "Ada hid it.\n\nWho?"), ("assistant", "Ada"), ("user", "And where?")]
     messages = [{"role": role, "content": content} for role, content in talk]
     body = {"model": "m", "messages": messages, "stream": stream}
-    job = Job(ChatRequest.model_validate(body), "client", lambda sent: None, 60.0)
+    job = Job(ChatRequest.model_validate(body), lambda sent: None, 60.0)
     return standing, [], answering.events(job)
 
 
