@@ -16,7 +16,7 @@ release = re.search(r'__version__ = "(.+?)"', _VERSION).group(1)  # type: ignore
 
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["research/scripts"]
+exclude_patterns = ["research/lab"]
 # Headings get the anchors that GitHub gives them.
 myst_heading_anchors = 4
 # With -W, a link to a page, a file or a heading that does not exist ends the build.

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 import torch
 from hypothesis import settings
@@ -143,7 +144,7 @@ def write_story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     It takes the arguments of `generate` in `synthetic/document.py`. Passages of a text of 1,300
     tokens are cut while it is read, like those of a book: their first cut comes earlier.
     """
-    from kvstream.evaluation.synthetic.document import generate
+    from kvstream.sample.document import generate
 
     def write(**how: int) -> Path:
         path = tmp_path_factory.mktemp("story") / "story.txt"
@@ -161,16 +162,17 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 
     Standard input is a pipe that holds ``stdin``.
     """
+    from kvstream.cli.app import cli as program
     from kvstream.cli.app import run
 
-    def call(*arguments: str, stdin: bytes = b"") -> Ran:
+    def call(*arguments: str, stdin: bytes = b"", command: click.Command = program) -> Ran:
         reader, writer = os.pipe()
         os.write(writer, stdin)
         os.close(writer)
         with os.fdopen(reader) as pipe:
             monkeypatch.setattr("sys.stdin", pipe)
             capfd.readouterr()
-            code = run(arguments)
+            code = run(arguments, command)
         out, err = capfd.readouterr()
         return Ran(code, out, err)
 

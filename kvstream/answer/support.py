@@ -130,7 +130,7 @@ class Calibration:
         ) as error:  # fmt: skip
             raise ModelError(
                 f"{path} is not a valid calibration file ({type(error).__name__}: {error}); "
-                "remove it, or create it again with docs/research/scripts/support.py."
+                "remove it, or create it again with docs/research/lab/support.py."
             ) from error
 
     def probability(self, signals: Mapping[str, float]) -> float:

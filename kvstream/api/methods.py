@@ -49,9 +49,6 @@ class MethodInfo:
     settings: tuple[MethodSetting, ...]
     preset: Preset | None
     """What ``preset="paper"`` sets: ``source``, ``settings`` and ``run``."""
-    learning: str = ""
-    """Module of the method's package that trains its weights for a model; empty for most methods.
-    """
 
     @property
     def summary(self) -> str:
@@ -112,4 +109,4 @@ def _info(name: str, method: type[Method]) -> MethodInfo:
             )
         )
     about = (inspect.getdoc(method) or "").replace("``", "`")
-    return MethodInfo(name, about, method.source, tuple(settings), method.paper, method.learning)
+    return MethodInfo(name, about, method.source, tuple(settings), method.paper)

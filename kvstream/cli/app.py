@@ -31,8 +31,6 @@ COMMANDS = {
     "doctor": "Report what this machine can run.",
 }
 """Names and help lines. Each command is ``kvstream.cli.commands.<name>.command``."""
-OLD_NAMES = ("gate",)
-"""Commands of earlier versions, which still work and are not listed."""
 
 KERNELS = "12"
 """Number of compiled CPU kernels to keep. One step needs fewer."""
@@ -137,10 +135,10 @@ class App(Modules):
 
 
 @click.group(
+    "kvstream",
     cls=App,
     package="kvstream.cli.commands",
     modules=COMMANDS,
-    unlisted=OLD_NAMES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="Every command has its own page: kvstream ask --help",
 )
@@ -158,8 +156,11 @@ def cli() -> None:
     """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return the exit code. Reports all failures on stderr."""
+def run(arguments: Sequence[str], command: click.Command = cli) -> int:
+    """Run one command line and return the exit code. Reports all failures on stderr.
+
+    `command` is another one for a program that is not the package's own.
+    """
     _tolerate_any_text()
     _wait_for_input()
     _bound_kernel_caches()
@@ -171,9 +172,10 @@ def run(arguments: Sequence[str]) -> int:
         )  # fmt: skip
     try:
         # Without click's standalone mode, exit codes (of --help, of doctor) are returned.
-        code = cli.main(
-            args=list(arguments), prog_name="kvstream", standalone_mode=False, obj=tuple(arguments)
-        )
+        code = command.main(
+            args=list(arguments), prog_name=command.name, standalone_mode=False,
+            obj=tuple(arguments),
+        )  # fmt: skip
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +33,6 @@ class Modules(Group):
     """Commands that are each the attribute ``command`` of a module of `package`.
 
     `modules` has the name and the help line of each command, so that the help imports none.
-    Commands of `unlisted` can be called and are not listed.
     """
 
     def __init__(
@@ -41,11 +40,10 @@ class Modules(Group):
         *args: Any,
         package: str,
         modules: Mapping[str, str],
-        unlisted: Collection[str] = (),
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
-        self.package, self.modules, self.unlisted = package, modules, unlisted
+        self.package, self.modules = package, modules
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -55,7 +53,7 @@ class Modules(Group):
         return list(self.modules)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.modules and name not in self.unlisted:
+        if name not in self.modules:
             return None
         command: click.Command = import_module(f"{self.package}.{name}").command
         return command

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvstream.evaluation.synthetic.novel import novel
 from kvstream.input.sources import open_sources
+from kvstream.sample.novel import novel
 from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2

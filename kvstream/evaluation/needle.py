@@ -21,8 +21,8 @@ from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
-from kvstream.evaluation.synthetic.document import Fact, make_facts
 from kvstream.evaluation.wordings import FACTS, NUMBERS, WORDINGS, vary
+from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
 KINDS = ("passkey", "fact", "kv", "rule")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from kvstream.errors import UsageError
-from kvstream.evaluation.synthetic.document import Fact
+from kvstream.sample.document import Fact
 from kvstream.tokenization.forms import words
 from kvstream.tokenization.sentences import sentences
 

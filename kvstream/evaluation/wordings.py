@@ -13,7 +13,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from kvstream.evaluation.synthetic.document_facts import Fact, invented
+from kvstream.sample.document_facts import Fact, invented
 
 WORDINGS = ("own", "varied")
 """``own``: the sentences of `synthetic/document.py`; ``varied``: the templates below, in turn."""

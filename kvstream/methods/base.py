@@ -224,9 +224,6 @@ class Method:
     """Whether the method evicts entries; False for ``full`` and ``truncate``."""
     paper: ClassVar[Preset | None] = None
     """What ``--preset paper`` sets; None: there is no such preset."""
-    learning: ClassVar[str] = ""
-    """Module that trains the weights of a method from another package, or "". Its click commands
-    `train` and `measure` become ``kvstream methods train NAME`` and ``measure NAME``."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 

@@ -50,8 +50,8 @@ class EdgeInfinite(Method):
     section 3. Evicted entries are added segment by segment, ``M [F, E] += f(k)^T v`` and
     ``z [F] += f(k)`` per KV head, with keys as rotated during reading (eqs. 5-6). Queries read
     ``f(q) M / f(q) z`` (eq. 7), and a gate mixes the result with the attention to the present
-    entries. Only the gate is trained (``kvstream methods train edgeinfinite``). The untouched model
-    reads a text that fits.
+    entries. Only the gate is trained (``edgeinfinite.py`` of the lab). The untouched model reads a
+    text that fits.
 
     In the form ``paper``, f is ELU + 1, memory gets every evicted entry, and the result passes an
     MLP (eq. 8) and a gating vector per query head (eq. 9). It is close to a mean of all evicted

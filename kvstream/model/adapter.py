@@ -34,7 +34,7 @@ COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 SUPPORT = "support.json"
 """The calibration of the merged model, if there is one."""
 AGAIN = (
-    "Install kvstream again, or pack the adapter again (python -m kvstream.training.reader_pack)."
+    "Install kvstream again, or pack the adapter again (python docs/research/lab/reader_pack.py)."
 )
 
 

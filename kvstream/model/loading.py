@@ -63,7 +63,7 @@ def folder(settings: ModelSettings) -> str:
         if not reader.is_shipped():
             raise ModelError(
                 f"This copy of kvstream has no adapter for {reader.NAME}. Install a release, or "
-                "train one (python -m kvstream.training.reader)."
+                "train one (python docs/research/lab/reader.py)."
             )
         return str(merged(reader.path(), settings.quiet))
     # Path methods raise for an unknown user and for a name that is too long.

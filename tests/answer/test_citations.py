@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from kvstream.answer.citations import attended
-from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
 from kvstream.run.request import Request
+from kvstream.sample.document import make_facts
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.passages import Passage

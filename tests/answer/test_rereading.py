@@ -21,11 +21,11 @@ from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.reread.second_pass import LEAST, answered_second, choose, fitting
 from kvstream.answer.support import Support
 from kvstream.errors import KvstreamError, SourceError
-from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Result
 from kvstream.input.sources import open_sources
 from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
+from kvstream.sample.document import generate, make_facts
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.passages import Passage

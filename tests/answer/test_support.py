@@ -285,7 +285,7 @@ def test_the_calibration_that_ships_is_of_the_weights_that_ship() -> None:
     for dtype in ("float32", "bfloat16"):
         model = Session.open(ModelSettings(dtype=dtype)).model
         found = Calibration.of(model.facts.folder, model.fingerprint)
-        assert found is not None, "fit it anew: docs/research/scripts/support.py"
+        assert found is not None, "fit it anew: docs/research/lab/support.py"
         assert found.probability(dict.fromkeys(found.weights, 0.0)) < 1
         assert 0 < found.threshold < 1
 

@@ -15,7 +15,7 @@ import pytest
 
 from kvstream.api.doctor import Finding, _extras, _pocket, _reader
 from kvstream.api.methods import method_info
-from kvstream.cli.commands.methods.listing import _page
+from kvstream.cli.commands.methods import _page
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.running import show_plan
 from kvstream.engine.budget import share_out
@@ -173,12 +173,6 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["bench", "needle", "--method", "auto"], "auto is not a method: it chooses one"),
         (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
-        (["gate", "trian"], "Did you mean train?"),
-        (["methods", "train", "edgeinfinit"], "Did you mean edgeinfinite?"),
-        (
-            ["methods", "train", "snapkv"],
-            "snapkv has nothing to train. There are edgeinfinite, foresight.",
-        ),
         (["methods", "nonsense"], "There are: auto, infinipot"),
     ],
 )
@@ -576,7 +570,6 @@ def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -
         (["compare", "-", "Q?", "--with", "bm25"], "[words]"),
         (["compare", "-", "Q?", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
         (["chat", "BOOK", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
-        (["bench", "summary", "--data", "BOOK"], "[bench]"),
         (["bench", "needle", "--reread", "words"], "[words]"),
     ],
 )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from kvstream.api.files import inspect
-from kvstream.evaluation.synthetic.document import generate
+from kvstream.sample.document import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 280

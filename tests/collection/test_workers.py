@@ -26,11 +26,11 @@ from kvstream.collection.job import Job, Part
 from kvstream.collection.running import Workers, run
 from kvstream.collection.sharding import read_shards
 from kvstream.errors import KvstreamError
-from kvstream.evaluation.synthetic.document import generate
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.run.request import Request
+from kvstream.sample.document import generate
 from kvstream.session import sharding
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings

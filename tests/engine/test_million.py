@@ -11,12 +11,12 @@ from models import FAMILIES, fresh, tokens
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.evaluation.gates import train as gate
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.registry import BUILT_IN
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
+from kvstream_lab.gates import train as gate
 
 TOKENS, SETTLED = 10**6, 10**5
 MARGIN = 4 * 2**20

@@ -12,7 +12,7 @@ from kvstream.evaluation import metrics
 from kvstream.evaluation.datasets import Question, item
 from kvstream.evaluation.intervals import difference_interval, mean_interval, wilson
 from kvstream.evaluation.qa import choose, score
-from kvstream.evaluation.summary import lead
+from kvstream_lab.summary import lead
 
 
 def test_normalization_is_squads() -> None:

@@ -658,7 +658,7 @@ def test_the_first_estimate_is_right(
 
 
 def test_answers_cite_the_page(cli, tmp_path: Path) -> None:
-    from kvstream.evaluation.synthetic.document import generate
+    from kvstream.sample.document import generate
 
     lines = textwrap.wrap(" ".join("".join(generate(tokens=2400)).split()), 80)
     (tmp_path / "rain.pdf").write_bytes(printed(lines))

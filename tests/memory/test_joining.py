@@ -15,7 +15,6 @@ import torch
 from kvstream.answer.answering import answer, answered
 from kvstream.engine.budget import BudgetSplit
 from kvstream.errors import BudgetError, UsageError
-from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered, returned
 from kvstream.input.source import LineCounts
 from kvstream.input.sources import open_sources
@@ -24,6 +23,7 @@ from kvstream.memory.base import Memory
 from kvstream.memory.joining import _shares, _sizes, join
 from kvstream.model.layer_store import PROMPT
 from kvstream.run.request import Request
+from kvstream.sample.document import questions
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 

@@ -343,8 +343,8 @@ def test_settings_are_parsed() -> None:
 def spread(method: BumbleBee | H2O) -> float:
     """Return how evenly memory covers a text of 3,072 tokens: the entropy of the retained ordinals
     over 20 parts, as the mean over pocket's heads. 1 is even."""
-    from kvstream.evaluation.synthetic.document import generate
     from kvstream.model.loading import load
+    from kvstream.sample.document import generate
     from kvstream.settings import ModelSettings
     from kvstream.store import pocket
 

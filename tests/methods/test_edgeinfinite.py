@@ -17,9 +17,6 @@ from torch import Tensor
 
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation.gates import texts as texts_of
-from kvstream.evaluation.gates import train as training
-from kvstream.evaluation.gates import worth as gate_worth
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     LOOKED_AT,
@@ -33,6 +30,9 @@ from kvstream.methods.recency import Streaming
 from kvstream.methods.tools.gates import FORMS, LearnedGate, PaperGate, load_gates, sigma
 from kvstream.model import hook
 from kvstream.settings import RunSettings
+from kvstream_lab.gates import texts as texts_of
+from kvstream_lab.gates import train as training
+from kvstream_lab.gates import worth as gate_worth
 
 
 def read(one: Reader, ids: list[int]) -> list[int]:
@@ -446,7 +446,7 @@ def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
 def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
     """The text's own memory makes the number much likelier than none or that of another text."""
     from kvstream.evaluation.harness import IdFeed, open_reader
-    from kvstream.evaluation.synthetic.novel import novel
+    from kvstream.sample.novel import novel
     from kvstream.session.session import Session
     from kvstream.settings import Budget, ModelSettings
 

@@ -16,11 +16,7 @@ from kvstream.api.options import request_of
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation import scorers
 from kvstream.evaluation.harness import IdFeed
-from kvstream.evaluation.scorers import Recipe, cut, lessons, recovered, train
-from kvstream.evaluation.synthetic.corpus import Corpus
-from kvstream.evaluation.synthetic.document import generate, questions
 from kvstream.methods.automatic import chosen
 from kvstream.methods.base import Step
 from kvstream.methods.foresight import Foresight
@@ -34,8 +30,12 @@ from kvstream.methods.tools.scorer import (
 )
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.request import Request
+from kvstream.sample.document import generate, questions
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream_lab import scorers
+from kvstream_lab.scorers import Recipe, cut, lessons, recovered, train
+from kvstream_lab.synthetic.corpus import Corpus
 
 
 @pytest.fixture(scope="module")

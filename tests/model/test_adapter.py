@@ -89,7 +89,7 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="needs the extra training")
     from transformers import AutoModelForCausalLM
 
-    from kvstream.training import reader_pack
+    import reader_pack
 
     base = converted(tiny.base, quiet=True)
     run, packed = tmp_path / "run", tmp_path / "packed"
@@ -124,7 +124,7 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_a_sum_of_adapters_is_the_best_of_its_rank() -> None:
-    from kvstream.training.reader_pack import summed
+    from reader_pack import summed
 
     torch.manual_seed(0)
     one, other = ({"x.A": torch.randn(3, 9), "x.B": torch.randn(7, 3)} for _ in range(2))

@@ -24,7 +24,6 @@ from kvstream.answer.answering import answer
 from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.evaluation.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.evaluation.speed.systems import Task, systems
 from kvstream.evaluation.speed.systems import run as run_system
 from kvstream.evaluation.sweep import Case
@@ -38,6 +37,7 @@ from kvstream.model.probe import bound
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream_lab.gates.train import GateRecipe, new_gates, save_gates
 
 HEAD, QUESTION, CHUNK, CHUNKS, BUDGET = tokens(3, seed=1), tokens(5, seed=2), 64, 4, 256
 KINDS = [

@@ -8,7 +8,6 @@ import re
 import resource
 import subprocess
 import sys
-import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "errors"),
     ("settings", "events"),
     ("reporters",),
-    ("input", "methods", "store"),
+    ("input", "methods", "sample", "store"),
     ("tokenization",),
     ("logs",),
     ("model",),
@@ -33,7 +32,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("server",),
     ("evaluation",),
-    ("training",),  # its gauge scores answers like the benchmarks
     ("cli",),
     ("__main__", "__init__"),
 )
@@ -102,13 +100,10 @@ def test_lower_rooms_never_import_upper_ones(path: Path) -> None:
             assert other in ONLY[here], f"{relative} imports {other}"
 
 
-def test_what_is_not_in_the_wheel_is_imported_by_nothing_in_it() -> None:
-    """Training is only in the repository, so an installed kvstream cannot import it."""
-    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text("utf-8"))
-    assert settings["tool"]["setuptools"]["packages"]["find"]["exclude"] == ["kvstream.training*"]
+def test_the_package_imports_nothing_of_the_lab() -> None:
+    """The lab is only in the repository, so an installed kvstream cannot import it."""
     for path in FILES:
-        if "training" not in path.relative_to(PACKAGE).parts:
-            assert "training" not in {room(module) for module in imports_of(path)}, path
+        assert not re.search(r"(?:from|import) kvstream_lab", path.read_text("utf-8")), path
 
 
 def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
@@ -123,13 +118,10 @@ def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
 
 BESIDE_THE_API = {
     "cli", "reporters", "events", "errors", "settings", "version", "store", "evaluation",
-    "server",
+    "sample", "server",
 }  # fmt: skip
 """The rooms that the command line may import beside the API. It gets models, readings, memories and
-answers from the API, and benchmarks, synthetic texts and the training of methods from
-`evaluation`."""
-LEARNING = {"edgeinfinite.py", "foresight.py"}
-"""Commands that train a method. They may import `methods`."""
+answers from the API, and benchmarks from `evaluation`."""
 
 
 @pytest.mark.parametrize(
@@ -138,8 +130,7 @@ LEARNING = {"edgeinfinite.py", "foresight.py"}
     ids=lambda p: str(p.relative_to(PACKAGE)),
 )
 def test_the_command_line_stands_on_the_api(path: Path) -> None:
-    allowed = {"api", *BESIDE_THE_API, *(["methods"] if path.name in LEARNING else [])}
-    assert {room(module) for module in imports_of(path)} <= allowed
+    assert {room(module) for module in imports_of(path)} <= {"api", *BESIDE_THE_API}
 
 
 def test_no_circles_between_files() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from kvstream.api.memories import Memories
 from kvstream.api.model import Model
-from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.events import Answered, AnswerStarted, Result, StepDone
 from kvstream.methods import registry
 from kvstream.model.cache import BoundedCache
+from kvstream.sample.document import make_facts
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 

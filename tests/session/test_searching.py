@@ -17,11 +17,11 @@ from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.answer.reread.second_pass import enough
 from kvstream.answer.skim.kept import BYTES_A_TOKEN
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
+from kvstream.sample.document import make_facts
 from kvstream.session import searching
 from kvstream.session.searching import STEP, Searching
 from kvstream.session.session import Session

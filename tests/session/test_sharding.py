@@ -15,7 +15,6 @@ from kvstream.answer.answering import answers
 from kvstream.collection import sharding
 from kvstream.collection.running import Workers
 from kvstream.errors import SourceError, UsageError
-from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
@@ -23,6 +22,7 @@ from kvstream.memory.base import Memory
 from kvstream.memory.joining import Joiner, join
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import Request
+from kvstream.sample.document import questions
 from kvstream.session.session import Session
 from kvstream.session.sharding import cut, read_part, read_shards
 from kvstream.settings import Budget, RunSettings

@@ -26,7 +26,6 @@ from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.memories import Memories, memory_files, models_of
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
-from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned
 from kvstream.input.inspection import NamedStream
 from kvstream.input.replayed import Replayed
@@ -34,6 +33,7 @@ from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request
+from kvstream.sample.document import generate, make_facts
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings

@@ -12,7 +12,6 @@ import click
 from click.testing import CliRunner
 
 from kvstream.cli.app import COMMANDS, cli
-from kvstream.cli.commands.methods.listing import MethodsCommand
 
 HEADER = """\
 # Help pages
@@ -36,11 +35,10 @@ def commands() -> dict[str, click.Command]:
 
 def inner(name: str, command: click.Command, context: click.Context) -> dict[str, click.Command]:
     """Return the commands of a group, at any depth."""
-    group = command.actions if isinstance(command, MethodsCommand) else command
     found: dict[str, click.Command] = {}
-    if isinstance(group, click.Group):
-        for word in group.list_commands(context):
-            one = group.get_command(context, word)
+    if isinstance(command, click.Group):
+        for word in command.list_commands(context):
+            one = command.get_command(context, word)
             assert one is not None
             found[f"{name} {word}"] = one
             found |= inner(f"{name} {word}", one, context)

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kvstream.evaluation.synthetic.document import generate
+from kvstream.sample.document import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 GROWTH = 16.0

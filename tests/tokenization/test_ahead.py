@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.errors import SourceError
-from kvstream.evaluation.synthetic import document as sample
 from kvstream.input.sources import open_sources
+from kvstream.sample import document as sample
 from kvstream.tokenization.loading import TokenStream, load_tokenizer, open_stream
 from kvstream.tokenization.prefetch import AHEAD, ReadAhead
 

@@ -89,7 +89,7 @@ def command(
       kvstream sample --tokens 1M -o long.txt --questions long.jsonl
       kvstream sample --into book.txt --facts 20 -o out.txt --questions out.jsonl
     """
-    from kvstream.evaluation.synthetic import document as sample
+    from kvstream.sample import document as sample
 
     if into is not None and typed(ctx, "tokens"):
         raise click.UsageError(

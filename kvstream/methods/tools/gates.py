@@ -3,7 +3,7 @@
 A memory is ``M [K, F, E]`` and ``z [K, F]``, the sums of ``f(k)^T v`` and of ``f(k)`` over the
 folded entries, where f(k) are F features of a key. A gate computes the features of keys and of
 queries, and mixes what it reads from memory with the attention to the present entries. Each layer
-has a gate, trained for the model (``kvstream methods train edgeinfinite``).
+has a gate, trained for the model (``python docs/research/lab/edgeinfinite.py train``).
 """
 
 from __future__ import annotations
@@ -170,8 +170,9 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
     name = (PaperGate if form == "paper" else LearnedGate).file
     option = " --form paper" if form == "paper" else ""
     remedy = (
-        f"train one with `kvstream methods train edgeinfinite --model {model.name} --data "
-        f"FOLDER --out {name}{option}` and name it with --set edgeinfinite.gate={name}."
+        f"train one in a clone with `python docs/research/lab/edgeinfinite.py train --model "
+        f"{model.name} --data FOLDER --out {name}{option}` and name it with --set "
+        f"edgeinfinite.gate={name}."
     )
     stored = LearnedFile(model, "edgeinfinite", "a gate", name, file, remedy)
 

@@ -81,9 +81,9 @@ def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
     `file`: their path; empty: the default name in the folder of the model's weights.
     """
     remedy = (
-        f"train them with `kvstream methods train foresight --model {model.name} --data FOLDER "
-        f"--out {FILE}` and name them with --set foresight.scorers={FILE}, or use --method keydiff "
-        "--set keydiff.pool=15."
+        f"train them in a clone with `python docs/research/lab/foresight.py --model {model.name} "
+        f"--data FOLDER --out {FILE}` and name them with --set foresight.scorers={FILE}, or use "
+        "--method keydiff --set keydiff.pool=15."
     )
 
     def new(layer: LayerFacts, own: Mapping[str, Tensor]) -> Scorer:

@@ -1,7 +1,7 @@
 """reader: smollm2 with an adapter that trains it to answer briefly from memory, or to refuse.
 
 The folder holds ``adapter.safetensors`` and ``card.json``. `kvstream.model.adapter` merges the
-adapter into the weights that ``kvstream models get reader`` fetches. ``kvstream.training.reader``
+adapter into the weights that ``kvstream models get reader`` fetches. ``reader``
 trains the adapter.
 """
 

@@ -9,10 +9,7 @@ from kvstream.cli.groups import Modules
 BENCHES = {
     "needle": "Find a fact that a long text states once.",
     "qa": "Answer questions of a data set.",
-    "suite": "Run test suites: RULER, NoLiMa, BABILong, QMSum, SQuALITY.",
-    "summary": "Compare summaries with human ones.",
     "perplexity": "Measure how well a model predicts long texts.",
-    "retention": "Measure what memory keeps, step by step.",
     "speed": "Measure the time and memory of a reading.",
 }
 """Help lines of the benchmarks, each ``kvstream.cli.commands.bench.<name>.command``."""

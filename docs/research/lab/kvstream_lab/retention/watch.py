@@ -1,0 +1,168 @@
+"""Watch a reader and compute numbers about its memory after each step, without storing tensors."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from kvstream.engine.chunks import Chunk
+from kvstream.engine.reader import Reader
+from kvstream.evaluation.harness import IdFeed
+from kvstream.evaluation.records import Record
+from kvstream.model.attention import AttentionRequest
+from kvstream_lab.retention import shares
+from kvstream_lab.retention.whole import Whole
+
+MEASURES = (
+    "hit_question", "hit_chunk", "jaccard", "shared", "attention", "attention_sinks", "retention",
+    "age", "spread",
+)  # fmt: skip
+"""Measures of each layer at every step; None if a measure cannot be computed."""
+
+
+class Watch(IdFeed):
+    """A feed for the watched reader. It sees each chunk before the reader does.
+
+    `whole` reads the same text. `question` are the ids of a question that is asked after every
+    step; if empty, there is no question.
+    """
+
+    def __init__(self, ids: Sequence[int], reader: Reader, whole: Whole, question: Sequence[int]):
+        super().__init__(ids)
+        self.reader, self.whole, self.question = reader, whole, question
+        self.steps: list[Record] = []
+        """Numbers of each step so far, over all layers."""
+        self.compared = 0
+        """Number of tokens of the text up to which `whole` could hold it."""
+        self._sums: list[dict[str, list[float]]] = [
+            {name: [] for name in MEASURES} for _ in reader.compressible
+        ]
+        self._layers: list[Record] = []
+        """Numbers of the newest step by layer."""
+        self._before = 0
+
+    def read(self, count: int) -> Chunk:
+        """Return the next chunk, after measuring its attention."""
+        chunk = super().read(count)
+        if not len(chunk.ids):
+            return chunk
+        attended = self.whole.read(chunk.ids)
+        self.compared = self.whole.seen
+        if self.steps:
+            self._next_chunk(chunk.ids, attended)
+        return chunk
+
+    def after_step(self) -> None:
+        """Measure what memory holds now."""
+        reader = self.reader
+        if self.steps:
+            self._close()
+        held = self._held()
+        every, by_layer = shares.overlaps(held)
+        asked = self.whole.asked(self.question) if self.question else None
+        self._layers = []
+        for i, (origin, overlap) in enumerate(zip(held, by_layer, strict=True)):
+            parts = shares.parts(origin, reader.seen)
+            self._layers.append(
+                {
+                    "memory": origin.shape[1],
+                    "jaccard": overlap.jaccard,
+                    "shared": overlap.shared,
+                    "hit_question": None if asked is None else shares.hit_rate(asked[i], origin),
+                    "retention": self._retention(origin),
+                    "age": shares.age(origin, reader.seen),
+                    "spread": shares.spread(parts),
+                    "parts": parts.mean(0).tolist(),
+                }
+            )
+        memory = statistics.fmean(layer["memory"] for layer in self._layers)
+        self.steps.append(
+            {
+                "tokens": reader.seen,
+                "memory": memory,
+                "chance": memory / reader.seen,
+                "jaccard": every.jaccard,
+                "shared": every.shared,
+            }
+        )
+        self._before = reader.seen
+
+    def record(self) -> Record:
+        """Return all numbers. Call it once, after the last step.
+
+        They are those of the steps, of the layers (over the steps from the first eviction on), and
+        of the parts of the text that memory holds at the end.
+        """
+        self._close()
+        layers = [
+            {
+                "layer": store.spec.index,
+                "memory": newest["memory"],
+                **{name: mean(values) for name, values in sums.items()},
+                "parts": _rounded(newest["parts"]),
+            }
+            for store, newest, sums in zip(
+                self.reader.compressible, self._layers, self._sums, strict=True
+            )
+        ]
+        columns = zip(*(layer["parts"] for layer in layers), strict=True)
+        return {
+            "compared": self.compared,
+            "steps": self.steps,
+            "layers": layers,
+            "parts": _rounded([statistics.fmean(column) for column in columns]),
+        }
+
+    def _held(self) -> list[Tensor]:
+        """Return ordinals [K, m] of the source tokens that each layer holds."""
+        prompt = self.reader.evictor.prompt
+        return [s.origin[:, prompt : s.used].cpu() for s in self.reader.compressible]
+
+    def _retention(self, origin: Tensor) -> float | None:
+        """Return the share of a layer's memory that was there one step before (IMDC, eq. 2)."""
+        return float((origin < self._before).float().mean()) if self._before else None
+
+    def _next_chunk(self, ids: Sequence[int], attended: list[Tensor] | None) -> None:
+        """Measure the attention of the chunk after memory: to all text before it, and to memory."""
+        reader = self.reader
+        if attended is not None:
+            for layer, scores, origin in zip(self._layers, attended, self._held(), strict=True):
+                layer["hit_chunk"] = shares.hit_rate(scores, origin)
+        first, ends = reader.first_candidate, [s.used for s in reader.compressible]
+        request = AttentionRequest(accumulated_attention=True, queries=len(ids))
+        with reader.cache.passing():
+            # A separate pass, because a method may weigh queries by age, or take a group's maximum.
+            reader.model.forward(ids, reader.cache, request)
+            for layer, store, end in zip(self._layers, reader.compressible, ends, strict=True):
+                sums = store.accumulated_attention
+                assert sums is not None
+                mass = sums.double().mean(0) / len(ids)
+                layer["attention"] = float(mass[first:end].sum())
+                layer["attention_sinks"] = float(mass[:first].sum())
+
+    def _close(self) -> None:
+        """Finish the newest step: compute means over its layers, and add to the sums by layer."""
+        step = self.steps[-1]
+        for name in MEASURES:
+            values = [layer.get(name) for layer in self._layers]
+            step[name] = step.get(name, mean(values))
+            for sums, value in zip(self._sums, values, strict=True):
+                if value is not None and step["chance"] < 1:
+                    sums[name].append(value)
+        self.steps[-1] = {k: _number(v) for k, v in step.items()}
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there are none."""
+    known = [v for v in values if v is not None]
+    return _number(statistics.fmean(known)) if known else None
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is None or isinstance(value, int) else round(value, 5)
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(v, 5) for v in values]

@@ -1,0 +1,1 @@
+"""Made-up facts, and books and data sets, for training."""

@@ -1,0 +1,137 @@
+"""``python docs/research/lab/summary.py``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from kvstream.cli.app import run
+from kvstream.cli.commands.bench import output, pages
+from kvstream.cli.commands.bench.options import (
+    case_options,
+    cases_of,
+    data_option,
+    limit_option,
+    no_stdin,
+    result_options,
+    seed_option,
+    tokens_option,
+)
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option, typed
+from kvstream.cli.shared import early
+from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.errors import UsageError
+
+
+@click.command("summary", cls=SectionedCommand)
+@data_option("Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.")
+@limit_option("texts (questions, with --all-questions)")
+@option(
+    "--all-questions",
+    is_flag=True,
+    section="Measurement",
+    help="Ask all questions of a text, not only the first one, which asks for the plot.",
+)
+@option(
+    "--extract/--no-extract",
+    default=None,
+    section="Measurement",
+    help="Use the passages that memory retains best. [default: what the model does best]",
+)
+@option(
+    "--passages",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    section="Measurement",
+    help="Number of passages that --extract uses.",
+)
+@seed_option
+@tokens_option(512)
+@case_options
+@model_options
+@result_options
+def command(**values: Any) -> int:
+    """Summarize texts under the budget and compare with human summaries by ROUGE.
+
+    Each row also has the score of a baseline: the beginning of the text, cut to as many words.
+
+    \b
+      python docs/research/lab/summary.py --data squality_dev.jsonl.gz --budget 1k \\
+          --method infinipot,random
+    """
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
+
+
+def _run(page: Any, **values: Any) -> int:
+    from kvstream.evaluation.records import Records
+    from kvstream_lab import summary
+
+    early.require("rouge_score", "bench", "ROUGE")
+    no_stdin(values["data"])
+    if values["extract"] is False and typed(click.get_current_context(), "passages"):
+        raise UsageError("--passages has no effect with --no-extract; leave one of them out.")
+    settings = model_settings(values)
+    cases = cases_of(values)
+    stories = summary.load(
+        values["data"], every=values["all_questions"], limit=values["limit"], seed=values["seed"]
+    )
+    records = Records(values["save"])
+    session = open_session(settings, verbose=values["verbose"])
+    wanted = values["extract"]
+    extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
+    total = len(stories) * len(cases)
+    every = summary.trials(session, stories, cases, extract)
+    found, complete = output.measured(every, total, records, values, summary.so_far)
+    rows = summary.rows(found)
+    pages.tell(page, "Summaries", settings, rows, _tables, _plots, as_json=values["json"])
+    return 0 if complete else 130
+
+
+def _plots(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
+        yield from pages.bars(
+            f"{name}, with 95% intervals", rows, lambda r: report.case_label(r, rows),
+            lambda r, key=key: (  # type: ignore[misc]
+                r[key], *(r.get(f"{key}_interval") or (None, None))
+            ),
+        )  # fmt: skip
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    def score(key: str) -> Callable[[Any], str]:
+        return lambda row: f"{100 * row[key]:.1f}"
+
+    def both(key: str) -> Callable[[Any], str]:
+        def pick(row: Any) -> str:
+            interval = row.get(f"{key}_interval")
+            around = f" ({100 * interval[0]:.1f}-{100 * interval[1]:.1f})" if interval else ""
+            return f"{100 * row[key]:.1f}{around}"
+
+        return pick
+
+    columns: list[tuple[str, Callable[[Any], Any]]] = [
+        ("", lambda r: report.case_label(r, rows)),
+        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("n", lambda r: str(r["n"])),
+        ("words", lambda r: f"{r['words']:.0f}"),
+    ]
+    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
+        columns += [(name, both(key)), ("lead", score(f"lead_{key}"))]
+    yield report.table("Summaries, F-measure in % (95% interval), and the lead's", columns, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], command))

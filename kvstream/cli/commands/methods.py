@@ -1,0 +1,110 @@
+"""``kvstream methods [NAME]``: list methods, or show a method and its settings."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.types import MethodsType
+from kvstream.reporters.format import json_text
+
+if TYPE_CHECKING:
+    from kvstream.api.methods import MethodInfo
+
+WIDTH = 80
+
+
+@click.command("methods", cls=SectionedCommand)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
+@click.option("-v", "--verbose", is_flag=True, help="Show the settings of every method.")
+@click.option("--json", is_flag=True, help="Print one JSON object per method.")
+def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
+    """List the methods. A method decides which entries of the KV cache stay.
+
+    With a NAME, show the settings of the method, which --set NAME.SETTING=VALUE changes.
+
+    \b
+      kvstream methods infinipot
+    """
+    from kvstream.api.methods import ABOUT, AUTO, available_methods, method_info
+
+    if AUTO in names:
+        if len(names) > 1 or json:
+            raise click.UsageError(f"{AUTO} is not a method; show it alone, without --json.")
+        click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
+        return
+    chosen = {name: method_info(name) for name in names} or available_methods()
+    if json:
+        for method in chosen.values():
+            click.echo(json_text(method.to_json()))
+        return
+    if not names and not verbose:
+        summaries = {AUTO: ABOUT.partition("\n")[0], **{n: m.summary for n, m in chosen.items()}}
+        width = max(map(len, chosen)) + 2
+        for name, summary in summaries.items():
+            first = f"{name:{width}}"
+            click.echo(click.wrap_text(summary, WIDTH, first, " " * width))
+        return
+    click.echo("\n\n".join(_page(method) for method in chosen.values()))
+
+
+def _indented(about: str) -> str:
+    """Wrap a description to `WIDTH` columns. Keep lines of tables, which begin with a space."""
+    paragraphs = about.split("\n\n")
+    return "\n\n".join(
+        textwrap.indent(each, "  ")
+        if each.startswith(" ")
+        else click.wrap_text(" ".join(each.split()), WIDTH, "  ", "  ")
+        for each in paragraphs
+    )
+
+
+def _page(method: MethodInfo) -> str:
+    name = method.name
+    paragraphs = [name, _indented(method.about)]
+    paper = method.source.partition(",")[0]
+    if paper.casefold() not in method.about.casefold():  # the description usually names it
+        paragraphs.append(f"  Source: {method.source}")
+    lines = []
+    for each in method.settings:
+        help_text = each.help
+        if limits := ", ".join(each.choices) or each.allowed:
+            help_text += f" ({limits})"
+        lines.append(f"  --set {name}.{each.name}={_typed(each.default)}")
+        lines.append(
+            textwrap.fill(help_text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        )
+    if lines:
+        paragraphs.append("\n".join(lines))
+    if method.preset is not None:
+        # Non-breaking spaces: an option stays on a line with its value.
+        typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(method))
+        paragraphs.append(
+            f"  --preset paper is as in {method.preset.source}:\n"
+            + textwrap.fill(
+                typed,
+                WIDTH,
+                initial_indent=" " * 6,
+                subsequent_indent=" " * 6,
+                break_on_hyphens=False,
+                break_long_words=False,
+            ).replace("\u00a0", " ")
+        )
+    return "\n\n".join(paragraphs)
+
+
+def _preset(method: MethodInfo) -> Iterator[str]:
+    """Yield the options that a preset stands for, as a user would type them."""
+    name, paper = method.name, method.preset
+    assert paper is not None
+    yield from (f"--set {name}.{setting}={value}" for setting, value in paper.settings.items())
+    yield from (f"--{option} {value}" for option, value in paper.run.items())
+
+
+def _typed(value: Any) -> str:
+    """Format a default as a user would type it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
