@@ -472,9 +472,9 @@ def test_runs_resume_and_modes_do_not_mix(
     assert len(save.read_text().splitlines()) == 9, "other data are measured"
 
 
-def test_babilong_as_a_user_runs_it(forked: Any, babi: Path, tmp_path: Path) -> None:
+def test_babilong_as_a_user_runs_it(lab: Any, babi: Path, tmp_path: Path) -> None:
     (tmp_path / "mill.txt").write_text(MILL * 20)
-    done = forked(
+    done = lab(
         "suite", "babilong", "--data", str(babi), "--tasks", "qa1", "--tokens", "512",
         "--text", str(tmp_path / "mill.txt"), *TINY, "--other",
     )  # fmt: skip
