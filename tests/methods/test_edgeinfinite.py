@@ -332,10 +332,10 @@ def test_an_answer_of_which_nothing_stays_folded_leaves_no_compressive_memory() 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_without_a_gate_is_told_how_to_train_one(form: str, tmp_path: Path) -> None:
     facts = replace(bounded("llama").facts, folder=str(tmp_path), name="some/model")
-    with pytest.raises(UsageError, match=r"methods train edgeinfinite --model some/model") as told:
+    with pytest.raises(UsageError, match=r"edgeinfinite.py train --model some/model") as told:
         load_gates(form, "", facts)
     assert ("--form paper" in str(told.value)) == (form == "paper")
-    with pytest.raises(UsageError, match=r"safetensors is not a file.*kvstream methods train"):
+    with pytest.raises(UsageError, match=r"safetensors is not a file.*edgeinfinite.py train"):
         load_gates(form, str(tmp_path / "nothing.safetensors"), facts)
     beside = {"learned": LearnedGate, "paper": PaperGate}[form].file
     (tmp_path / beside).write_bytes(b"no tensors")

@@ -169,7 +169,7 @@ def test_scorers_of_layers_keep_the_best_of_each_layer(tmp_path: Path) -> None:
 
 def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     facts = replace(bounded("llama").facts, folder=str(tmp_path))
-    with pytest.raises(UsageError, match=r"methods train foresight.*--method keydiff"):
+    with pytest.raises(UsageError, match=r"lab/foresight.py.*--method keydiff"):
         load_scorers(facts)
     for missing in (str(tmp_path / "missing"), "x" * 3000):
         with pytest.raises(UsageError, match="is not a file"):
