@@ -27,8 +27,8 @@ class Foresight(ScoredMethod):
     its chunk is read. Depending on the network, all heads of all layers keep the same tokens, or
     all heads of a layer do.
 
-    In a clone, ``python docs/research/lab/foresight.py`` trains the network for a model. Without
-    a network, kvstream refuses the method.
+    ``foresight.py`` of the lab trains the network for a model. Without a network, kvstream refuses
+    the method.
     """
 
     name: ClassVar[str] = "foresight"
