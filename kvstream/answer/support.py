@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kvstream.answer.citations import Basis
 from kvstream.errors import ModelError
+from kvstream.store.small_files import small_text
 from kvstream.tokenization.forms import NUMBER, WordForms, words
 
 FILE = "support.json"
@@ -118,7 +119,7 @@ class Calibration:
         if not folder or not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text("utf-8"))
+            found = json.loads(small_text(path))
             weights = {str(name): float(weight) for name, weight in found["weights"].items()}
             limit = float(found.get("refusal_limit", 0.0))
             made = cls(float(found["bias"]), weights, float(found["threshold"]), limit)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError, meant
+from kvstream.store.small_files import small_text
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -40,7 +41,7 @@ def load(path: Path | None = None) -> dict[str, Any]:
     """Return the contents of the file, empty if there is none. Raises UsageError if invalid."""
     path = path or config_path()
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = small_text(path)
     except (FileNotFoundError, NotADirectoryError):
         if os.environ.get(PATH_VARIABLE):
             raise UsageError(f"{PATH_VARIABLE} names {path}, but there is no such file.") from None
@@ -70,7 +71,7 @@ def place(path: Path, *keys: str) -> str:
     """
     import tomllib
 
-    text = path.read_text(encoding="utf-8-sig")
+    text = small_text(path)
     lines, without = text.splitlines(keepends=True), 0
     for number in range(1, min(len(lines), MOST_LINES) + 1):
         try:

@@ -20,6 +20,8 @@ from kvstream.input.sources import open_sources
 
 T = TypeVar("T")
 LETTERS = "ABCDEFGHIJ"
+LONGEST_LINE = 16_000_000
+"""Maximum number of characters of a record. A file without line ends may never end."""
 NO_QUESTION = "What is the summary of the text?"
 _LETTER = re.compile(r"\(?([A-Ja-j])(?:[.):].*)?", re.DOTALL)
 """An option given by its letter, such as B, (B) or B. with its text."""
@@ -103,6 +105,10 @@ def lines(path: str) -> Iterator[str]:
         # Not splitlines: some of its line ends occur inside JSON strings.
         *whole, rest = (rest + block.text).split("\n")
         yield from whole
+        if len(rest) > LONGEST_LINE:
+            raise SourceError(
+                f"{path} has a line of more than {LONGEST_LINE:,} characters; a record is one line."
+            )
     yield rest
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.metrics import normalize
 from kvstream.run.prompt import Layout
+from kvstream.store.small_files import small_text
 
 _DIGITS = re.compile(r"\d+")
 _PARAGRAPH = re.compile(r"(?:Paragraph |段落)(\d+)")
@@ -192,13 +193,14 @@ class Prompts:
     def read(cls, path: Path) -> Prompts:
         """Read a file. Raise SourceError with the task whose template cannot be used."""
         try:
-            templates = json.loads(path.read_text("utf-8"))
+            templates = json.loads(small_text(path))
             if not isinstance(templates, dict):
                 raise ValueError("it is not an object of templates by task")
             return cls({str(name): _cut(str(name), text) for name, text in templates.items()})
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or error
             raise SourceError(
-                f"{path} is not a file of LongBench's prompts: {error}. Name the "
+                f"{path} is not a file of LongBench's prompts: {why}. Name the "
                 "dataset2prompt.json of its repository."
             ) from error
 

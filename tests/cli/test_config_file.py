@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +111,26 @@ def test_a_file_that_cannot_be_read_is_named_once(cli, write, tmp_path) -> None:
     path.unlink()
     path.mkdir()
     told = cli("ask", str(tmp_path), "Q?").stderr
-    assert told == f"Error: The config file {path} cannot be read: Is a directory.\n"
+    assert told == f"Error: The config file {path} cannot be read: it is not a regular file.\n"
+
+
+@pytest.mark.parametrize("kind", ["endless", "fifo", "large"])
+def test_a_file_without_end_is_not_read(cli, monkeypatch, tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/zero") if kind == "endless" else tmp_path / kind
+    if kind == "fifo":
+        os.mkfifo(path)
+    if kind == "large":
+        path.write_bytes(b"# \n" * 400_000)
+    data = "bench", "qa", "--data", str(tmp_path / "qa.jsonl")
+    (tmp_path / "qa.jsonl").write_text('{"context": "a", "question": "b", "answers": ["c"]}\n')
+    for config, command, code in (
+        (str(path), ("models",), 2), (os.devnull, (*data, "--prompts", str(path)), 3)
+    ):  # fmt: skip
+        monkeypatch.setenv("KVSTREAM_CONFIG", config)
+        ran = cli(*command)
+        assert ran.code == code, ran.stderr
+        assert str(path) in ran.stderr
+        assert ("1,000,000 bytes" if kind == "large" else "not a regular file") in ran.stderr
 
 
 def test_a_home_that_nobody_has_is_a_model_that_is_not_there(cli, write) -> None:

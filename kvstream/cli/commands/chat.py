@@ -30,7 +30,7 @@ from kvstream.cli.shared.running import (
     reading_line,
 )
 from kvstream.cli.shared.sources import open_sources, tell_pages
-from kvstream.errors import BudgetError
+from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.stats import Stats
@@ -40,6 +40,8 @@ Type one question per line. The model also sees as many earlier questions and an
 /help   show this text
 /quit   end the chat; also: /exit, quit, exit, Ctrl-D
 Ctrl-C stops an answer."""
+LONGEST = 16_000_000
+"""Maximum number of characters of a line of standard input."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
@@ -169,7 +171,10 @@ def _read(asked: bool) -> str:
     if asked:
         sys.stderr.write("> ")
         sys.stderr.flush()
-    return sys.stdin.readline()
+    line = sys.stdin.readline(LONGEST)
+    if len(line) == LONGEST:
+        raise SourceError(f"Standard input has a line of {LONGEST:,} characters, not a question.")
+    return line
 
 
 def _edited() -> str:
