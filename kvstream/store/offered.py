@@ -14,6 +14,9 @@ from kvstream.store.stores import STORES, fetched_folder, find
 EMBEDDED = "pocket"
 LONGEST = 96
 """Maximum number of characters of a model's name on the hub."""
+HUB_NAME = re.compile(
+    r"(?!.*(?:--|\.\.))(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]*\w)?(?<!\.git)", re.ASCII
+)
 SUPPORTED = (
     "Give --model pocket, reader or another model of `kvstream models get`, a folder with "
     "config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
@@ -141,13 +144,12 @@ def refuse_unsupported(name: str) -> None:
         )
     if name.partition(":")[0] in STORES:
         return
-    if ":" in name:
-        raise ModelError(f"{name!r} is not a name of the hub: those have no colon. {SUPPORTED}")
-    path = name.startswith((".", "/", "~"))
-    if len(name) > LONGEST and not path and name.count("/") < 2:
+    path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not path and (len(name) > LONGEST or not HUB_NAME.fullmatch(name)):
+        shown = repr(name) if len(name) <= LONGEST else f"{name[:40]!r}..."
         raise ModelError(
-            f"{name[:40]!r}... is not a name of the hub: it has {len(name)} characters, and those "
-            f"have at most {LONGEST}. {SUPPORTED}"
+            f"{shown} is not a name of the hub: those have at most {LONGEST} letters, digits, "
+            f"dots, - and _, with a slash after the owner. {SUPPORTED}"
         )
     if "/" not in name and not path and not _in_cache(name):
         raise ModelError(

@@ -170,7 +170,26 @@ def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatc
     ("name", "says"),
     [
         ("llama3.2", "no model of that name in the hub's cache"),
-        ("llama3.2:1b", "those have no colon"),
+        *(
+            (name, "not a name of the hub")
+            for name in (
+                "",
+                "org/na me",
+                "org/",
+                "org/-x",
+                "org/x.",
+                "o--rg/x",
+                "org/x..y",
+                "org/x.git",
+                "org/x\n",
+                "org/\udcff",
+                "org/x\0",
+                "örg/x",
+                "org\\x",
+                "org/" + "x" * 97,
+            )
+        ),
+        ("llama3.2:1b", "those have at most 96 letters"),
         ("http://localhost:11434/v1", "the address of a server"),
     ],
 )

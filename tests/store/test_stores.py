@@ -244,7 +244,7 @@ def test_a_name_that_no_file_can_have(home: Path, cli: Any, tmp_path: Path) -> N
     for name in (long, f"{long}/b"):
         done = cli("ask", str(text), "Q?", "-m", name)
         assert done.code == 4, done.stderr
-        assert f"it has {len(name)} characters, and those have at most 96" in done.stderr
+        assert "those have at most 96 letters" in done.stderr
     for name in (f"./{long}", f"a/b/{long}"):
         done = cli("ask", str(text), "Q?", "-m", name)
         assert done.code == 4, done.stderr
