@@ -29,6 +29,8 @@ class BudgetSplit:
     too small advises a budget with this R."""
     trained: InitVar[int | None] = None
     """Trained length of the model, if known. The error advises no larger budget."""
+    catalysts: InitVar[int] = 1
+    """Number of catalysts. Of several, one is for each question."""
 
     @property
     def free(self) -> int:
@@ -40,19 +42,21 @@ class BudgetSplit:
         """Maximum number of entries in memory when the question is read."""
         return self.budget - self.prompt - self.question - self.answer
 
-    def __post_init__(self, least_answer: int | None, trained: int | None) -> None:
+    def __post_init__(self, least_answer: int | None, trained: int | None, catalysts: int) -> None:
         least = min(self.free - 1, self.final)
         if least < SMALLEST_FREE:
             answer = self.answer if least_answer is None else least_answer
             last, during = self.question + answer, self.catalyst + 1
             need = self.prompt + SMALLEST_FREE + max(during, last)
             beside = f"the question {self.question:,}, its answer at least {answer:,}"
+            less = "a shorter question"
             if during > last:
                 beside = f"the catalyst {self.catalyst:,}, memory at least 1"
-            remedy = f"Use --budget {need} or more, or a shorter question."
+                less = "fewer questions" if catalysts > 1 else less
+            remedy = f"Use --budget {need} or more, or {less}."
             if trained is not None and need > trained:
                 remedy = (
-                    f"Use a shorter question; the model was trained for {trained:,} positions, so "
+                    f"Use {less}; the model was trained for {trained:,} positions, so "
                     "no larger budget helps."
                 )
             raise BudgetError(
@@ -71,6 +75,7 @@ def share_out(
     *,
     whole_answer: bool,
     trained: int | None = None,
+    catalysts: int = 1,
 ) -> BudgetSplit:
     """Return the split of a budget.
 
@@ -83,4 +88,4 @@ def share_out(
     # The answer's part if the text gets only SMALLEST_FREE entries; both grow with the budget.
     smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
     answer = min(max_tokens, room)
-    return BudgetSplit(budget, prompt, catalyst, question, answer, smallest, trained)
+    return BudgetSplit(budget, prompt, catalyst, question, answer, smallest, trained, catalysts)

@@ -78,6 +78,7 @@ class RunPlan:
             run.max_tokens,
             whole_answer=len(questions) > 1 or request.every is not None,
             trained=model.trained_length,
+            catalysts=len(catalysts),
         )
         extract = request.extract or request.open_ended
         return cls(method, prompt, questions, catalysts, sizes, request.system, extract)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 REWORDED = (
     (
-        r"Use --budget ([\d,]+) or more, or a shorter question",
-        r"Use a shorter question, or set the server's budget to \1 or more",
+        r"Use --budget ([\d,]+) or more, or (a shorter question|fewer questions)",
+        r"Use \2, or set the server's budget to \1 or more",
     ),
     (
         r"Read the text again with a larger --budget",

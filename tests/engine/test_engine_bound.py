@@ -261,3 +261,10 @@ def test_no_budget_past_the_trained_length_is_advised() -> None:
         split(question=400)
     with pytest.raises(BudgetError, match=r"Use a shorter question.* 1,024 positions"):
         split(question=2000)
+
+
+@pytest.mark.parametrize("trained", [None, 1024])
+def test_many_questions_whose_catalysts_do_not_fit_are_too_many(trained: int | None) -> None:
+    with pytest.raises(BudgetError, match=r"fewer questions") as many:
+        share_out(256, 10, 3000, 20, 8, whole_answer=True, trained=trained, catalysts=150)
+    assert "shorter" not in str(many.value)
