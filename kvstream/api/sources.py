@@ -59,11 +59,14 @@ SourceLike: TypeAlias = "Content | Source | Text | Sequence[Content | Source | T
 """One source, or a list, tuple or other sequence of several sources, which are read in order."""
 
 
-def would_read(folder: Path, path: Path) -> bool:
-    """Return whether a reading of `folder` would read a file at `path`."""
-    from kvstream.input.folders import would_read
+def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
+    """Return whether a reading of `folder` reads the file at `path`, or would, once it is there.
 
-    return would_read(folder, path)
+    Files that kvstream wrote are not read, but one that is `growing` cannot be recognized yet.
+    """
+    from kvstream.input import folders, outputs
+
+    return folders.would_read(folder, path) and (growing or not outputs.is_own(path))
 
 
 def open_sources(
@@ -75,7 +78,6 @@ def open_sources(
     follow: bool = False,
     due: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], bool] = lambda: False,
-    without: Sequence[Path] = (),
 ) -> SourceSet:
     """Check every source and prepare to read them in order, once.
 
@@ -83,8 +85,7 @@ def open_sources(
     standard input. `text` is text itself, or an iterable of its pieces. With `plain`, files of any
     format are read as UTF-8 text. A compressed source that unpacks to more than `max_unpacked`
     bytes (default ``"16GB"``) is refused. With `follow`, the reading waits for more text at the end
-    of the last file until `interrupted` returns True, and pauses while `due` returns True. Of
-    folders, files in `without` are left out.
+    of the last file until `interrupted` returns True, and pauses while `due` returns True.
 
     Raises SourceError for a missing, unreadable or binary source, and UsageError if neither or both
     of `source` and `text` are given.
@@ -108,7 +109,6 @@ def open_sources(
         plain=plain,
         max_unpacked=bytes_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
-        without=without,
     )
 
 

@@ -99,7 +99,6 @@ def named(
     notes: list[str],
     *,
     plain: bool,
-    without: Sequence[Path] = (),
 ) -> list[Inspected]:
     """Return what was named as one source, or the files of a folder.
 
@@ -117,7 +116,7 @@ def named(
     path = Path(place)
     try:
         if stat.S_ISDIR(path.stat().st_mode):
-            return of_folder(path, warnings, notes, plain=plain, without=without)
+            return of_folder(path, warnings, notes, plain=plain)
         source, problem = look(path, name, plain=plain)
     except FileNotFoundError:
         raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
@@ -136,19 +135,15 @@ def of_folder(
     notes: list[str],
     *,
     plain: bool,
-    without: Sequence[Path] = (),
 ) -> list[Inspected]:
     """List the text files in a folder, without those that kvstream wrote.
 
-    ``without`` are files that this run will write. Counts of files that cannot be read are added to
-    ``warnings``, counts of kvstream's own files to ``notes``. Raises SourceError if there is no
-    file to read.
+    Counts of files that cannot be read are added to ``warnings``, counts of kvstream's own files to
+    ``notes``. Raises SourceError if there is no file to read.
     """
     found: list[Inspected] = []
     skipped: Counter[str] = Counter()
     own: Counter[str] = Counter()
-    written = {path.resolve() for path in without}
-    names = {path.name for path in (*without, *written)}
 
     def unreadable(error: OSError) -> None:
         if error.filename == str(folder):
@@ -160,9 +155,6 @@ def of_folder(
 
     hidden: list[None] = []
     for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
-        if path.name in names and path.resolve() in written:
-            own["output of this run"] += 1
-            continue
         try:
             source, problem = look(path, str(path), plain=plain)
         except OSError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
 
 FIRST = 1024
 """Number of bytes at the beginning of a file that say whether kvstream wrote it."""
@@ -25,3 +27,10 @@ def kind_of(start: bytes) -> str:
     if start.startswith(b"<!doctype html>") and GENERATOR.encode() in start:
         return "report of kvstream"
     return "JSON file of kvstream" if _RESULT.match(start) is not None else ""
+
+
+def is_own(path: Path) -> bool:
+    """Return whether kvstream wrote the file at `path`."""
+    with suppress(OSError), path.open("rb") as file:
+        return bool(kind_of(file.read(FIRST)))
+    return False

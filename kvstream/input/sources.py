@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -48,14 +47,12 @@ def open_sources(
     stdin: BinaryIO | io.RawIOBase | None = None,
     max_unpacked: int | None = None,
     follow: Follow | None = None,
-    without: Sequence[Path] = (),
 ) -> SourceSet:
     """Inspect every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process). ``plain`` reads binary
     files and HTML without conversion. ``max_unpacked`` limits decompressed data. ``follow`` waits
-    for more data at the end of the last file. ``without`` are files of folders that are left out,
-    because this run writes them.
+    for more data at the end of the last file.
 
     Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
     unreadable, binary, or a folder without text.
@@ -66,11 +63,7 @@ def open_sources(
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     messages = Messages()
     general, notes = messages.general, messages.notes
-    sources = [
-        each
-        for given in paths
-        for each in named(given, general, notes, plain=plain, without=without)
-    ]
+    sources = [each for given in paths for each in named(given, general, notes, plain=plain)]
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         last = sources[-1]
         pipe = last.path is not None and last.path.is_fifo()
@@ -82,7 +75,7 @@ def open_sources(
     pieces = SourcePieces(
         messages, plain=plain, stdin=stdin, max_unpacked=max_unpacked, follow=follow
     )
-    again = partial(open_sources, paths, plain=plain, max_unpacked=max_unpacked, without=without)
+    again = partial(open_sources, paths, plain=plain, max_unpacked=max_unpacked)
     return SourceSet(
         sources, pieces, messages, plain=plain, follows=follow is not None, again=again
     )

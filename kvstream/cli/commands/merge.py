@@ -16,9 +16,8 @@ from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
 from kvstream.cli.shared.models import announce, open_model
-from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import of_maker, tell_of_loading
-from kvstream.cli.shared.running import kept_line, prepared
+from kvstream.cli.shared.running import check_files, kept_line, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
 from kvstream.settings import Budget
@@ -77,7 +76,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
 
-    refuse_clashes({"-o": target}, {}, [str(path) for path in files])
+    check_files(options, [str(path) for path in files])
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once, for the checks and the merge

@@ -27,6 +27,7 @@ from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     check_checkpoint,
+    check_files,
     kept_line,
     prepared,
     reading,
@@ -141,7 +142,7 @@ def remember(
     others = {
         "--checkpoint": options.checkpoint, "--stats": options.stats, "--report": options.report,
     }  # fmt: skip
-    refuse_clashes({"-o": target, **others}, {}, paths)
+    check_files(replace(options, output=target), paths)
     refuse_clashes(others, {"--memory": base})
     check_writable(target)
     early.check(options)

@@ -35,9 +35,9 @@ from kvstream.cli.options.reading import ASKED, OF_MEMORY, ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.models import POCKET, open_model
-from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import reading
+from kvstream.cli.shared.running import check_files, reading
 from kvstream.cli.shared.sources import can_be_read_again
 from kvstream.cli.shared.sources import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
@@ -160,6 +160,7 @@ def summarize(
 ) -> int:
     """Read logs and print their page; at the time intervals of `every`, also what is new."""
     output = options.output
+    check_files(options, paths)
     with ExitStack() as stack:
         out: Any = sys.stdout
         if output is not None and output != Path("-"):
@@ -167,7 +168,6 @@ def summarize(
             stack.callback(out.finish, quiet=options.quiet)
         page_file = None
         if options.report is not None:
-            refuse_clashes({"--report": options.report, "--output": output}, {}, paths)
             page_file = PageFile(options.report, quiet=options.quiet)
             stack.callback(page_file.discard)
         teller = Teller(sys.stderr)

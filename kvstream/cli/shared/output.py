@@ -16,6 +16,7 @@ from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import for_terminal
 from kvstream.store import writing
 
+STDIN, STDOUT = Path("/dev/stdin"), Path("/dev/stdout")
 IN_PLACE = "--stats"
 """The option whose file is written during the reading, under its own name."""
 
@@ -211,13 +212,15 @@ def refuse_clashes(
     inputs: Mapping[str, Path | None],
     sources: Sequence[str] = (),
 ) -> None:
-    """Raise UsageError for files that would destroy each other, before anything is read.
+    """Raise UsageError if an output would destroy another one or an input, before anything is read.
 
-    `outputs` and `inputs` are paths by option.
+    `outputs` and `inputs` are paths by option. Standard output is always an output, because a shell
+    may append it to a source.
     """
     named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
-    read = [(option, path) for option, path in inputs.items() if path is not None]
-    texts = [("a source", Path(source)) for source in sources if source != "-"]
+    read = [(option, path) for option, path in inputs.items() if path and os.path.isfile(path)]
+    texts = [("a source", Path(source if source != "-" else STDIN)) for source in sources]
+    named.append(("standard output", STDOUT))
     for number, (option, path) in enumerate(named):
         assert path is not None
         for other, place in named[number + 1 :] + read + texts:
@@ -227,12 +230,13 @@ def refuse_clashes(
                     f"{option} {path} and {other} {place} are the same file, and one would "
                     f"destroy the other; name another file for {option}."
                 )
-        folders = [place for _, place in texts if place.is_dir()] if option == IN_PLACE else []
-        for folder in folders:
+        if option != IN_PLACE and not os.path.isfile(path):
+            continue
+        for folder in (place for _, place in texts if place.is_dir()):
             from kvstream.api.sources import would_read  # not for files: it imports RE2
 
-            if would_read(folder, path):
+            if path != STDOUT and would_read(folder, path, growing=option == IN_PLACE):
                 raise UsageError(
-                    f"{option} {path} is in the folder {folder}, and would be read with it; name a "
-                    "file elsewhere, or one whose name begins with a dot."
+                    f"{option} {path} is in the folder {folder}, and is read with it; name a new "
+                    "file, or one elsewhere."
                 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.api.options import AUTO, refuse_beside_skimming
+from kvstream.cli.config import config_path
 from kvstream.cli.options.many import Shards
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
@@ -81,7 +82,11 @@ def check_files(
         "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
         "--report": options.report,
     }  # fmt: skip
-    refuse_clashes(outputs, {"--memory": memory}, sources)
+    inputs = {
+        "--memory": memory, "--model": Path(options.model), "--skim": Path(options.skim),
+        "the config file": config_path(),
+    }  # fmt: skip
+    refuse_clashes(outputs, inputs, sources)
 
 
 def read(

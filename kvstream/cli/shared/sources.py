@@ -67,10 +67,7 @@ def open_sources(
     due: Callable[[], bool] = lambda: False,
     copies: Mapping[str, str] | None = None,
 ) -> Any:
-    """Open the sources, of folders without the files that this run writes.
-
-    Standard input is used only if it is a source and was not copied.
-    """
+    """Open the sources. Standard input is used only if it is a source and was not copied."""
     from kvstream.api.sources import Source, open_sources
 
     if list(paths).count("-") > 1:
@@ -96,7 +93,6 @@ def open_sources(
         follow=follow,
         due=due,
         interrupted=stop,
-        without=[path for path in (options.output, options.report, options.stats) if path],
     )
     if empty:
         raise opened.nothing()

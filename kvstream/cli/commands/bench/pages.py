@@ -27,7 +27,8 @@ def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
     """
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"], "--plot": values.get("plot")}
-    refuse_clashes(results, {"--prompts": values.get("prompts")}, _read(values))
+    inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
+    refuse_clashes(results, inputs, _read(values))
     if path is None:
         return None
     file = PageFile(path, quiet=values["quiet"])

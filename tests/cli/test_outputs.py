@@ -1,0 +1,97 @@
+"""No output of a command takes the place of what the command reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+LOG = "".join(f"2026-03-01 10:00:{i:02d} ERROR disk {i} is full\n" for i in range(40))
+LINKS: dict[str, Callable[[Path, Path], None]] = {
+    "itself": lambda source, link: None,
+    "symlink": lambda source, link: link.symlink_to(source.name),
+    "hard link": lambda source, link: os.link(source, link),
+    "by a folder": lambda source, link: (link.parent / "d").symlink_to(link.parent),
+}
+COMMANDS = [
+    ("summarize", "LOG", "-o"),
+    ("summarize", "LOG", "--json", "-o"),
+    ("summarize", "LOG", "--as", "prose", "--stats"),
+    ("summarize", "LOG", "--report"),
+    ("summarize", "LOG", "--follow", "-o"),
+    ("ask", "LOG", "Which disk?", "-o"),
+    ("ask", "LOG", "Which disk?", "--checkpoint"),
+    ("compare", "LOG", "Which disk?", "-o"),
+    ("chat", "LOG", "-o"),
+    ("remember", "LOG", "-o"),
+    ("remember", "LOG", "-o", "x.kvs", "--stats"),
+    ("sample", "--into", "LOG", "-o"),
+    ("bench", "perplexity", "LOG", "--save"),
+    ("bench", "needle", "--text", "LOG", "--report"),
+    ("bench", "qa", "--data", "LOG", "--save"),
+]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_output_is_a_source(cli, tmp_path: Path, monkeypatch, command, link: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app.log").write_text(LOG)
+    LINKS[link](tmp_path / "app.log", tmp_path / "link")
+    place = {"itself": "./app.log", "by a folder": "d/app.log"}.get(link, "link")
+    ran = cli(*["app.log" if word == "LOG" else word for word in command], place)
+    assert (ran.code, ran.stdout) == (2, ""), ran.stderr
+    assert "are the same file" in ran.stderr
+    assert Path("app.log").read_text() == LOG
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c[0] not in ("sample", "chat")], ids=" ".join
+)
+def test_no_output_is_a_file_of_a_source_folder(cli, tmp_path: Path, monkeypatch, command) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("logs/old").mkdir(parents=True)
+    for name in ("app.log", "old/app.log"):
+        Path("logs", name).write_text(LOG)
+    ran = cli(*["logs" if word == "LOG" else word for word in command], "logs/old/app.log")
+    assert (ran.code, ran.stdout) == (2, ""), ran.stderr
+    assert "logs/old/app.log" in ran.stderr
+    assert Path("logs/old/app.log").read_text() == LOG
+
+
+def test_a_new_file_in_a_source_folder_is_written_and_its_json_again(cli, tmp_path: Path) -> None:
+    (tmp_path / "app.log").write_text(LOG)
+    command = "summarize", str(tmp_path), "--json", "-o", str(tmp_path / "page.json")
+    assert [cli(*command).code for _ in range(2)] == [0, 0]
+    assert (tmp_path / "app.log").read_text() == LOG
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["-o", ">>"])
+def test_standard_input_and_output_are_files_too(tmp_path: Path, warm, append: bool) -> None:
+    log = tmp_path / "app.log"
+    log.write_text(LOG)
+    rest = [str(log)] if append else ["-", "-o", str(log)]
+    with log.open("a+" if append else "r") as file:
+        ran = subprocess.run(
+            [sys.executable, "-m", "kvstream", "summarize", "--as", "log", *rest],
+            stdin=None if append else file, stdout=file if append else subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert ran.returncode == 2
+    assert "are the same file" in ran.stderr
+    assert log.read_text() == LOG
+
+
+def test_the_model_and_the_config_file_are_inputs(cli, tmp_path: Path, monkeypatch) -> None:
+    text, model, config = (tmp_path / name for name in ("a.txt", "m.gguf", "config.toml"))
+    for path in (text, model, config):
+        path.write_text("# nothing")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    for output in (model, config):
+        ran = cli("ask", str(text), "Who?", "-m", str(model), "-o", str(output))
+        assert (ran.code, output.read_text()) == (2, "# nothing"), ran.stderr
+        assert "are the same file" in ran.stderr
