@@ -106,9 +106,8 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
 
 
 def _packed_parts(packed: Packed, warnings: list[str]) -> Iterator[Part]:
-    warnings += packed.warnings
     yield from packed.parts()
-    warnings += packed.undecoded.warnings(str(packed.path))
+    warnings += [*packed.warnings, *packed.undecoded.warnings(str(packed.path))]
 
 
 def page_parts(head: PeekedStream, name: str, warnings: list[str]) -> Iterator[Part | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lxml import etree
@@ -16,6 +16,7 @@ from lxml import etree
 from kvstream.input.blocks import Part
 from kvstream.input.encodings import UNDECODED, html_decoder
 from kvstream.input.limits import Patience
+from kvstream.input.tables import LONGEST_ROW, Cell, Table
 
 BLOCK = 16 * 1024
 """Bytes to read and parse at a time."""
@@ -31,10 +32,12 @@ _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
 _APART = frozenset(["p", "h1", "h2", "h3", "h4"])
 _HEADINGS = frozenset(["h1", "h2", "h3"])
 _BLOCKS = frozenset([
-    "address", "article", "aside", "blockquote", "dd", "div", "dl", "dt", "figcaption",
+    "address", "article", "aside", "blockquote", "caption", "dd", "div", "dl", "dt", "figcaption",
     "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
     "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
 ])  # fmt: skip
+_GROUPS = frozenset(["thead", "tbody", "tfoot"])
+_TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
 Read = Callable[[int], bytes | None]
@@ -127,14 +130,19 @@ class _Page:
         self._dropped = 0
         self._pre = 0
         self._heading: list[str] | None = None
+        self._in_head = False
 
-    def start(self, tag: str, attributes: object) -> None:
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
         if tag in _DROPPED:
             self._dropped += 1
         if self._dropped:
             return
-        if tag in _APART:
+        if tag in _HEADINGS or tag == "pre":
+            self.lines.loosen()
+        if tag in _TABLES:
+            self._table(tag, attributes)
+        elif tag in _APART:
             self.lines.add("\n\n")
         elif tag in _BLOCKS:
             self.lines.end_line()
@@ -153,9 +161,27 @@ class _Page:
             return
         if tag in _HEADINGS:
             self._name()
+        if tag == "table":
+            self.lines.end_table()
+        elif tag == "tr":
+            self.lines.end_row()
+        elif tag in _GROUPS:
+            self._in_head = False
         if tag in _BLOCKS:
             self.lines.end_line()
         self._pre -= tag == "pre"
+
+    def _table(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if tag == "table":
+            self.lines.begin_table()
+        elif tag == "tr":
+            self.lines.begin_row(heads=self._in_head)
+        elif tag in _GROUPS:
+            self._in_head = tag == "thead"
+            self.lines.divide()
+        else:
+            columns, rows = (_count(attributes.get(n)) for n in ("colspan", "rowspan"))
+            self.lines.begin_cell(Cell("", max(columns, 1), rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:
         if self._dropped:
@@ -183,8 +209,15 @@ class _Page:
         self._heading = None
 
 
+def _count(value: str | None) -> int:
+    """Return the number of columns or rows of a cell."""
+    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,5}", value) else 1
+
+
 class Lines:
-    """Collects and cleans text: strips lines, and keeps at most one empty line in a row."""
+    """Collects and cleans text: strips lines, keeps at most one empty line in a row, and writes a
+    row of a table as one line.
+    """
 
     def __init__(self, heading: str = "") -> None:
         self.heading = heading
@@ -197,19 +230,84 @@ class Lines:
         self._begun = False
         self._cut = False
         self._open = False
+        self._tables: list[Table] = []
+        self._held = 0
+        """Characters of the cells of open rows."""
 
     def add(self, text: str) -> None:
+        for table in reversed(self._tables):
+            if table.cells:
+                table.cells[-1].text += text
+                self._held += len(text)
+                if self._held > LONGEST_ROW:
+                    self.loosen()
+                return
         self._new.append(text)
         line = text.rpartition("\n")[2]
         self._open = bool(line.strip()) or (self._open and len(line) == len(text))
 
     def end_line(self) -> None:
         """Begin a new line, unless one has just begun."""
-        if self._open:
+        if self._open or self._held:
             self.add("\n")
+
+    def begin_table(self) -> None:
+        """Begin a table, which may be in a cell of another one."""
+        self.end_line()
+        self._tables.append(Table())
+
+    def begin_row(self, *, heads: bool = False) -> None:
+        """Begin a row; `heads`: it has the headings of the columns."""
+        self.end_row()
+        if self._tables:
+            self._tables[-1].begin(heads=heads)
+
+    def begin_cell(self, cell: Cell) -> None:
+        """Begin a cell of the row."""
+        if self._tables and not self._tables[-1].loose:
+            self._tables[-1].cells.append(cell)
+        else:
+            self.end_line()
+
+    def divide(self) -> None:
+        """Begin a group of rows."""
+        if self._tables:
+            self._tables[-1].divide()
+
+    def end_row(self) -> None:
+        """Write the row as a line, into the cell around its table if there is one."""
+        if self._tables and (table := self._tables[-1]).cells:
+            self._held -= sum(len(cell.text) for cell in table.cells)
+            text = table.row()
+            self.end_line()
+            self.add(text)
+            self.end_line()
+
+    def end_table(self) -> None:
+        """End the table."""
+        self.end_row()
+        if self._tables:
+            self._tables.pop()
+
+    @property
+    def table(self) -> Table | None:
+        """The innermost table."""
+        return self._tables[-1] if self._tables else None
+
+    def loosen(self) -> None:
+        """Write the cells of all open rows as lines of their own: they are no rows of data."""
+        tables, self._tables, self._held = self._tables, [], 0
+        for table in tables:
+            for cell in table.cells:
+                self.end_line()
+                self.add(cell.text)
+            table.loose = table.loose or bool(table.cells)
+            table.cells = []
+        self._tables = tables
 
     def name(self, heading: str) -> None:
         """Make the text after the last empty line a heading."""
+        self.loosen()
         waiting = self._rest + "".join(self._new)
         before, _, own = waiting.rpartition("\n\n")
         self._rest, self._new = "", [before, "\n\n"]
@@ -221,6 +319,8 @@ class Lines:
 
     def take(self, *, final: bool = False) -> list[Piece]:
         """Return the pieces that are complete; with ``final`` all of them."""
+        if final:
+            self.loosen()
         self._settle(final=final)
         if final and self._begun:
             self._done.append("\n")

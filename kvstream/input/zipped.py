@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import posixpath
+import re
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from kvstream.input.blocks import Part
 from kvstream.input.equations import MATH, Equation
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import Lines, Piece, Undecoded, html_parts, parts, text_bytes
+from kvstream.input.tables import Cell
 
 MAX_BYTES = 256 * 1024**2
 """Maximum total of unpacked bytes of the members that are read."""
@@ -31,6 +34,12 @@ SAMPLES = 8
 SAMPLE = 64 * 1024
 """Maximum bytes of markup at each of these places."""
 STYLES = "word/styles.xml"
+NOTES = {
+    "footnoteReference": ("word/footnotes.xml", "Footnote"),
+    "endnoteReference": ("word/endnotes.xml", "Endnote"),
+    "commentReference": ("word/comments.xml", "Comment"),
+}
+"""For each mark in the text, the member with the notes and their name."""
 _NAMES = {
     "c": "urn:oasis:names:tc:opendocument:xmlns:container",
     "o": "http://www.idpf.org/2007/opf",
@@ -39,10 +48,17 @@ _NAMES = {
 _WORD = f"{{{_NAMES['w']}}}"
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([
-    f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_EITHER}Fallback",
+    f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_WORD}trPrChange",
+    f"{_WORD}tcPrChange", f"{_EITHER}Fallback",
 ])  # fmt: skip
 """Deletions not yet accepted, the old place of moved text, the earlier style of a paragraph, and
 the fallback of a choice."""
+
+
+_TABLES = frozenset([
+    "tbl", "tr", "tc", "tblLook", "tblHeader", "gridBefore", "gridSpan", "vMerge",
+])  # fmt: skip
+_TRUE = ("", "1", "true", "on")
 
 
 class Packed:
@@ -197,7 +213,7 @@ class Epub(Packed):
 
 
 class Docx(Packed):
-    """A Word document: its paragraphs and tables, without headers and footnotes."""
+    """A Word document: its paragraphs, tables and notes, without headers and footers."""
 
     kind = "DOCX"
 
@@ -207,8 +223,8 @@ class Docx(Packed):
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
     ) -> Iterator[list[Piece]]:
-        target = _Document(heading, self._heading_styles())
-        parser = etree.XMLParser(target=target, resolve_entities=False, no_network=True)
+        target = _Document(heading, self._heading_styles(), self._notes(patience))
+        parser = _parser(target)
         while data := read(BLOCK):
             with patience.counting():
                 parser.feed(data)
@@ -228,6 +244,24 @@ class Docx(Packed):
                     found.add(name.getparent().get(f"{_WORD}styleId"))
         return frozenset(found)
 
+    def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
+        """Return the text of all notes by mark and id. Too many notes are left out with a warning.
+
+        Comments come first, because another note may have one.
+        """
+        notes: dict[tuple[str, str], str] = {}
+        for mark, (name, told) in reversed(NOTES.items()):
+            if name in self.archive.NameToInfo:
+                target = _Notes(mark, told, notes)
+                try:
+                    with patience.counting():
+                        etree.parse(io.BytesIO(self.read(name)), _parser(target))
+                except (SourceError, etree.XMLSyntaxError, zipfile.BadZipFile) as error:
+                    if not patience.left:
+                        raise
+                    self.warnings.append(f"Notes of {self.path} are missing ({name}): {error}")
+        return notes
+
     def estimate(self) -> int:
         text, last = 0, 0.0
         for part in self.parts():
@@ -241,8 +275,11 @@ class Docx(Packed):
 class _Document:
     """The parser target that lxml calls for the body of a DOCX."""
 
-    def __init__(self, heading: str, heading_styles: frozenset[str]) -> None:
+    def __init__(
+        self, heading: str, heading_styles: frozenset[str], notes: dict[tuple[str, str], str]
+    ) -> None:
         self.lines = Lines(heading)
+        self._notes = notes
         self._heading_styles = heading_styles
         self._text = False
         self._is_heading = False
@@ -264,15 +301,46 @@ class _Document:
         elif name == "pStyle":
             style = str(attributes.get(f"{_WORD}val", ""))
             self._is_heading = style in self._heading_styles or _is_heading(style)
-            self.lines.add("\n\n" * self._is_heading)
+            if self._is_heading:
+                self.lines.loosen()
+                self.lines.add("\n\n")
         elif name in ("tab", "br", "cr"):
             self._data("\n" if name != "tab" else " ")
         elif name == "noBreakHyphen":
             self._data("-")
+        elif name in NOTES:
+            # Each note is read once, because marks may repeat.
+            self.lines.add(self._notes.pop((name, str(attributes.get(f"{_WORD}id"))), ""))
+        elif name in _TABLES:
+            self._table(name, attributes)
         elif tag.startswith(MATH):
             value = str(attributes.get(f"{MATH}val", ""))
             self._equation.start(tag.removeprefix(MATH), value)
         self._text = name == "t" or tag == f"{MATH}t"
+
+    def _table(self, name: str, attributes: Any) -> None:
+        value = str(attributes.get(f"{_WORD}val", ""))
+        table = self.lines.table
+        if name == "tbl":
+            self.lines.begin_table()
+        elif name == "tr":
+            self.lines.begin_row()
+        elif name == "tc":
+            self.lines.begin_cell(Cell())
+        elif table is None:
+            return
+        elif name == "tblLook":
+            first = attributes.get(f"{_WORD}firstRow")
+            bits = int(value, 16) if re.fullmatch("[0-9A-Fa-f]{1,8}", value) else 0
+            table.begins_with_headings = bits & 0x20 > 0 if first is None else first in _TRUE
+        elif name == "tblHeader":
+            table.heads = value in _TRUE
+        elif name == "gridBefore":
+            self.lines.begin_cell(Cell(columns=_count(value)))
+        elif table.cells and name == "gridSpan":
+            table.cells[-1].columns = _count(value)
+        elif table.cells and name == "vMerge":
+            table.cells[-1].above = value != "restart"
 
     def _was_chosen(self, tag: str) -> bool:
         """Return whether this is an alternative to content that was already read."""
@@ -298,6 +366,10 @@ class _Document:
             if self._is_heading and words:
                 self.lines.name(words)
             self.lines.end_line()
+        elif name == "tr":
+            self.lines.end_row()
+        elif name == "tbl":
+            self.lines.end_table()
 
     def data(self, text: str) -> None:
         if self._text:
@@ -310,6 +382,40 @@ class _Document:
 
     def close(self) -> None:
         """Return nothing: `lines` gives the text while it is parsed."""
+
+
+class _Notes(_Document):
+    """The parser target for foot notes, end notes or comments."""
+
+    def __init__(self, mark: str, told: str, notes: dict[tuple[str, str], str]) -> None:
+        super().__init__("", frozenset(), notes)
+        self._mark, self._told = mark, told
+        self._inside = ""
+        """Id of the note that is being read, and the words before its text."""
+
+    def start(self, tag: str, attributes: Any) -> None:
+        super().start(tag, attributes)
+        if tag == f"{_WORD}{self._told.lower()}":
+            self._inside = str(attributes.get(f"{_WORD}id"))
+            author = str(attributes.get(f"{_WORD}author", ""))
+            self._before = f"{self._told} by {author}" if author else self._told
+
+    def end(self, tag: str) -> None:
+        super().end(tag)
+        if tag == f"{_WORD}{self._told.lower()}":
+            text = " ".join("".join(text for text, _ in self.lines.take(final=True)).split())
+            self.lines = Lines()
+            if text:
+                self._notes[self._mark, self._inside] = f" [{self._before}: {text}]"
+
+
+def _count(value: str) -> int:
+    """Return the number of columns of a cell."""
+    return max(1, int(value)) if re.fullmatch("[0-9]{1,5}", value) else 1
+
+
+def _parser(target: _Document) -> Any:
+    return etree.XMLParser(target=target, resolve_entities=False, no_network=True)
 
 
 def _is_heading(style: str) -> bool:

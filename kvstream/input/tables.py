@@ -1,0 +1,132 @@
+"""Write each row of a table as one line, with the heading of each column before its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST_ROW = 2000
+"""Maximum characters of a row that is written as one line. A longer one is layout, not data."""
+LONGEST_HEADING = 60
+"""Maximum characters of the heading of a column that is not marked as heading."""
+MOST_COLUMNS = 1000
+MOST_HEADING_ROWS = 4
+_DIGITS = frozenset("0123456789")
+
+
+@dataclass
+class Cell:
+    """A cell of the row that is being read."""
+
+    text: str = ""
+    columns: int = 1
+    rows: int = 1
+    """Number of rows with this cell; 0: all rows that follow."""
+    heading: bool = False
+    above: bool = False
+    """Whether it continues the cell above."""
+
+
+class Table:
+    """Keeps the row that is being read, its merged cells and the headings of the columns."""
+
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+        self.loose = False
+        """Whether the text of this row was given on cell by cell."""
+        self.heads = False
+        """Whether this row is marked as heading."""
+        self.begins_with_headings = False
+        """Whether the file says that the first row has headings."""
+        self._merged: dict[int, tuple[str, int]] = {}
+        """Text of the merged cells above, and the number of rows that still have it."""
+        self._above: list[str] = []
+        self._names: list[str] = []
+        self._heading_rows = 0
+        """Number of heading rows directly above."""
+        self._rows = 0
+
+    def begin(self, *, heads: bool) -> None:
+        """Begin a row; `heads`: it is marked as heading."""
+        self.cells, self.loose, self.heads = [], False, heads
+
+    def divide(self) -> None:
+        """Begin a group of rows, which no merged cell of the group before reaches."""
+        self._merged.clear()
+
+    def row(self) -> str:
+        """End the row, and return it as a line; a row of one cell keeps its lines."""
+        cells, self.cells = self.cells, []
+        if len(cells) == 1 and not self._merged:
+            return cells[0].text
+        grid = self._grid(cells)
+        if not any(grid):
+            return ""
+        marked = bool(cells) and (self.heads or all(cell.heading for cell in cells))
+        if self._rows == 1 and not marked and self._heading_rows == 0 and self._are_names(grid):
+            self._names = self._above
+        self._rows += 1
+        self._above = grid
+        if marked:
+            self._heading_rows += 1
+            above = self._names if 1 < self._heading_rows <= MOST_HEADING_ROWS else []
+            above = [*above, *[""] * (len(grid) - len(above))]
+            self._names = [_joined(*pair) for pair in zip(above, grid, strict=False)]
+            if self._heading_rows > MOST_HEADING_ROWS:
+                self._names = []
+        else:
+            self._heading_rows = 0
+            names = [] if grid == self._names else self._names
+            names = [*names, *[""] * (len(grid) - len(names))]
+            grid = [f"{n}: {v}".strip() if n else v for n, v in zip(names, grid, strict=False)]
+        return " |".join(f" {value}" if value else "" for value in grid).strip(" ")
+
+    def _grid(self, cells: list[Cell]) -> list[str]:
+        """Return the text of each column, with merged cells repeated."""
+        grid: list[str] = []
+        width = len(self._above) or MOST_COLUMNS
+        for cell in cells:
+            self._repeat(grid)
+            place = len(grid)
+            text = _flat(cell.text)
+            if cell.above and place < len(self._above):
+                text = self._above[place]
+            count = max(1, min(cell.columns, width - place))
+            if cell.rows != 1:
+                left = cell.rows - 1 if cell.rows else MOST_COLUMNS
+                self._merged |= {place + i: (text, left) for i in range(count)}
+            grid += [text] * (count if len(text) * count <= LONGEST_ROW else 1)
+            grid += [""] * (place + count - len(grid))
+        self._repeat(grid)
+        return grid
+
+    def _repeat(self, grid: list[str]) -> None:
+        """Add the merged cells from above that are next."""
+        while (found := self._merged.pop(len(grid), None)) is not None:
+            text, left = found
+            if left > 1:
+                self._merged[len(grid)] = text, left - 1
+            grid.append(text)
+
+    def _are_names(self, second: list[str]) -> bool:
+        """Return whether the first row, which has no mark, has the headings of the columns.
+
+        Of two columns, the first may be a list of names: they have none without a mark.
+        """
+        first = self._above
+        labels = all(
+            name and len(name) <= LONGEST_HEADING and _DIGITS.isdisjoint(name) for name in first
+        )
+        if not labels or len(first) < 3 or len(set(first)) < len(first):
+            return False
+        return self.begins_with_headings or not _DIGITS.isdisjoint("".join(second))
+
+
+def _joined(above: str, name: str) -> str:
+    return name if not above or above == name else f"{above} {name}".strip()
+
+
+def _flat(text: str) -> str:
+    """Return the text of a cell as one line. Rows of a table in it are separated by semicolons."""
+    lines = [line for row in text.split("\n") if (line := " ".join(row.split()))]
+    between = "; " if " | " in text else " "
+    return between.join(line.replace("|", ",").replace(" ,", ",") for line in lines)
