@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import threading
 from dataclasses import dataclass, field
 
@@ -13,10 +14,26 @@ _ERRORS = "kvstream.replace"
 _found = threading.local()
 
 
+CONTROLS = re.compile(
+    rb"\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))"
+    rb"|[\x90\x98\x9d-\x9f][^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+(?:\x1b\\|[\x07\x9c])"
+)
+"""The control sequences of a terminal of 8 bits, which are no UTF-8."""
+_BEGUN = re.compile(rb"(?<![\x80-\xff])\x9b[0-?]*+[ -/]*+[@-~]?\Z")
+
+
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Do the same as Python's ``replace`` handler, and record the span of the replaced bytes."""
+    """Do the same as Python's ``replace`` handler, and record the span of the replaced bytes.
+
+    What begins or ends a control sequence becomes its character, so that it is removed later.
+    """
     if not isinstance(error, UnicodeDecodeError):
         raise error
+    data, place = error.object, error.start
+    near = CONTROLS.finditer(data, max(0, place - 4096), place + 1) if data[place] == 0x9C else ()
+    if CONTROLS.match(data, place) or any(found.end() == place + 1 for found in near):
+        _found.controls.append(place)
+        return chr(data[place]), place + 1
     _found.spans.append((error.start, error.end))
     return "\ufffd", error.end
 
@@ -88,15 +105,17 @@ class BlockDecoder:
         """Return the text of ``data``, or None if it completes no character."""
         data = self.rest + data
         spans: list[tuple[int, int]] = []
-        _found.spans = spans
-        text, used = codecs.utf_8_decode(data, _ERRORS, final)
+        _found.spans, _found.controls = spans, (controls := [])
+        begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
+        text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, _ERRORS, final)
         self.rest = data[used:]
         if not text:
             return None
         start, widths = self.position, None
         self.position += used
+        if spans or controls:
+            widths = self._widths(data[:used], spans + [(c, c + 1) for c in controls])
         if spans:
-            widths = self._widths(data[:used], spans)
             self.replaced += sum(end - begin for begin, end in spans)
             if self.first_replaced is None:
                 self.first_replaced = start + spans[0][0]

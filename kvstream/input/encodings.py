@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from kvstream.input.blocks import BOM, TextBlock
+from kvstream.input.blocks import BOM, CONTROLS, TextBlock
 
 BOMS = (
     (b"\xff\xfe\x00\x00", "utf-32-le"),
@@ -63,7 +63,8 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:
-        return _guess(sample) or "utf-8"
+        sample = CONTROLS.sub(b"", sample)
+        return "utf-8" if sample.isascii() else _guess(sample) or "utf-8"
     return "utf-8"
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.2
+COMPARED = 1024
+"""Number of bytes before the last position that are compared, to detect that a file was cut."""
 LATE_SECONDS = 2.0
 """Seconds to continue reading an old file after the new one is in use, because other processes may
 still write to it."""
@@ -33,7 +35,8 @@ class FollowedFile(io.RawIOBase):
     If the file is replaced (log rotation), the old file is read until the new one was in use for
     LATE_SECONDS, because a writer continues with the old file until it opens the new one. So all
     lines of one writer are read in order. Lines that another writes to the old file later are lost.
-    If the file is truncated, it is read again from the start. Raises OSError.
+    If the bytes before the position are not those that were read, the file was cut, and may have
+    grown again: it is read from the start. Raises OSError.
     """
 
     def __init__(self, path: Path, follow: Follow) -> None:
@@ -43,8 +46,11 @@ class FollowedFile(io.RawIOBase):
         """Files that have had the name since, oldest first."""
         self._since: float | None = None
         """Time at which the first of them was first seen in use."""
-        self._last = b""
+        self._before = b""
+        """The last bytes before the position, at most COMPARED."""
         self._unread = 0
+        self.cuts = 0
+        """How often the file was cut."""
 
     def readable(self) -> bool:
         return True
@@ -52,13 +58,13 @@ class FollowedFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes | None:
         """Return at most ``size`` bytes; empty on `Follow.stop`, None on `Follow.due`."""
         while not self.follow.stop():
-            data = self.file.read(size)
-            if data:
-                self._last = data[-1:]
+            cut = self._was_cut()
+            if not cut and (data := self.file.read(size)):
+                self._before = (self._before + data)[-COMPARED:]
                 return data
-            if self._another():
-                if self._last not in (b"", b"\n"):  # two lines must not become one
-                    self._last = b""
+            if cut or self._another():
+                last, self._before = self._before[-1:], b""
+                if last not in (b"", b"\n"):  # two lines must not become one
                     return b"\n"
                 continue
             if self.follow.due():
@@ -81,18 +87,22 @@ class FollowedFile(io.RawIOBase):
             file.close()
         super().close()
 
-    def _another(self) -> bool:
-        """Switch to a new file of this name, or to the start of a truncated one, if necessary.
+    def _was_cut(self) -> bool:
+        """Return whether the file was cut since the last read. If so, go to its start."""
+        if not self._before:
+            return False
+        self.file.seek(-len(self._before), os.SEEK_CUR)
+        if self.file.read(len(self._before)) == self._before:
+            return False
+        self.file.seek(0)
+        self.cuts += 1
+        return True
 
-        Returns whether it switched.
-        """
-        here = os.fstat(self.file.fileno())
-        if here.st_size < self.file.tell():
-            self.file.seek(0)
-            return True
+    def _another(self) -> bool:
+        """Switch to a new file of this name if necessary, and return whether it switched."""
         # Look for the newest file at each call: the log may be replaced again before the switch.
-        newest = os.fstat(self._newer[-1].fileno()) if self._newer else here
-        if self._replaced(newest):
+        newest = self._newer[-1] if self._newer else self.file
+        if self._replaced(os.fstat(newest.fileno())):
             with suppress(OSError):  # removed again, or not readable yet
                 self._newer.append(self.path.open("rb", buffering=0))
         if not self._newer or not self._late():

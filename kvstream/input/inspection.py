@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 from collections import Counter
 from collections.abc import Sequence
@@ -219,12 +220,13 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
             source.kind = "plain"
         if source.kind in documents.LIBRARIES:
             return source, documents.missing_extra(source.kind, name)
-        start = b""
+        start, hole = b"", 0
         try:
             read = decompressed(beginning, source.kind, name)
             # One read may return less, such as only the bytes peeked at to detect the kind.
             while len(start) < SNIFF and (more := read(SNIFF - len(start))):
-                start += more
+                some = more if start or plain else without_hole(more)
+                hole, start = hole + len(more) - len(some), start + some
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
@@ -232,16 +234,37 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
                 return source, damaged(name, source.kind, 0, error)
     if source.kind in COMPRESSED and not plain and kind_of(start[:HEAD]) == "html":
         return source, documents.missing_extra("html", name)
-    return source, None if plain else not_text(start, name)
+    return source, None if plain else not_text(start, name, hole)
 
 
-def not_text(start: bytes, name: str) -> str | None:
-    if b"\0" not in start or by_mark(start):
+_HOLE = re.compile(rb"(?<=[^\n\r\0])\0+(?=[^\n\r\0])")
+"""A run of NULs within a line."""
+_OF_NO_TEXT = re.compile(rb"[\x01-\x06\x10-\x17\x19\x1c-\x1f\x7f]")
+_TAR = slice(257, 262)
+"""The place of ``ustar`` in an archive, whose other bytes may be text and NULs."""
+
+
+def without_hole(first: bytes) -> bytes:
+    """Return the first bytes of a file without NULs before them, which are no byte order mark."""
+    return first if by_mark(first) else first.lstrip(b"\0")
+
+
+def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
+    """Return why a file is binary, None if it is text.
+
+    ``start``: its first bytes; ``hole``: number of NULs before them. Text may have holes of NULs:
+    at most one in each line, apart from those at its ends.
+    """
+    if (not hole and b"\0" not in start) or by_mark(start):
+        return None
+    lines = start.count(b"\n")
+    holes = sum(1 for _ in _HOLE.finditer(start))
+    if 0 < lines >= holes and not _OF_NO_TEXT.search(start) and start[_TAR] != b"ustar":
         return None
     remedy = "convert it to text first, or read it as it is with --text."
     if name.endswith(".kvs"):  # a memory file that was given as a source
         remedy = f"if it is a memory file, give it with --memory {quoted(name)}."
-    return f"{name} is binary (a NUL at byte {start.index(0):,}); {remedy}"
+    return f"{name} is binary (a NUL at byte {0 if hole else start.index(0):,}); {remedy}"
 
 
 class DamagedError(SourceError):

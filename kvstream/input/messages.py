@@ -7,6 +7,7 @@ from collections import Counter
 from kvstream.errors import SourceError
 from kvstream.input.inspection import Inspected
 from kvstream.input.source import shown_name
+from kvstream.input.terminal import ControlFilter
 
 TOLD = 3
 """Maximum files that messages of one kind name individually. More are counted."""
@@ -22,6 +23,8 @@ class Messages:
         """Messages that are no reason to doubt an answer."""
         self._encodings: list[tuple[str, str]] = []
         self._damaged: list[tuple[Inspected, SourceError]] = []
+        self._nuls: dict[str, tuple[int, int]] = {}
+        """By name of the source: number of NULs, and the place of the first one."""
 
     @property
     def warnings(self) -> list[str]:
@@ -45,6 +48,21 @@ class Messages:
             f"{place:,}."
         )
         self.general.append(f"{shown_name(name)}: {told}")
+
+    def nuls(self, name: str, controls: ControlFilter, base: int) -> None:
+        """Record how many NULs of a source, which begins at byte `base`, were skipped so far."""
+        if controls.nuls:
+            self._nuls[shown_name(name)] = controls.nuls, controls.first_nul - base
+
+    def about_nuls(self) -> list[str]:
+        """Return the notes about skipped NULs, individually or counted."""
+        if len(self._nuls) > TOLD:
+            every = sum(count for count, _ in self._nuls.values())
+            return [f"{len(self._nuls):,} files: {every:,} NULs skipped."]
+        return [
+            f"{name}: {count:,} NUL{'s' * (count > 1)} skipped, the first at byte {place:,}."
+            for name, (count, place) in self._nuls.items()
+        ]
 
     def _about_encodings(self) -> list[str]:
         """Return messages about files that are not UTF-8, individually or counted."""

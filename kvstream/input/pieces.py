@@ -13,7 +13,6 @@ from typing import IO, BinaryIO
 from kvstream.errors import SourceError
 from kvstream.input import documents, pseudo
 from kvstream.input.blocks import Part
-from kvstream.input.encodings import by_mark
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
     COMPRESSED,
@@ -25,7 +24,14 @@ from kvstream.input.formats import (
     kind_of,
     reader_of,
 )
-from kvstream.input.inspection import ByteStream, DamagedError, Inspected, damaged, not_text
+from kvstream.input.inspection import (
+    ByteStream,
+    DamagedError,
+    Inspected,
+    damaged,
+    not_text,
+    without_hole,
+)
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
@@ -63,6 +69,11 @@ class SourcePieces:
         stopped = self._follow is not None and self._follow.stop()
         return self._followed.unread if stopped and self._followed is not None else 0
 
+    @property
+    def cuts(self) -> int:
+        """How often a followed file was cut."""
+        return 0 if self._followed is None else self._followed.cuts
+
     def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
         """Yield the unpacked bytes of a source in pieces, or the parts of a document.
 
@@ -91,7 +102,7 @@ class SourcePieces:
                     head.may_pause = True
                     yield from self._page(head, name)
                     return
-                as_it_is = self._every_plain or source.plain
+                as_it_is = self._every_plain or source.plain or source.followed
                 file = source.path is not None and Path(source.path).is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
@@ -149,7 +160,7 @@ class SourcePieces:
         """
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
-        position, marked = 0, False
+        position, start, hole = 0, b"", 0
         while True:
             try:
                 data = read(BLOCK)
@@ -169,13 +180,15 @@ class SourcePieces:
             if fill and not position:
                 while len(data) < BLOCK and (more := read(BLOCK - len(data))):
                     data += more
-            if not data:
-                return
-            marked = marked or (not position and by_mark(data) is not None)
-            if position < SNIFF and not as_it_is and not marked:
-                problem = not_text(data[: SNIFF - position], name)
+            if len(start) < SNIFF and not as_it_is:
+                some = data if start else without_hole(data)
+                hole, start = hole + len(data) - len(some), start + some[: SNIFF - len(start)]
+                ends = not data or len(start) == SNIFF  # before that, a line may be incomplete
+                problem = not_text(start if ends else start + b"\n", name, hole if ends else 0)
                 if problem:
                     raise SourceError(problem)
+            if not data:
+                return
             position += len(data)
             if (
                 kind in COMPRESSED

@@ -28,6 +28,7 @@ from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
 from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
+from kvstream.input.terminal import ControlFilter, without_controls
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
@@ -112,7 +113,10 @@ class SourceSet:
     @property
     def notes(self) -> list[str]:
         """Other messages for the user; complete when everything was read."""
-        return self._messages.notes
+        cuts, name = self._pieces.cuts, self._sources[-1].name
+        lost = "lines that were written just before that may be missing"
+        cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
+        return self._messages.notes + self._messages.about_nuls() + cut
 
     def again(self) -> SourceSet:
         """Open the same sources again. Raises SourceError for standard input and open files."""
@@ -279,7 +283,7 @@ class SourceSet:
 
     def _blocks(self, index: int, source: Inspected) -> Iterator[TextBlock]:
         decoder: Any = None
-        guessing, held = True, b""
+        guessing, held, controls = True, b"", ControlFilter()
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
         with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
@@ -303,11 +307,18 @@ class SourceSet:
                 block = decoder.decode(held + piece)
                 held = b""
                 if block is not None:
+                    block = controls.filtered(block)
+                    self._messages.nuls(source.name, controls, self._bases[index])
+                if block is not None:
                     yield block
+                elif not source.followed:  # a hole may be long: let the user stop the reading
+                    yield TextBlock("", self._position, index)
         if decoder is None:
             return
-        block = decoder.decode(b"", final=True)
-        if block is not None:
+        block = decoder.decode(b"", final=True) or TextBlock("", self._position, index)
+        block = controls.filtered(block, final=True)
+        self._messages.nuls(source.name, controls, self._bases[index])
+        if block is not None and block.text:
             yield block
         self._tell_replaced(index, source, decoder)
 
@@ -323,8 +334,9 @@ class SourceSet:
     def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
         """Yield a part of a document as blocks."""
         source.share = part.share
-        for begin in range(0, len(part.text), BLOCK):
-            data = part.text[begin : begin + BLOCK].encode("utf-8", "replace")
+        text = without_controls(part.text)
+        for begin in range(0, len(text), BLOCK):
+            data = text[begin : begin + BLOCK].encode("utf-8", "replace")
             start = self._position
             self._position += len(data)
             source.converted += len(data)

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from kvstream.input.terminal import without_controls
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
 from kvstream.logs.parts import (
     bare,
     continues,
     names_container,
-    uncolored,
     with_name,
     without_fields,
 )
@@ -99,7 +99,7 @@ class LineParser:
         else:  # its program wrote no time, as some do for all lines
             continued = text[:1].isspace()
             time = None if continued or not text else self._split(stamp)[0]
-        rest = uncolored(rest)  # JSON may hold colored text
+        rest = without_controls(rest)  # JSON may hold colored text
         return text, time, with_name(name, rest) if name else rest, name, continued
 
     def parse(self, line: str) -> tuple[float | None, str]:
@@ -353,7 +353,7 @@ class LineSplitter:
 
     def feed(self, text: str) -> list[str]:
         """Return the lines that this text completes, without their ends."""
-        *lines, last = text.split("\n")
+        *lines, last = text.replace("\0", "").split("\n")
         if lines:
             lines[0] = self._begun(lines[0])
             self.shortened += self._cut + sum(len(line) > LONGEST_LINE for line in lines[1:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from kvstream.input.terminal import without_controls
+
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}"
     r"(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?"
@@ -38,8 +40,6 @@ _TRACE = re.compile(
     r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
     r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
 )
-_COLOR = re.compile(r"\x1b(?:\[[\d;:]*[mK]|\]8;[^\x07\x1b]*(?:\x07|\x1b\\))")
-"""A color, or the beginning or end of a link."""
 _NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
 # docker logs --timestamps; files of Kubernetes have the stream too
 _RUNTIME = re.compile(
@@ -60,21 +60,14 @@ _OF_DOCKER = {"log", "stream", "time", "attrs"}
 """Keys of the records in which Docker stores lines."""
 
 
-def uncolored(line: str) -> str:
-    """Return a line without the colors and links that programs write for a terminal."""
-    return _COLOR.sub("", line) if "\x1b" in line else line
-
-
 def bare(line: str) -> tuple[str, str, str]:
-    """Take off a line the colors, NULs before it, and what a container runtime adds to it.
+    """Take off a line the codes for a terminal, and what a container runtime adds to it.
 
     Return the line as its program wrote it, the name of the container before it
     (``docker compose logs`` writes ``web-1  | ``, ``kubectl logs --prefix`` ``[pod/web/app] ``),
     and the time that the runtime noted; both are empty if there is none.
     """
-    line = uncolored(line)
-    if line[:1] == "\0":  # they fill the gap in a log that was cut short while a program wrote it
-        line = line.lstrip("\0")
+    line = without_controls(line)
     if _ADDED.match(line) is None:
         return line, "", ""
     name = stamp = ""
@@ -95,7 +88,7 @@ def _of_docker(line: str) -> tuple[str, str]:
         return line, ""
     if not record.keys() <= _OF_DOCKER or not isinstance(record["log"], str):
         return line, ""
-    return uncolored(record["log"].rstrip("\r\n")), f"{record.get('time', '')} "
+    return without_controls(record["log"].rstrip("\r\n")), f"{record.get('time', '')} "
 
 
 def names_container(name: str) -> bool:

@@ -85,6 +85,36 @@ def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) 
     followed.close()
 
 
+@pytest.mark.parametrize(
+    "grown", [b"two\n", b"tw\nthree\nfour\n", b"one\n"[:-1] + b"s\n", b"\0\0\0\0five\n"]
+)
+def test_a_log_that_is_cut_and_grows_again_between_two_looks_is_read_from_its_start(
+    log: Path, at_end: FollowedFile, grown: bytes
+) -> None:
+    log.write_bytes(grown)
+    assert at_end.read(100) == grown
+    assert at_end.read(100) is None
+    with log.open("ab") as writer:
+        writer.write(b"six\n")
+    assert at_end.read(100) == b"six\n"
+    assert at_end.cuts == 1
+
+
+def test_a_long_log_that_is_cut_is_read_from_its_start(log: Path) -> None:
+    due = Switch()
+    followed = FollowedFile(log, Follow(Switch(), due))
+    due.on = True
+    for begin in (0, 5000, 0, 90_000):
+        data = b"".join(b"line %d\n" % i for i in range(begin, begin + 9000))
+        log.write_bytes(data)
+        read = b""
+        while (more := followed.read(65_536)) is not None:
+            read += more
+        assert read == data
+    assert followed.cuts == 3
+    followed.close()
+
+
 def test_a_rotated_log_is_read_until_its_writer_opens_the_new_one(
     log: Path, at_end: FollowedFile, not_late: None
 ) -> None:
@@ -301,3 +331,36 @@ def test_nobody_reads_any_more(tmp_path: Path, warm: list[str]) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=200)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_whatever_a_followed_log_holds_it_is_followed_on(log: Path) -> None:
+    stop, due = Switch(), Switch()
+    due.on = True
+    log.write_bytes(b"2025-01-01 10:00:00 INFO one\n" * 50)
+    sources = open_sources([str(log)], follow=Follow(stop, due))
+    text = ""
+    blocks = iter(sources)
+    for more in (
+        bytes(100),
+        b"\1\2\xff\xfe\0",
+        bytes(200_000),
+        b"\x1b[",
+        b"0mERROR two\n",
+        b"<html>",
+    ):
+        with log.open("ab") as writer:
+            writer.write(more)
+        while (block := next(blocks)).text:
+            text += block.text
+    assert text.endswith("\1\2\ufffd\ufffd\nERROR two\n<html>")
+    log.write_bytes(b"ERROR " * 2000)
+    while (block := next(blocks)).text:
+        text += block.text
+    assert text.endswith("<html>\n" + "ERROR " * 2000)
+    assert sources.notes == [
+        f"{log}: 200,101 NULs skipped, the first at byte 1,450.",
+        f"{log} was cut while it was followed (1 ×); lines that were written just before that "
+        "may be missing.",
+    ]
+    stop.on = True
+    assert list(blocks) == []

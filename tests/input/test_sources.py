@@ -225,7 +225,7 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
     path.write_bytes(b"abc\0def")
     with pytest.raises(SourceError, match="NUL at byte 3"):
         open_sources([str(path)])
-    assert text_of(open_sources([str(path)], plain=True)) == "abc\0def"
+    assert text_of(open_sources([str(path)], plain=True)) == "abcdef"
     with pytest.raises(SourceError, match="standard input is binary"):
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
 
@@ -555,7 +555,9 @@ def test_other_encodings_are_known_and_told(tmp_path: Path, name: str, pipe: boo
     shown = "standard input" if pipe else str(path)
     assert sources.warnings == [f"{shown} is not UTF-8; it was read as {name}."]
     if not pipe:
-        assert text_of(open_sources([str(path)], plain=True)) == data.decode("utf-8", "replace")
+        assert text_of(open_sources([str(path)], plain=True)) == data.decode(
+            "utf-8", "replace"
+        ).replace("\0", "")
 
 
 @pytest.mark.parametrize(
