@@ -105,7 +105,8 @@ class BlockDecoder:
         """Return the text of ``data``, or None if it completes no character."""
         data = self.rest + data
         spans: list[tuple[int, int]] = []
-        _found.spans, _found.controls = spans, (controls := [])
+        controls: list[int] = []
+        _found.spans, _found.controls = spans, controls
         begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
         text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, _ERRORS, final)
         self.rest = data[used:]
