@@ -246,7 +246,7 @@ def _told(error: Exception | str, code: int, verbose: bool) -> int:
     if verbose and sys.exc_info()[0] is not None:
         import traceback
 
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip())
     _say(f"Error: {error}")
     return code
 

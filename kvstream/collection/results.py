@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import KvstreamError, SourceError
+from kvstream.reporters.format import escaped
 
 PART = ".part"
 KEY = 12
@@ -59,9 +60,10 @@ def whole(target: Path, write: Callable[[Path], Any]) -> Path:
 
 def write_records(target: Path, document: str, records: tuple[dict[str, Any], ...]) -> None:
     """Write the answers of a document. Raises KvstreamError."""
-    text = json.dumps({"document": document, "answers": records}, ensure_ascii=False, indent=1)
+    record = {"document": document, "answers": records}
+    text = escaped(json.dumps(record, ensure_ascii=False, indent=1))
     try:
-        whole(target, lambda path: path.write_text(text + "\n", "utf-8", "backslashreplace"))
+        whole(target, lambda path: path.write_text(text + "\n", "utf-8"))
     except OSError as error:
         raise KvstreamError(
             f"Cannot write {target}: {error.strerror or error}. Make room, and run the command "

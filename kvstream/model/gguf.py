@@ -30,6 +30,7 @@ from kvstream.errors import ModelError
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
 from kvstream.model.weights import SINGLE
+from kvstream.reporters.format import visible
 from kvstream.store import gguf_file
 from kvstream.store.gguf_file import GGUF, Place
 from kvstream.store.stores import CACHE_VARIABLE, converted_folder, refuse_undecodable
@@ -137,9 +138,9 @@ def _teller(quiet: bool) -> Tell:
     def tell(text: str) -> None:
         if live:
             end = "\n" if text.endswith(".") else ""
-            print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
+            print(f"\r\033[K{visible(text)}", end=end, file=sys.stderr, flush=True)
         elif not said or text.endswith("."):
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
         said.append(text)
 
     return tell

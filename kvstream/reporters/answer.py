@@ -8,7 +8,7 @@ from contextlib import suppress
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.citations import looked_lines
-from kvstream.reporters.format import for_terminal, json_line
+from kvstream.reporters.format import json_line, visible
 
 
 class AnswerWriter(Reporter):
@@ -57,6 +57,6 @@ class AnswerWriter(Reporter):
 
     def _write(self, text: str) -> None:
         if text:
-            self.stream.write(for_terminal(text) if self.is_terminal else text)
+            self.stream.write(visible(text) if self.is_terminal else text)
             self.stream.flush()
             self.last_character = text[-1]

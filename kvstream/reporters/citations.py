@@ -8,7 +8,7 @@ from typing import Any
 
 from kvstream.events import Result
 from kvstream.reporters.cells import beginning, cells, cut, end_of
-from kvstream.reporters.format import fit, for_terminal, share, strip
+from kvstream.reporters.format import fit, share, strip, visible
 
 SHOWN = 3
 """Number of passages shown under an answer; the JSON has all."""
@@ -111,7 +111,7 @@ def _place(cited: Mapping[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    return for_terminal(" ".join(text.split()))
+    return visible(" ".join(text.split()))
 
 
 def _around(text: str, answer: str, room: int) -> str:

@@ -18,7 +18,7 @@ from kvstream.events import (
     Notice,
 )
 from kvstream.reporters.cells import cells, cut, end_of, padded
-from kvstream.reporters.format import counted, duration, for_terminal, number, share, size
+from kvstream.reporters.format import counted, duration, number, share, size, visible
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
 from kvstream.reporters.tally import LISTED, Tally
 
@@ -210,7 +210,7 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
         room = max(8, width - len(tail) - 3)
-        lines.append(f"{end_of(for_terminal(name), room)} · {tail}")
+        lines.append(f"{end_of(visible(name), room)} · {tail}")
     if len(tally.running) > RUNNING:
         lines.append(f"and {number(len(tally.running) - RUNNING)} more")
     return [line[:width] for line in lines]
@@ -221,13 +221,13 @@ def table(tally: Tally, width: int) -> Iterator[str]:
     rows = tally.ranking()
     if not rows:
         return
-    names = [end_of(for_terminal(row.name), NAME) for row in rows]
+    names = [end_of(visible(row.name), NAME) for row in rows]
     name = max(cells(shown) for shown in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
     for row, shown in zip(rows, names, strict=True):
         mark = "!" if row.warned else " "
-        answer = cut(for_terminal(row.answer), room)
+        answer = cut(visible(row.answer), room)
         support = share(row.support, 1.0) if row.support else "-"  # the text has no answer
         yield f"{support:>7}  {padded(shown, name)} {mark}  {answer}".rstrip()
     if tally.done > len(rows):

@@ -6,25 +6,50 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from textwrap import fill
 from typing import Any
+from unicodedata import category
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# JSON escapes the other control characters itself.
-_UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
+_MARKS = 4
+"""Maximum number of combining marks on a character; more would cover the lines around it."""
+_HIDDEN = "\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff"
+"""Controls that JSON need not escape: they act on a terminal, or turn the text around them."""
+_CONTROL = re.compile(rf"\r(?=\n)|[\x00-\x08\x0b-\x1f{_HIDDEN}]")
+_IN_JSON = re.compile(rf"[{_HIDDEN}]")
+_PILED = re.compile(rf"[^\w\s\x00-\x7f]{{{_MARKS + 1},}}")
+"""Any run of signs that may have too many marks; letters and digits are none."""
 
 
-def _visible(match: re.Match[str]) -> str:
+def visible(text: str) -> str:
+    """Replace control characters by visible signs. Every text passes here unless it is data.
+
+    This includes the characters that open or close an embedding, an override or an isolate of
+    bidirectional text, and the marks of a character after its first ones. A carriage return before
+    a newline is left out.
+    """
+    return _CONTROL.sub(_sign, _PILED.sub(lambda run: _each_mark(run[0], lambda _: "�"), text))
+
+
+def _sign(match: re.Match[str]) -> str:
     code = ord(match[0])
-    if code == 0x0D:
-        return ""  # would move the cursor back over written text; CRLF becomes LF
+    if match[0] == "\r" and match.string[match.end() : match.end() + 1] == "\n":
+        return ""
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else "�"
+
+
+def _each_mark(run: str, replace: Callable[[str], str]) -> str:
+    """Return a run of characters with the marks after the first ones of a character replaced."""
+    shown, marks = [], 0
+    for char in run:
+        marks = marks + 1 if category(char)[0] == "M" else 0
+        shown.append(replace(char) if marks > _MARKS else char)
+    return "".join(shown)
 
 
 def json_text(record: Any, *, ascii: bool = True) -> str:
@@ -33,20 +58,22 @@ def json_text(record: Any, *, ascii: bool = True) -> str:
     JSON has no NaN and no infinity, so such a number becomes null.
     """
     try:
-        return json.dumps(record, ensure_ascii=ascii, allow_nan=False)
+        text = json.dumps(record, ensure_ascii=ascii, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(record), ensure_ascii=ascii, allow_nan=False)
+        text = json.dumps(_finite(record), ensure_ascii=ascii, allow_nan=False)
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """Escape in a text of JSON what `visible` replaces, so that nothing is lost."""
+    text = _PILED.sub(lambda run: _each_mark(run[0], lambda char: json.dumps(char)[1:-1]), text)
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def json_line(record: Any, stream: Any) -> str:
-    """Return a record as a line of JSON for a stream.
-
-    Escape characters that the stream's encoding lacks, and control characters, which a terminal
-    would obey.
-    """
+    """Return a record as a line of JSON, without characters that the stream's encoding lacks."""
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
-    line = json_text(record, ascii=encoding != "utf8")
-    return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
+    return json_text(record, ascii=encoding != "utf8") + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -55,11 +82,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def for_terminal(text: str) -> str:
-    """Make control characters in `text` visible, and with them all escape sequences."""
-    return _CONTROL.sub(_visible, text)
 
 
 def hanging(head: str, text: str, width: int) -> str:
@@ -74,9 +96,9 @@ def hanging(head: str, text: str, width: int) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Return `text` after `for_terminal`, wrapped between words to the terminal's width."""
+    """Return `text` after `visible`, wrapped between words to the terminal's width."""
     width = shutil.get_terminal_size().columns
-    return "\n".join(hanging("", line, width) for line in for_terminal(text).split("\n"))
+    return "\n".join(hanging("", line, width) for line in visible(text).split("\n"))
 
 
 def shortened(text: str, most: int) -> str:

@@ -118,7 +118,7 @@ class Live(Teller):
         """Write a line that is erased later. Cut it, because only one line can be erased."""
         self._stop()
         self._clear_line()
-        self.stream.write(f.for_terminal(f.shortened(words, self.console.width - 1)))
+        self.stream.write(f.visible(f.shortened(words, self.console.width - 1)))
         self.stream.flush()
         self.line_open = True
 
@@ -275,9 +275,7 @@ class PanelView:
         name = f"{started.model} · {started.method} · "
         budget = f"budget {f.number(started.budget_tokens)} entries"
         whole = f"{name}{budget}, {f.size(started.budget_bytes)}"
-        title = Text(
-            f.for_terminal(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold"
-        )
+        title = Text(f.visible(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold")
         # A longer title would make the panel wider than the given width.
         title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"

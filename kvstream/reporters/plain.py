@@ -20,7 +20,7 @@ from kvstream.events import (
 )
 from kvstream.reporters.base import Reporter
 from kvstream.reporters.citations import coverage_line, looked_lines, support_line
-from kvstream.reporters.format import counted, duration, for_terminal, in_lines, number, share, size
+from kvstream.reporters.format import counted, duration, in_lines, number, share, size, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,7 +145,7 @@ class Teller(Reporter):
         """Write the waiting lines. If a signal handler interrupts a write, that write continues."""
         while self.waiting:
             line = self.waiting.pop(0)
-            shown = in_lines(line) if self.is_terminal else line
+            shown = in_lines(line) if self.is_terminal else visible(line)
             if not self.unicode:
                 shown = shown.replace("·", "|")
             try:
@@ -163,7 +163,7 @@ class Teller(Reporter):
         from rich.text import Text
 
         try:
-            console.print(Text(for_terminal(message)))
+            console.print(Text(visible(message)))
         except RuntimeError:  # streams refuse a second write
             self.waiting.append(message)
 

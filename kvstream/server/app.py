@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
+from kvstream.reporters.format import json_text
 from kvstream.server.errors import ApiError, timed_out, told
 from kvstream.server.guard import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
@@ -27,9 +28,22 @@ PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
+class Json(JSONResponse):
+    """JSON that a terminal can show."""
+
+    def render(self, content: Any) -> bytes:
+        return json_text(content, ascii=False).encode()
+
+
 def make_app(service: Service) -> FastAPI:
     """Return the application of a service."""
-    app = FastAPI(title="kvstream", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="kvstream",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        default_response_class=Json,
+    )
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -95,7 +109,7 @@ class _Talk:
                     raise found
                 if isinstance(found, Reply):
                     self._service.note(self._job, found)
-                    return JSONResponse(self._completion.whole(found))
+                    return Json(self._completion.whole(found))
                 if found is None:  # the client has disconnected
                     return Response(status_code=499)
         finally:
@@ -188,8 +202,8 @@ class _Talk:
         self._service.worker.cancel(self._job, self._count)
 
 
-def _reply(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.to_json(), error.status, error.headers)
+def _reply(error: ApiError) -> Json:
+    return Json(error.to_json(), error.status, error.headers)
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.api.files import MemoryFile, inspect
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
+from kvstream.reporters.format import visible
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError, unusable
@@ -219,7 +220,7 @@ def named(name: str) -> str:
 
 def _shown(name: str) -> str:
     """Return the name of a model in a file in one short line."""
-    return "".join(c if c.isprintable() else "?" for c in name[:LONGEST_NAME])
+    return visible(" ".join(name[:LONGEST_NAME].split()))
 
 
 def _makers(models: Models, shown: Callable[[str], str]) -> str:

@@ -153,7 +153,7 @@ class Guard:
 
 def _note(scope: Scope, status: int) -> None:
     """Write a line to the log for a request that was refused."""
-    client, path = scope.get("client"), repr(scope["path"][:LONGEST_PATH])[1:-1]
+    client, path = scope.get("client"), scope["path"][:LONGEST_PATH]
     log.info(
         "%s %s from %s: refused with status %d",
         scope["method"], path, client[0] if client else "an unknown client", status,

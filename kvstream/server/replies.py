@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from typing import Any
 
+from kvstream.reporters.format import json_text
 from kvstream.server.errors import ApiError
 from kvstream.server.job import Reply
 from kvstream.version import __version__
@@ -86,7 +86,7 @@ class Completion:
 
 def event(body: dict[str, Any]) -> bytes:
     """Format a server-sent event."""
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + json_text(body, ascii=False).encode() + b"\n\n"
 
 
 def failed(error: ApiError) -> bytes:

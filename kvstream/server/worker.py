@@ -240,7 +240,7 @@ class Worker:
         """
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
-            name = repr(job.request.model[:LONGEST_NAME])[1:-1]  # the client chose it
+            name = job.request.model[:LONGEST_NAME]  # the client chose it
             seconds = time.monotonic() - job.arrived
             log.info("%s: %s after %.2f s%s", name, what, seconds, f" ({code})" if code else "")
 

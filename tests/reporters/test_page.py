@@ -14,8 +14,8 @@ from test_html import ATTACKS, page_of
 import kvstream
 from kvstream.api.model import Model
 from kvstream.memory.kept.document import document_of
+from kvstream.reporters.format import visible
 from kvstream.reporters.html.render import render
-from kvstream.reporters.html.safe import visible
 
 TEXT = "".join(
     f"{ATTACKS[n % 12]} Line {n}: Mrs. Ålund 🙂 walked {n * 7} miles to the sea.\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +75,29 @@ def test_pictures_have_the_width_that_was_asked_for(values, width) -> None:
     assert all((c == " ") == (v == 0) for c, v in zip(f.strip(values), values, strict=True))
 
 
+HOSTILE = "a\x1b[31m\x07\x9b2J\x85\u202eb\u2066ce" + "\u0301\u0335\u0488" * 20 + "\ud800\x7f"
+
+
+def test_what_is_hostile_to_a_terminal_becomes_visible() -> None:
+    shown = f.visible(HOSTILE)
+    assert shown.startswith("a␛[31m␇�2J��b�ce")
+    assert max(map(len, re.findall("[\u0300-\u036f\u0488]+", shown))) == 4
+    assert f.visible("one\r\ntwo\rthree\tfour") == "one\ntwo␍three\tfour"
+    for text in ("Việt Nam", "ไม่มีที่สิ้นสุด", "שָׁלוֹם", "👩‍👩‍👧‍👦 é ñ", "naïve—“quoted”…"):
+        assert f.visible(unicodedata.normalize("NFD", text)) == unicodedata.normalize("NFD", text)
+
+
+@given(st.text() | st.text("ab\u0301\u0e31\u20dd\U0001d165\U000e0100 "))
+def test_json_is_lossless_and_safe(text) -> None:
+    for record in (text + HOSTILE, {text: [HOSTILE + text]}):
+        line = json_text(record, ascii=False)
+        assert json.loads(line) == json.loads(json.dumps(record))
+        assert f.visible(line) == line
+
+
 @given(st.text())
 def test_text_for_a_terminal_has_no_control_characters(text) -> None:
-    shown = f.for_terminal(text)
+    shown = f.visible(text)
     assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown)
     if text.isprintable():
         assert shown == text

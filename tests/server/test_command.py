@@ -11,12 +11,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 from warm import CLIENT
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra test")
+
+RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -63,6 +66,23 @@ def test_a_signal_ends_it_in_good_order(tmp_path, number) -> None:
         out, _ = process.communicate(timeout=30)
         assert (process.returncode, out) == (0, "")
     assert not list(tmp_path.glob("kvstream-serve-*"))
+
+
+def test_names_of_clients_and_files_cannot_write_to_the_log(tmp_path) -> None:
+    for name in ("a\x1b[31m.kvs", "b\n12:00:00 All is well.kvs", "c\u202e\x9b2J.kvs"):
+        (tmp_path / name).write_text("no memory")
+    with program("--memories", str(tmp_path)) as (process, url):
+        names = [quote(f"x\x1b[2J\n\u202e\x9b{number}") for number in range(2)]
+        for name in names:
+            reply = httpx.get(f"{url}/v1/models/{name}")
+            assert reply.status_code == 404
+            assert not RAW.search(reply.text)
+            assert "\x1b[2J" in reply.json()["error"]["message"]
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    assert not RAW.search(told)
+    assert len(re.findall("refused with status 404", told)) == 2
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in told.splitlines())
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

@@ -34,7 +34,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
 from kvstream.memory.saving import look
 from kvstream.methods.registry import available
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import visible
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings, parse_count
@@ -227,7 +227,7 @@ def text(rng: random.Random, _: Path) -> None:
     for passage in passages.score(starts, np.ones(20)):
         assert 0 <= passage.start < passage.end <= len(data)
         assert 1 <= passage.line_start <= passage.line_end
-        shown = for_terminal(passage.text)
+        shown = visible(passage.text)
         assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
         assert "\x9b" not in shown
     for piece in excerpts_of(open_sources(["-"], stdin=io.BytesIO(data), plain=True)):

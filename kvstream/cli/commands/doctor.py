@@ -12,7 +12,7 @@ import click
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError
-from kvstream.reporters.format import hanging, json_text
+from kvstream.reporters.format import hanging, json_text, visible
 
 if TYPE_CHECKING:
     from kvstream.api.doctor import Finding
@@ -37,7 +37,7 @@ def command(ctx: click.Context, json: bool) -> None:
             continue
         mark = "ok" if finding.ok else "!!"
         head = f"{mark}  {finding.name:18}"
-        click.echo(hanging(head, finding.value, 80))
+        click.echo(hanging(head, visible(finding.value), 80))
         if not finding.ok and finding.remedy:
             click.echo(f"    {'':18}{finding.remedy}")
     if broken:

@@ -19,11 +19,11 @@ from kvstream.reporters.format import (
     counted,
     duration,
     entries,
-    for_terminal,
     hanging,
     json_line,
     number,
     size,
+    visible,
 )
 
 WIDTH = 12
@@ -86,10 +86,10 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the name of the file and its rows, wrapped to the width of a terminal."""
-    yield for_terminal(str(path))
+    yield visible(str(path))
     for name, text in _rows(record):
         head = f"  {name:{WIDTH}}"
-        yield hanging(head, for_terminal(text), columns())
+        yield hanging(head, visible(text), columns())
 
 
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

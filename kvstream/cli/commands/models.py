@@ -16,7 +16,7 @@ from kvstream.cli.groups import Group
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, hanging, json_line, size
+from kvstream.reporters.format import hanging, json_line, size, visible
 
 if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
@@ -56,7 +56,7 @@ def command(ctx: click.Context, json: bool) -> None:
             click.echo(json_line(record, sys.stdout), nl=False)
         return
     for line in _lines(found, columns()):
-        click.echo(for_terminal(line))
+        click.echo(visible(line))
     click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
 
 

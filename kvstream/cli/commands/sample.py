@@ -18,7 +18,7 @@ from kvstream.cli.options.types import CountType, FileType, SeedType
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
-from kvstream.reporters.format import for_terminal, json_text
+from kvstream.reporters.format import json_text, visible
 from kvstream.reporters.plain import Teller
 
 BUFFER = 64 * 1024
@@ -149,7 +149,7 @@ def _blocks(
 
 def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
     """Write the pieces in large parts: each write is flushed, and a piece is only a sentence."""
-    clean = for_terminal if sink.isatty() else str
+    clean = visible if sink.isatty() else str
     waiting, size = [], 0
     for piece in pieces:
         waiting.append(piece)

@@ -20,6 +20,7 @@ from kvstream.cli.options.types import BytesType, Finite
 from kvstream.cli.shared import early
 from kvstream.cli.shared.models import POCKET, demonstration, open_model
 from kvstream.cli.shared.running import quiet_libraries
+from kvstream.reporters.format import visible
 
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
@@ -180,13 +181,23 @@ def _serve(options: ReadingOptions, settings: Any, log: logging.Logger) -> None:
     run(model, settings, found, ready)
 
 
+class Line(logging.Formatter):
+    """Makes one safe line of a message: clients choose names in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return visible(super().formatMessage(record)).replace("\n", "␊")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return visible(super().formatException(ei))
+
+
 @contextmanager
 def _log(options: ReadingOptions) -> Iterator[logging.Logger]:
     """Yield the server's log, which goes to stderr; with -q it only has warnings and errors."""
     log = logging.getLogger("kvstream.server")
     before = log.handlers[:], log.propagate, log.level
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(Line("%(asctime)s %(message)s", "%H:%M:%S"))
     log.handlers[:], log.propagate = [handler], False
     log.setLevel(logging.WARNING if options.quiet else logging.INFO)
     try:

@@ -17,7 +17,7 @@ from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.base import Reporters
-from kvstream.reporters.format import for_terminal, json_line, shortened
+from kvstream.reporters.format import json_line, shortened, visible
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -128,7 +128,7 @@ class Comparison:
             print_json(self.output, row)
         elif self.as_csv:
             line = csv_row(row)
-            self.output.write(for_terminal(line) if self.output.isatty() else line)
+            self.output.write(visible(line) if self.output.isatty() else line)
             self.output.flush()
 
     def _refused(self, name: str, error: Exception) -> bool:

@@ -26,7 +26,7 @@ from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citations import wrapped
 from kvstream.reporters.collection import Collected, CollectedLines, CollectedLive
-from kvstream.reporters.format import counted, for_terminal, json_line
+from kvstream.reporters.format import counted, json_line, visible
 
 SOME_FAILED = 7
 """Exit code if some documents failed and others have results."""
@@ -168,7 +168,7 @@ def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> Non
         sys.stdout.write(json_line(outcome.to_json(), sys.stdout))
     elif outcome.records:
         terminal = sys.stdout.isatty()
-        show = for_terminal if terminal else str
+        show = visible if terminal else str
         sys.stdout.write(show(f"==> {outcome.name} <==") + "\n")
         for record in outcome.records:
             for line in _answer(record, labels, terminal=terminal):

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import visible
 from kvstream.store import writing
 
 STDIN, STDOUT = Path("/dev/stdin"), Path("/dev/stdout")
@@ -130,7 +130,7 @@ class OutputFile:
         with suppress(OSError, KvstreamError):
             if hidden is not None:
                 text = hidden.read_bytes()[: self.whole].decode() + text
-            sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
+            sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
             sys.stdout.flush()
 
     def flush(self) -> None:

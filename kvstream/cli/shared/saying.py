@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import click
 
-from kvstream.reporters.format import in_lines
+from kvstream.reporters.format import in_lines, visible
 
 
 def say(text: str) -> None:
     """Write a message to stderr. On a terminal, lines break between words."""
     with suppress(OSError):  # stderr is closed; the exit code still tells
-        click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
+        click.echo(in_lines(text) if sys.stderr.isatty() else visible(text), err=True)
 
 
 def columns() -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvstream.events import Result
 from kvstream.reporters.citations import wrapped
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import visible
 
 FILE_WIDTH = 100
 """Columns of a table in a file."""
@@ -108,7 +108,7 @@ def _figures(rows: Sequence[Row], methods: Sequence[str], width: int) -> Iterato
 
 
 def _line(text: str) -> str:
-    return for_terminal(" ".join(text.split()))
+    return visible(" ".join(text.split()))
 
 
 def csv_line(values: Sequence[object]) -> str:
