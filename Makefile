@@ -5,7 +5,7 @@
 # And four that fetch more:
 #   make real    fetches a small pretrained model (93 MB) and runs the tests that need one
 #   make docs    the help pages and the documentation site, in build/docs
-#   make kvpress a Python with kvpress in .venv-kvpress, for `kvstream bench speed --against kvpress`
+#   make kvpress a Python with kvpress in .venv-kvpress, for `python docs/research/lab/speed.py --against kvpress`
 #   make llamacpp the same with llama.cpp in .venv-llamacpp, for `--against llamacpp`
 
 VENV := .venv

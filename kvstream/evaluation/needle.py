@@ -18,16 +18,12 @@ from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
 from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
-from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
-from kvstream.evaluation.wordings import FACTS, NUMBERS, WORDINGS, vary
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
-KINDS = ("passkey", "fact", "kv", "rule")
-VARIED = {"passkey": NUMBERS, "fact": FACTS}
-"""Kinds whose wording can vary, and their templates."""
+KINDS = ("passkey", "fact", "kv")
 TOP = 3
 """Number of first citations among which the planted sentence must be."""
 PAIRS = 8
@@ -51,23 +47,10 @@ class Plan:
     needles: int = 1
     """Number of needles in each document. All are asked for; the others have random depths."""
     seed: int = 0
-    rule: Rule | None = None
-    """Makes the questions of the kind ``rule``, which ask about sentences of the text itself."""
-    wording: str = "own"
-    """One of WORDINGS: the wording of passkeys and facts and of their questions."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"Unknown kind {self.kind!r}; choose one of {', '.join(KINDS)}.")
-        if self.wording not in WORDINGS:
-            raise UsageError(
-                f"Unknown wording {self.wording!r}; choose one of {', '.join(WORDINGS)}."
-            )
-        if self.wording != "own" and self.kind not in VARIED:
-            raise UsageError(
-                f"--wording {self.wording} has templates for the kinds {' and '.join(VARIED)}, "
-                f"not for {self.kind}."
-            )
         for depth in self.depths:
             if not 0 <= depth <= 1:
                 raise UsageError(f"A depth must be from 0 to 1, not {depth}.")
@@ -84,9 +67,7 @@ class Haystack:
 
 
 def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
-    """Make needles of the plan's kind; `first` selects the template or kind of fact, in turn."""
-    if plan.wording == "varied":
-        return vary(VARIED[plan.kind], plan.needles, rng, first)
+    """Make needles of the plan's kind; `first` selects the kind of fact, in turn."""
     if plan.kind == "kv":
         return [_pairs(rng) for _ in range(plan.needles)]
     facts = make_facts(12 * (plan.needles + 1), rng.randrange(2**31))
@@ -116,14 +97,7 @@ def haystack(
 ) -> Haystack:
     """Make the document of a trial, the same for every method. Raise UsageError if too short."""
     rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
-    if plan.kind == "rule":
-        assert plan.rule is not None
-        text = filler.cut(session.tokenizer, tokens, rng)
-        depths = [depth, *(rng.random() for _ in range(plan.needles - 1))]
-        return Haystack(text, tokens, tuple(ordinary(text, depths, rng, plan.rule)))
-    # Each depth starts with another template, so that all templates occur at every depth.
-    turn = plan.depths.index(depth) if plan.wording == "varied" and depth in plan.depths else 0
-    needles = make_needles(plan, rng, trial + turn)
+    needles = make_needles(plan, rng, trial)
     taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
     if taken >= tokens:
         raise UsageError(f"{plan.needles} needles take {taken} tokens and do not fit in {tokens}.")
@@ -146,7 +120,6 @@ def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) 
                         "bench": "needle", **facts.identity(), "kind": plan.kind,
                         **case.identity(), "tokens": tokens, "depth": depth, "trial": number,
                         "needles": plan.needles, "filler": filler.name, "seed": plan.seed,
-                        **({"wording": plan.wording} if plan.wording != "own" else {}),
                     }  # fmt: skip
                     yield Trial(identity, partial(_run, session, case, document))
 
@@ -178,7 +151,6 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
     first = results[0]
     return {
         **scores[0],
-        "rare": has_rare_word(needles[0].question, hay.text),
         "cited": _cites(first.citations, needles[0].sentence),
         **(first.support or {}),
         "question": needles[0].question,

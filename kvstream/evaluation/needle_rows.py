@@ -8,7 +8,7 @@ from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, grouped
 from kvstream.evaluation.sweep import NEAR
 
-ROW_KEYS = (*CASE_KEYS, "kind", "reread", "tokens", "depth", "needles", "wording")
+ROW_KEYS = (*CASE_KEYS, "kind", "reread", "tokens", "depth", "needles")
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
@@ -39,11 +39,6 @@ def _row(group: list[Record]) -> Record:
     # Only for right answers: a wrong one depends on something else.
     cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
     row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
-    # Questions that share no rare word with the text: a word search cannot find their place.
-    plain = [bool(r["right"]) for r in done if r.get("rare") is False]
-    row["no_rare_word"] = {"trials": len(plain), "right": sum(plain)}
-    if group[0].get("wording"):
-        row["templates"] = _by_template(done)
     digits = [r["digits"] for r in done if r.get("digits") is not None]
     if digits:
         row["digits"] = round(sum(digits) / len(digits), 4)
@@ -54,18 +49,6 @@ def _row(group: list[Record]) -> Record:
         if low < high:  # one document, or equal scores, do not tell how scores vary
             row |= {"f1_low": round(low, 4), "f1_high": round(high, 4)}
     return row
-
-
-def _by_template(records: Sequence[Record]) -> dict[str, dict[str, int]]:
-    """Return the trials of each template, and how many of them were right."""
-    names = dict.fromkeys(sorted(r["fact"] for r in records))
-    return {
-        name: {
-            "trials": sum(r["fact"] == name for r in records),
-            "right": sum(r["fact"] == name and bool(r["right"]) for r in records),
-        }
-        for name in names
-    }
 
 
 def _asked(record: Record) -> int:
@@ -90,15 +73,6 @@ def _together(group: list[Record]) -> Record:
     if trials:  # otherwise no trial ran, which is not a share of 0
         out["share"] = right / trials
         out["low"], out["high"] = wilson(right, trials)
-    plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
-    if plain:
-        out["no_rare_word"] = {k: sum(p[k] for p in plain) for k in ("trials", "right")}
-    if any("templates" in r for r in group):
-        every = [item for r in group for item in r.get("templates", {}).items()]
-        out["templates"] = {
-            name: {k: sum(counts[k] for n, counts in every if n == name) for k in counts0}
-            for name, counts0 in sorted(every, key=lambda item: item[0])
-        }
     cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
     if cited:
         out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)

@@ -21,8 +21,8 @@ from kvstream.evaluation.harness import (
 )
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
+from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
-from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings

@@ -36,6 +36,14 @@ def budget(row: Record) -> str | None:
     return count(row["budget"]) if row["budget"] and row["method"] != WHOLE else None
 
 
+def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return rows by case, in order of appearance."""
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(case_label(row, rows), []).append(row)
+    return found
+
+
 def case_label(row: Record, rows: Sequence[Record]) -> str:
     """Return the row's method and those of its settings that differ between rows.
 

@@ -21,7 +21,7 @@ from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench import perplexity as perplexity_command
 from kvstream.cli.commands.bench.options import COUNTS, SHARES
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
-from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report
+from kvstream.evaluation import needle, needle_rows, perplexity, qa, report
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, ModelIdentity, room_for
@@ -366,7 +366,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("kind", ["passkey", "fact", "kv"])  # "rule": test_ordinary.py
+@pytest.mark.parametrize("kind", ["passkey", "fact", "kv"])
 def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     rows = found(needle.Plan(kind, (600, 1200), (0.1, 0.9), trials=3))
     assert [(r["tokens"], r["depth"], r["right"], r["trials"]) for r in rows] == [
@@ -408,35 +408,13 @@ def test_what_does_not_fit_is_left_out(found: Any) -> None:
     assert shares == [(1.0, pytest.approx(wilson(2, 2)[0]), 1.0), (None, None, None)]
     (bars,) = needle_command._plots(rows)
     assert [bar[0] for bar in bars.rows] == ["infinipot, 600 tokens"]
-    *_, table = needle_command._tables(rows, report, heatmap)
+    *_, table = needle_command._tables(rows, report)
     assert list(table.columns[4].cells) == ["100%", "-"]
 
 
-def test_pictures_and_cells(found: Any, tmp_path: Path) -> None:
+def test_cells(found: Any) -> None:
     rows = found(needle.Plan("passkey", (600, 1024), (0.1, 0.9), trials=1))
-    for suffix in (".png", ".svg"):
-        path = tmp_path / f"map{suffix}"
-        heatmap.check(path)
-        heatmap.draw(rows, path, "a title")
-        assert path.stat().st_size > 2000
     assert grid(case_label(rows[0], rows), rows).row_count == 2
-    with pytest.raises(UsageError, match="must end in"):
-        heatmap.check(tmp_path / "map.txt")
-
-
-def test_a_full_disk_leaves_the_earlier_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    path = tmp_path / "map.svg"
-    path.write_text("the earlier one")
-    row = {"method": "tova", "tokens": 600, "depth": 0.5, "trials": 1, "right": 1}
-    with pytest.raises(KvstreamError, match=r"Cannot write .*map.svg: No space left on device"):
-        heatmap.draw([row], path, "a title")
-    assert [each.read_text() for each in tmp_path.iterdir()] == ["the earlier one"]
 
 
 def test_counts_are_written_as_they_are_typed() -> None:
@@ -532,16 +510,15 @@ def test_questions_elsewhere(tmp_path: Path) -> None:
 
 
 def test_needle_command(cli: Any, tmp_path: Path) -> None:
-    saved, picture = tmp_path / "trials.jsonl", tmp_path / "map.png"
+    saved = tmp_path / "trials.jsonl"
     arguments = (
         "bench", "needle", "--lengths", "700", "--depths", "0.5", "--trials", "1", *TINY,
         "--method", "infinipot,streaming", "--whole", "--near", "--save", str(saved), "-n", "6",
     )  # fmt: skip
-    rows = rows_of(cli(*arguments, "--json", "--plot", str(picture), "-q"))
+    rows = rows_of(cli(*arguments, "--json", "-q"))
     assert [r["method"] for r in rows] == ["infinipot", "streaming", "whole", "near"]
     assert all(r["trials"] == 1 and r["tokens"] == 700 for r in rows)
     assert [r["budget"] for r in rows] == [512, 512, 1024, 512]
-    assert picture.exists()
     again = cli(*arguments)
     assert "4 trials were taken from" in again.stderr
     assert "All depths together" in again.stdout
@@ -803,7 +780,6 @@ def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("needle", "--plot", "map.txt"), "must end in"),
         (("needle", "--kind", "pin"), "'pin' is not one of"),
         (("needle", "--depths", "2"), "2.0 is not in the range"),
         (("needle", "--method", "nonsense"), "Unknown method 'nonsense'"),
@@ -830,7 +806,7 @@ def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> Non
         ("perplexity", "x", "--save", "x"),
         ("needle", "y", "x", "--save", "x"),
         ("needle", "--text", "x", "--report", "x"),
-        ("needle", "--save", "x", "--plot", "x"),
+        ("needle", "--save", "x", "--report", "x"),
     ],
 )
 def test_results_do_not_go_into_what_is_read(

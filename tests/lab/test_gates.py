@@ -21,7 +21,7 @@ from torch import Tensor
 from edgeinfinite import _Lines
 from kvstream.engine.reader import Chunk
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     EdgeInfinite,
 )

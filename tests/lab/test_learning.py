@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 
 TRAIN = (("edgeinfinite", "train"), ("foresight",))
 

@@ -22,7 +22,7 @@ from kvstream.evaluation.sweep import Case
 from kvstream.methods.h2o import H2O
 from kvstream.methods.registry import available, make
 from kvstream.settings import RunSettings
-from kvstream_lab.retention import plot, shares, trials
+from kvstream_lab.retention import shares, trials
 from kvstream_lab.retention.watch import MEASURES, Watch
 from kvstream_lab.retention.whole import Whole
 
@@ -274,13 +274,13 @@ def story(write_story: Any) -> Path:
     return write_story(tokens=1500)
 
 
-def test_rows_a_picture_and_a_page(lab: Any, story: Path, tmp_path: Path) -> None:
-    saved, picture, page = (tmp_path / n for n in ("trials.jsonl", "kept.svg", "page.html"))
+def test_rows_and_a_page(lab: Any, story: Path, tmp_path: Path) -> None:
+    saved, page = (tmp_path / n for n in ("trials.jsonl", "page.html"))
     arguments = (
         "retention", str(story), "-Q", "Who came?", "--limit", "1k", "--budget", "512",
         "--threads", "1", "--method", "infinipot,random", "--save", str(saved),
     )  # fmt: skip
-    done = lab(*arguments, "--json", "--plot", str(picture), "--report", str(page))
+    done = lab(*arguments, "--json", "--report", str(page))
     assert done.code == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["method"] for r in rows] == ["infinipot", "random"]
@@ -290,26 +290,22 @@ def test_rows_a_picture_and_a_page(lab: Any, story: Path, tmp_path: Path) -> Non
         assert len(row["layers"]) == 6
         assert row["chance"] < row["hit_question"] < 1
         assert sum(row["parts"]) == pytest.approx(1, abs=1e-3)
-    drawn = picture.read_text()
-    assert all(f"<!-- {panel.title} -->" in drawn for panel in plot.PANELS)
     assert "Attention to memory by layer" in page.read_text()
     again = lab(*arguments)
     assert "2 trials were taken from" in again.stderr
     assert "Where memory is from at the end" in again.stdout
 
 
-def test_without_a_question_its_hits_are_missing(lab: Any, story: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "kept.svg"
+def test_without_a_question_its_hits_are_missing(lab: Any, story: Path) -> None:
     arguments = (
         "retention", str(story), "--limit", "700", "--budget", "512", "--threads", "1",
         "--method", "streaming", "-q",
     )  # fmt: skip
-    done = lab(*arguments, "--json", "--plot", str(picture))
+    done = lab(*arguments, "--json")
     assert done.code == 0, done.stderr
     row = json.loads(done.stdout)
     assert row["hit_question"] is None
     assert row["hit_chunk"] > 0
-    assert plot.PANELS[0].title not in picture.read_text()
     assert "Hit rate of the question" not in lab(*arguments).stdout
 
 
@@ -320,7 +316,6 @@ def test_without_a_question_its_hits_are_missing(lab: Any, story: Path, tmp_path
         (("--method", "truncate"), 2, "truncate evicts nothing"),
         (("--budget", "40"), 5, "A budget of 40 entries leaves"),
         (("--budget", "1M"), 5, "exceeds the 4,096 positions"),
-        (("--plot", "kept.txt"), 2, "must end in"),
         (("--budget", "512", "-Q", "why " * 600), 5, "a shorter question"),
     ],
 )

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvstream.evaluation.synthetic import questions
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import REFUSAL
 from kvstream.store import pocket
-from kvstream_lab.synthetic import keys, training_facts
+from kvstream_lab.synthetic import keys, questions, training_facts
 from kvstream_lab.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream_lab.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
 from kvstream_lab.training.shards import write_shards
@@ -229,6 +228,7 @@ def test_shards_are_made_ahead_and_no_further(data, tmp_path):
         assert shard["ids"].shape == shard["codes"].shape == (8, 128)
 
 
+@pytest.mark.long
 def test_one_command_goes_from_data_to_weights(data, tmp_path):
     """The command runs in a separate process, which starts the processes that make rows."""
     lengths = ["--lengths", "128:1", "--late-lengths", "128:1", "--step-tokens", "256"]

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvstream_lab.training import attention
 from kvstream_lab.training import train as loop
 from kvstream_lab.training.average import average
-from kvstream_lab.training.grow import idle_heads, make_copying
+from kvstream_lab.training.grow import make_copying
 from kvstream_lab.training.initial import initial_model, pocket_config
 from kvstream_lab.training.optim import MuonAdam, orthogonalize
 from kvstream_lab.training.rows import ANSWER, PAD, TEXT
@@ -182,16 +182,3 @@ def test_refitted_heads_copy_what_they_look_at():
     written = value @ weights[prefix + "o_proj.weight"][:, 128:192].T
     guess = (written @ embedding.T).argmax(-1)
     assert (guess == torch.arange(500)).float().mean() > 0.9
-
-
-def test_a_head_without_weights_is_idle():
-    model = initial_model(pocket_config(2, 256, 4, 32))
-    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
-    weights["model.layers.1.self_attn.o_proj.weight"][:, :128] = 0.0
-    recipe = {"layers": 2, "width": 256, "heads": 4, "inner": 32}
-    state = {"optimiser": {"masters": weights}, "recipe": recipe}
-    ids = np.random.default_rng(0).integers(0, 8000, (4, 32))
-    scales, losses = idle_heads(state, ids, np.full((4, 32), ANSWER, dtype=np.uint8))
-    assert len(scales) == 2
-    assert losses["1:0"] == pytest.approx(losses["all"], abs=1e-5)
-    assert losses["1:1"] != pytest.approx(losses["all"], abs=1e-5)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     LOOKED_AT,
     POOL,

@@ -20,11 +20,13 @@ from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
 from torch import nn
 
+import speed
 from kvstream.answer.answering import answer
 from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.evaluation.speed.systems import Task, systems
+from kvstream.evaluation.speed.systems import KINDS as RIVALS
+from kvstream.evaluation.speed.systems import Kind, Task, systems
 from kvstream.evaluation.speed.systems import run as run_system
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered, returned
@@ -177,6 +179,8 @@ def test_the_systems_that_speed_is_measured_against(
 ) -> None:
     """Each system holds the same on both devices. Times mean nothing here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    token_by_token = Kind(speed._streamingllm, "", {"": True})
+    monkeypatch.setitem(RIVALS, "streamingllm", token_by_token)
     found = []
     for place in (lambda model: model, moved):
         model = place(fresh(FAMILIES[kind].config(vocab_size=8192)))

@@ -1,19 +1,19 @@
 #!/bin/sh
 # What a GPU shows of speed and memory (docs/research/performance.md); every check is a file of JSON and a
-# picture in OUT.
+# page in OUT.
 #
 #   sh docs/research/lab/gpu.sh OUT               all checks, about half an hour on an H100
 #   sh docs/research/lab/gpu.sh OUT layer imdc    only these
 #   DRY=1 sh docs/research/lab/gpu.sh OUT         the same commands on the CPU with a tiny shape
 #
 # KVPRESS_PYTHON is a Python with kvpress (`make kvpress` prints one); without it kvpress is left
-# out. KVSTREAM is the program, with its arguments.
+# out. PYTHON is the Python that runs it.
 set -eu
 
 out=${1:?where to write}
 shift
 mkdir -p "$out"
-program=${KVSTREAM:-kvstream}
+program="${PYTHON:-python} docs/research/lab/speed.py"
 checks=${*:-layer model infinipot imdc}
 runs=${RUNS:-2}
 kvpress=
@@ -35,8 +35,8 @@ speed() {
         set -- "$@" --dtype bfloat16 --device cuda
     fi
     # shellcheck disable=SC2086  # options with their values
-    $program bench speed --shape $shape --lengths $lengths --runs $runs --limit 30 -n 16 \
-        --plot "$out/$name.png" --json "$@" >"$out/$name.json"
+    $program --shape $shape --lengths $lengths --runs $runs --limit 30 -n 16 \
+        --report "$out/$name.html" --json "$@" >"$out/$name.json"
 }
 
 # Cascade: memory of 16k + 64 sinks in 4 sub-caches, stride 4k. The paper: one layer in 14.8% of the

@@ -34,7 +34,7 @@ from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.records import Record, Trial
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.run.request import Request
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session

@@ -33,7 +33,7 @@ from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts

@@ -36,7 +36,7 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import Prompt
 from kvstream.sample.document import make_facts
 from kvstream.session.session import Session

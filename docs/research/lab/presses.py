@@ -33,13 +33,13 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.records import Record, Records, Trial, measure
-from kvstream.evaluation.speed.outside import KVPRESS, Process, Program
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream_lab.speed.outside import KVPRESS, Process, Program
 from kvstream_lab.suites.ruler import TASKS
 from kvstream_lab.suites.task import Sample, Task, score
 

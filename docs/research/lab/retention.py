@@ -15,7 +15,6 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     heldout_option,
-    plot_option,
     result_options,
     seed_option,
     text_files,
@@ -58,7 +57,6 @@ BY_STEP = {
 @tokens_option(24)
 @case_options
 @model_options
-@plot_option("hits, overlap, attention and age")
 @result_options
 def command(**values: Any) -> int:
     """Stream texts under the budget, and measure what memory keeps after every step.
@@ -80,16 +78,13 @@ def command(**values: Any) -> int:
 
 
 def _run(page: Any, **values: Any) -> int:
-    from kvstream.evaluation import heatmap
     from kvstream.evaluation.records import Records
-    from kvstream_lab.retention import plot, trials
+    from kvstream_lab.retention import trials
 
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)
     trials.check(cases)
-    if values["plot"] is not None:
-        heatmap.check(values["plot"])
     records = Records(values["save"])
     session = open_session(settings, verbose=values["verbose"])
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
@@ -97,8 +92,6 @@ def _run(page: Any, **values: Any) -> int:
     found, complete = output.measured(every, total, records, values, trials.so_far)
     rows = trials.rows(found)
     pages.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
-    if values["plot"] is not None and rows:
-        plot.draw(rows, values["plot"], f"{session.model_name}: what memory keeps")
     return 0 if complete else 130
 
 

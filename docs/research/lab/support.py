@@ -48,10 +48,8 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import document
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import abstains, best, contains, f1
-from kvstream.evaluation.ordinary import has_rare_word, ordinary
 from kvstream.evaluation.qa import choose, elsewhere
-from kvstream.evaluation.synthetic.questions import from_sentence
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.events import Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
@@ -60,6 +58,8 @@ from kvstream.run.request import Request
 from kvstream.sample.document import make_facts
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream_lab.ordinary import has_rare_word, ordinary
+from kvstream_lab.synthetic.questions import from_sentence
 
 BLIND = ("dracula", "frankenstein", "pride-and-prejudice", "treasure-island", "war-and-peace",
          "hound-of-the-baskervilles")  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvstream.store import pocket
 from kvstream_lab.synthetic.corpus import Corpus
-from kvstream_lab.training.rows import Mixture, RowMaker
+from kvstream_lab.training.rows import Mixture
 from kvstream_lab.training.shards import make_shards
 from kvstream_lab.training.shipping import add_tokenizer, card
 from kvstream_lab.training.train import Recipe, parse_lengths, train
@@ -21,23 +21,6 @@ from kvstream_lab.training.train import Recipe, parse_lengths, train
 def _lengths(recipe: Recipe) -> tuple[int, ...]:
     both = {**parse_lengths(recipe.lengths), **parse_lengths(recipe.late_lengths)}
     return tuple(sorted(both))
-
-
-def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> None:
-    import numpy as np
-    import torch
-
-    from kvstream_lab.training.grow import idle_heads, parse_heads, refit
-
-    maker = RowMaker(Corpus(data, heldout=True), seed=0)
-    rows = [maker.row(256) for _ in range(16)]
-    saved = torch.load(state, weights_only=True, map_location="cpu")
-    ids, codes = (np.stack(part) for part in zip(*rows, strict=True))
-    scales, losses = idle_heads(saved, ids, codes)
-    print(json.dumps({name: round(loss, 3) for name, loss in losses.items()}))
-    if heads and out:
-        refit(saved, parse_heads(heads), scales)
-        torch.save(saved, out)
 
 
 def _of(options: argparse.Namespace, made: type[Mixture] | type[Recipe]) -> dict[str, Any]:
@@ -89,10 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(Recipe):
         option = "--" + field.name.replace("_", "-")
         training.add_argument(option, type=type(field.default), default=field.default)
-    refit = add("refit", "show what each KV head is good for; make idle ones copying heads")
-    refit.add_argument("--state", type=Path, required=True, help="a state.pt")
-    refit.add_argument("--out", type=Path, help="the changed state.pt")
-    refit.add_argument("--heads", help="which heads, such as 2:0,3:0; none: only show")
     score = add("evaluate", "score a model on held-out books and documents")
     score.add_argument("--model", type=Path, default=pocket.path())
     score.add_argument("--trials", type=int, default=100)
@@ -143,8 +122,6 @@ def main(arguments: list[str] | None = None) -> int:
         from kvstream_lab.training.average import average
 
         average(options.models, options.out)
-    elif options.command == "refit":
-        _refit(options.data, options.state, options.out, options.heads)
     elif options.command == "evaluate":
         from kvstream_lab.training.evaluate import evaluate
 

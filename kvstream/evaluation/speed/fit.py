@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.systems import FITTED
+from kvstream.evaluation.speed.systems import KINDS
 
 LEAST = 2
 """Minimum number of measured lengths."""
@@ -18,7 +18,7 @@ def extrapolate(rows: Sequence[Record]) -> None:
     The terms are the model's work for each token, and attention to all tokens before it.
     """
     for row in rows:
-        if row["runs"] or row["system"] not in FITTED:
+        if row["runs"] or row["system"] not in KINDS or not KINDS[row["system"]].grows:
             continue
         same = [
             (r["tokens"], r["prefill_s"])

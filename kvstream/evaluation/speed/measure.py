@@ -21,10 +21,6 @@ from kvstream.evaluation.speed.systems import System, Task, run
 from kvstream.evaluation.speed.timing import memory_watched
 from kvstream.session.session import Session
 
-WARM = 4096
-"""Tokens of the first round, which only warms up libraries and caches and is not counted."""
-WARM_FEWER = {"streamingllm": 256, "llamacpp": 512}
-"""The same for systems where that would take long."""
 MEDIANS = (
     "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "decode_cpu_tokens_per_s",
     "cpu_s", "select_s",
@@ -97,8 +93,8 @@ class Bench:
         if known and known[0]["prefill_s"] > self.limits.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
-            task = replace(task, ids=task.ids[: WARM_FEWER.get(system.name, WARM)])
-        if system.name not in ("kvstream", "kvpress", "llamacpp"):
+            task = replace(task, ids=task.ids[: system.warm])
+        if system.name != "kvstream":
             task = replace(task, steps=steps.get(_leader(system, self.every), ()))
             if system.case is not None and not task.steps:
                 return f"{system.label}: kvstream itself failed"
@@ -195,14 +191,6 @@ class Bench:
                 for kind, clock in (("ratio", "prefill_s"), ("cpu_ratio", "cpu_s")):
                     ratio = statistics.median(a[clock] / b[clock] for a, b in pairs)
                     rows[index][f"{kind}_to_{name}"] = round(ratio, 4)
-                if rival.name == "llamacpp":
-                    speeds = [
-                        a["decode_cpu_tokens_per_s"] / b["decode_cpu_tokens_per_s"]
-                        for a, b in pairs
-                        if {"decode_cpu_tokens_per_s"} <= a.keys() & b.keys()
-                    ]
-                    if speeds:
-                        rows[index][f"decode_to_{name}"] = round(statistics.median(speeds), 4)
 
 
 def _median(results: Sequence[Record], key: str) -> Any:

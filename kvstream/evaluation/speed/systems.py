@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation.harness import IdFeed, document, open_reader
+from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
-from kvstream.evaluation.speed.llamacpp import FULL, SLIDING, Llamacpp
-from kvstream.evaluation.speed.outside import Kvpress
-from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
+from kvstream.evaluation.speed.plain import read_plain
 from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.evaluation.sweep import Case
-from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.tokenization.loading import TokenStream
 
-NAMES = (
-    "floor", "floor-sdpa", "full", "transformers", "kvpress", "llamacpp", "streamingllm", "reading",
-)  # fmt: skip
-FITTED = ("full", "transformers", "kvpress", "llamacpp")
-"""Attention to everything: for long texts, time grows with the square of the length."""
 FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
 QUESTION = "What is the passkey?"
-READ_AT_ONCE = 1024
 FULL_CHUNK = 8192
 PLAIN_CHUNK = 2048
 """Tokens per forward pass of the plain cache that is read in chunks."""
+WARM = 4096
+"""Tokens of the first round, which only warms up libraries and caches and is not counted."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a system reads that kvstream is compared with."""
+
+    run: Callable[[System, Task], Record]
+    title: str
+    """Its name in tables."""
+    modes: Mapping[str, bool] = field(default_factory=lambda: {"": False})
+    """Whether each of its modes has a budget, which it then reads once with every budget."""
+    grows: tuple[str, ...] = ()
+    """Modes that attend to everything: for long texts, time grows with the square of the length."""
+    method: str | None = None
+    warm: int = WARM
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +47,17 @@ class System:
     """A system that reads. Each is equal only to itself."""
 
     name: str
-    """``kvstream``, or one of NAMES."""
+    """``kvstream``, a floor, or one of KINDS."""
     case: Case | None = None
     """kvstream's settings; a floor takes its sizes from them."""
-    mode: str | None = None
-    """The mode of transformers, ``one shot`` or ``chunked``, or of llama.cpp, ``full`` or
-    ``sliding``."""
+    mode: str = ""
     budget: int | None = None
     """Maximum entries per head; None is no limit."""
 
     @property
     def method(self) -> str | None:
-        """kvstream's method, or kvpress's; None for other systems."""
-        if self.case is not None:
-            return self.case.name
-        return "snapkv" if self.name == "kvpress" else None
+        """The method of kvstream, or of the other system; None if it has none."""
+        return self.case.name if self.case is not None else KINDS[self.name].method
 
     @property
     def label(self) -> str:
@@ -64,7 +66,12 @@ class System:
     @property
     def growth(self) -> int:
         """The exponent of the length in its reading time, for long texts."""
-        return 2 if self.name in FITTED and self.mode != SLIDING else 1
+        return 2 if self.name in KINDS and self.mode in KINDS[self.name].grows else 1
+
+    @property
+    def warm(self) -> int:
+        """Tokens of its first round."""
+        return KINDS[self.name].warm if self.name in KINDS else WARM
 
     def beside(self, other: System) -> bool:
         """Return whether this system of kvstream is compared with the other."""
@@ -75,10 +82,11 @@ class System:
 
 
 def check(against: Sequence[str]) -> None:
-    """Raise UsageError for a name that is not in NAMES."""
+    """Raise UsageError for an unknown name."""
+    known = (*FLOORS, *KINDS)
     for name in against:
-        if name not in NAMES:
-            raise UsageError(f"Unknown system {name!r}; choose among {', '.join(NAMES)}.")
+        if name not in known:
+            raise UsageError(f"Unknown system {name!r}; choose among {', '.join(known)}.")
 
 
 def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> list[System]:
@@ -88,19 +96,11 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
         budget = session.settle(Request((QUESTION,), case.run)).sizes.budget
         out.append(System("kvstream", case, budget=budget))
         out += [System(name, case, budget=budget) for name in against if name in FLOORS]
-    if "full" in against:
-        out.append(System("full"))
-    if "transformers" in against:
-        out += [System("transformers", mode=mode) for mode in ("one shot", "chunked")]
-    if "reading" in against:
-        out.append(System("reading"))
-    budgets = dict.fromkeys(s.budget for s in out if s.budget is not None)
-    if "llamacpp" in against:
-        out.append(System("llamacpp", mode=FULL))
-        out += [System("llamacpp", mode=SLIDING, budget=budget) for budget in budgets]
-    for name in ("kvpress", "streamingllm"):
+    budgets = dict.fromkeys(s.budget for s in out)
+    for name, kind in KINDS.items():
         if name in against:
-            out += [System(name, budget=budget) for budget in budgets]
+            for mode, bounded in kind.modes.items():
+                out += [System(name, mode=mode, budget=b) for b in (budgets if bounded else [None])]
     return out
 
 
@@ -118,15 +118,20 @@ class Task:
     """Seconds after which a system that reads token by token is extrapolated."""
     steps: Sequence[tuple[int, int]] = ()
     """(chunk, memory) of kvstream's last reading, which its floor repeats."""
-    kvpress: Kvpress | None = None
-    llamacpp: Llamacpp | None = None
     exact_times: bool = False
     """Wait for the GPU around selection: the reading takes longer, but the share is exact."""
 
 
 def run(system: System, task: Task) -> Record:
     """Run one reading and answer; return times, and the peak of the cache."""
-    return _RUNS[system.name](system, task)
+    if system.name == "kvstream":
+        return _kvstream(system, task)
+    if system.name in FLOORS:
+        name = FLOORS[system.name]
+        return read_floor(
+            task.session.model, task.ids, task.steps, task.question, task.tokens, name
+        )
+    return KINDS[system.name].run(system, task)
 
 
 def _kvstream(system: System, task: Task) -> Record:
@@ -162,12 +167,6 @@ def _answer(reader: Reader, task: Task, watch: Stopwatch) -> None:
         watch.token()
 
 
-def _floor(system: System, task: Task) -> Record:
-    return read_floor(
-        task.session.model, task.ids, task.steps, task.question, task.tokens, FLOORS[system.name]
-    )
-
-
 def _full(_: System, task: Task) -> Record:
     """Run the floor's loop with its fast attention, and drop nothing."""
     tokens = len(task.ids)
@@ -180,45 +179,9 @@ def _plain(system: System, task: Task) -> Record:
     return read_plain(task.session.model, task.ids, chunk, task.question, task.tokens)
 
 
-def _kvpress(system: System, task: Task) -> Record:
-    assert task.kvpress is not None
-    assert system.budget is not None
-    found = task.kvpress.read(task.ids, system.budget, task.question, task.tokens)
-    return {**found, **task.kvpress.loaded}
-
-
-def _llamacpp(system: System, task: Task) -> Record:
-    assert task.llamacpp is not None
-    assert system.mode is not None
-    return task.llamacpp.read(task.ids, system.mode, system.budget, task.question, task.tokens)
-
-
-def _streamingllm(system: System, task: Task) -> Record:
-    assert system.budget is not None
-    return read_token_by_token(
-        task.session.model, task.ids, system.budget, task.question, task.tokens, task.limit_s
-    )
-
-
-def _reading(_: System, task: Task) -> Record:
-    """Read from a file to ids, without a model; ``text_bytes`` are the bytes of the text."""
-    with document(task.session.tokenizer.decode(task.ids)) as path:
-        watch = Stopwatch(torch.device("cpu"))
-        stream = TokenStream(task.session.tokenizer, open_sources([path], plain=True))
-        while len(chunk := stream.read(READ_AT_ONCE)):
-            end = chunk.end
-        watch.has_read()
-    return {**watch.record(), "text_bytes": end}
-
-
-_RUNS: dict[str, Callable[[System, Task], Record]] = {
-    "kvstream": _kvstream,
-    "floor": _floor,
-    "floor-sdpa": _floor,
-    "full": _full,
-    "transformers": _plain,
-    "kvpress": _kvpress,
-    "llamacpp": _llamacpp,
-    "streamingllm": _streamingllm,
-    "reading": _reading,
+PLAIN = {"one shot": False, "chunked": False}
+KINDS: dict[str, Kind] = {
+    "full": Kind(_full, "all of it, kvstream's attention", grows=("",)),
+    "transformers": Kind(_plain, "transformers, plain cache", PLAIN, grows=tuple(PLAIN)),
 }
+"""The lab adds more."""

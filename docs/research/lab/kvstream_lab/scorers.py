@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import ROOM, IdFeed
-from kvstream.evaluation.synthetic import questions
 from kvstream.methods.base import EntryTensor, Step
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.tools.scorer import LayerScorers, Scorer, new_scorer
@@ -31,7 +30,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
-from kvstream_lab.synthetic import training_facts
+from kvstream_lab.synthetic import questions, training_facts
 from kvstream_lab.synthetic.corpus import Corpus, QuestionAnswer, split_sentences
 from kvstream_lab.synthetic.mixture import planted
 from kvstream_lab.synthetic.training_facts import Planted

@@ -16,7 +16,6 @@ from kvstream.cli.commands.bench.options import (
     cases_of,
     heldout_option,
     lengths_option,
-    plot_option,
     refuse_idle,
     result_options,
     seed_option,
@@ -32,8 +31,7 @@ from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 
-KINDS = ("passkey", "fact", "kv", "rule")
-WORDINGS = ("own", "varied")
+KINDS = ("passkey", "fact", "kv")
 
 
 @click.command("needle", cls=SectionedCommand)
@@ -43,17 +41,7 @@ WORDINGS = ("own", "varied")
     default="passkey",
     show_default=True,
     section="Measurement",
-    help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
-    "rule: a question made by rule from a sentence of the text.",
-)
-@option(
-    "--wording",
-    type=click.Choice(WORDINGS),
-    default="own",
-    show_default=True,
-    section="Measurement",
-    help="own: kvstream's wording; varied: passkeys and facts in wordings that pocket's training "
-    "does not have, with results by template.",
+    help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values.",
 )
 @lengths_option("Tokens of the documents.")
 @option(
@@ -117,7 +105,6 @@ WORDINGS = ("own", "varied")
     help="Also answer from the passages that BM25 ranks highest, as many as the budget holds.",
 )
 @model_options
-@plot_option("depth by length")
 @result_options
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.
@@ -137,11 +124,10 @@ def command(**values: Any) -> int:
 
 
 def _run(page: Any, **values: Any) -> int:
-    from kvstream.evaluation import heatmap, needle, needle_rows, report
+    from kvstream.evaluation import needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
-    from kvstream.evaluation.synthetic.questions import from_sentence
 
     if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
         need_bm25()
@@ -157,11 +143,7 @@ def _run(page: Any, **values: Any) -> int:
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
-        rule=from_sentence, wording=values["wording"],
     )  # fmt: skip
-    plot = values["plot"]
-    if plot is not None:
-        heatmap.check(plot)
     records = Records(values["save"])
     filler = Filler.of(texts, words=values["words"], seed=plan.seed)
     session = open_session(settings, verbose=values["verbose"])
@@ -172,12 +154,8 @@ def _run(page: Any, **values: Any) -> int:
     rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
         say(f"Left out: {message}")
-    output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
-    pages.write(
-        page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report, heatmap), _plots(rows)
-    )
-    if plot is not None and rows:
-        heatmap.draw(rows, plot, f"{plan.kind}, {session.model_name}: found, % of {plan.trials}")
+    output.show(rows, lambda: _tables(rows, report), as_json=values["json"])
+    pages.write(page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report), _plots(rows))
     return 0 if complete else 130
 
 
@@ -200,10 +178,10 @@ def _plots(rows: list[Any]) -> Any:
     )  # fmt: skip
 
 
-def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
+def _tables(rows: list[Any], report: Any) -> Any:
     from kvstream.evaluation import needle_rows
 
-    for label, group in heatmap.panels(rows).items():
+    for label, group in report.panels(rows).items():
         yield report.grid(label, group)
     everything = needle_rows.pooled(rows)
     yield report.table(
@@ -226,19 +204,3 @@ def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
         ],
         everything,
     )
-    templates = [
-        {"case": report.case_label(row, rows), "tokens": row["tokens"], "template": name, **counts}
-        for row in everything
-        for name, counts in row.get("templates", {}).items()
-    ]
-    if templates:
-        yield report.table(
-            "By template",
-            [
-                ("", lambda r: r["case"]),
-                ("tokens", lambda r: report.count(r["tokens"])),
-                ("template", lambda r: r["template"]),
-                ("right", lambda r: f"{r['right']}/{r['trials']}"),
-            ],
-            templates,
-        )

@@ -160,14 +160,6 @@ def whole_option(what: str) -> Callable[[Any], Any]:
     )  # fmt: skip
 
 
-def plot_option(of: str) -> Callable[[Any], Any]:
-    """Return the option for the file of a plot."""
-    return option(
-        "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        section="Results", help=f"Write a plot of {of} to this file (.png, .svg, .pdf).",
-    )  # fmt: skip
-
-
 def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
     """Move the options of the comparison from `values` to checked cases."""
     from kvstream.evaluation.sweep import cases
@@ -218,7 +210,7 @@ heldout_option = option(
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     """Return the files of these paths and folders; with `heldout` only the held-out tenth."""
     from kvstream.api.sources import open_sources
-    from kvstream.evaluation.synthetic.splits import is_heldout
+    from kvstream.evaluation.splits import is_heldout
 
     no_stdin(paths)
     names = open_sources(list(paths), plain=True).names if paths else []

@@ -26,7 +26,7 @@ def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
     Raises UsageError if two files of results are the same, or one is also an input.
     """
     path: Path | None = values["report"]
-    results = {"--report": path, "--save": values["save"], "--plot": values.get("plot")}
+    results = {"--report": path, "--save": values["save"]}
     inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
     refuse_clashes(results, inputs, _read(values))
     if path is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from kvstream.api.options import Request
 from kvstream.cli.commands.bench import output, pages
@@ -16,7 +16,6 @@ from kvstream.cli.commands.bench.options import (
     cases_of,
     lengths_option,
     no_stdin,
-    plot_option,
     result_options,
     seed_option,
     text_option,
@@ -24,11 +23,9 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
-from kvstream.cli.options.option import option, stack, typed
-from kvstream.cli.shared import libraries
+from kvstream.cli.options.option import option, stack
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.saying import say
-from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session
@@ -39,28 +36,8 @@ speed_options = stack(
         "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
         section="Measurement",
         help="floor: same chunks and memory, no selection; floor-sdpa: the floor with "
-        "transformers' "
-        "attention; full: no eviction, with the fastest attention; transformers: a plain cache, at "
-        "once and in chunks; kvpress: its SnapKV; llamacpp: the same GGUF file, with a full KV "
-        "cache and with a sliding window; streamingllm: token by token; "
-        "reading: from the file to tokens, no model.",
-    ),
-    option(
-        "--kvpress-python", metavar="PATH", section="Measurement",
-        help="A Python with kvpress, for --against kvpress; make kvpress sets one up.",
-    ),
-    option(
-        "--llamacpp-python", metavar="PATH", section="Measurement",
-        help="A Python with xllamacpp, for --against llamacpp; make llamacpp sets one up.",
-    ),
-    option(
-        "--shape", metavar="NAME", section="Measurement",
-        help="Random weights of a known shape instead of a model: qwen2.5-0.5b, llama-3.1-8b, "
-        "mistral-7b, llama-2-7b-32k, ... (a wrong name lists all).",
-    ),
-    option(
-        "--layers", type=click.IntRange(min=1), metavar="N", section="Measurement",
-        help="Use only so many layers of the shape.",
+        "transformers' attention; full: no eviction, with the fastest attention; transformers: a "
+        "plain cache, at once and in chunks.",
     ),
     option(
         "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
@@ -88,10 +65,8 @@ speed_options = stack(
 @tokens_option(24)
 @case_options
 @model_options
-@plot_option("time and memory against length")
 @result_options
-@click.pass_context
-def command(ctx: click.Context, **values: Any) -> int:
+def command(**values: Any) -> int:
     """Measure how fast kvstream reads texts under a budget, and how much memory it needs.
 
     All systems read the same tokens in turn, and then write --max-tokens tokens. The ratio to the
@@ -100,61 +75,40 @@ def command(ctx: click.Context, **values: Any) -> int:
     \b
       kvstream bench speed --lengths 8k,32k --budget 4k \\
           --method infinipot,streaming
-      kvstream bench speed --shape llama-3.1-8b --layers 1 \\
-          --lengths 16k,64k --plot speed.png
+      kvstream bench speed -m MODEL --lengths 16k,64k --against full \\
+          --report speed.html
     """
-    if values["shape"] and ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
-        raise UsageError("--shape and --model name two models; give one of them.")
-    if values["layers"] and not values["shape"]:
-        raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
-    for name in ("kvpress", "llamacpp"):
-        if typed(ctx, f"{name}_python") and name not in values["against"]:
-            raise UsageError(
-                f"--{name}-python is for --against {name}; add that, or leave --{name}-python out."
-            )
+    return compare(values)
+
+
+def compare(values: dict[str, Any], opened: Callable[..., Session] = open_session) -> int:
+    """Measure and print; `opened` opens the session of the model settings."""
     if values["save"] is not None:
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
     with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
+        return _run(pages.opened(stack, values), opened, values)
 
 
-def _run(page: Any, **values: Any) -> int:
-    from kvstream.evaluation import heatmap, report
-    from kvstream.evaluation.speed import fit, llamacpp, outside, peak, plot, systems
+def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> int:
+    from kvstream.evaluation import report
+    from kvstream.evaluation.speed import fit, peak, systems
     from kvstream.evaluation.speed.measure import Bench, Limits
 
     no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
-    python = other_python = None
-    if "kvpress" in against:
-        python = outside.KVPRESS.check(values["kvpress_python"])
-    if "llamacpp" in against:
-        other_python = llamacpp.LLAMACPP.check(values["llamacpp_python"])
-    if values["plot"] is not None:
-        heatmap.check(values["plot"])
     settings = model_settings(values)
     cases = cases_of(values)
-    session = _open(values, settings)
+    session = opened(settings, verbose=values["verbose"])
     every = systems.systems(session, cases, against)
     total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
     rows: list[Any] = []
     with ExitStack() as stack:
-        kvpress = None
-        if python is not None:
-            kvpress = stack.enter_context(
-                outside.Kvpress(
-                    python, session.model, random=bool(values["shape"]), revision=settings.revision
-                )
-            )
         advance = stack.enter_context(
             output.progress(values["progress"], total, quiet=values["quiet"])
         )
-        llama = None
-        if other_python is not None:
-            llama = stack.enter_context(llamacpp.Llamacpp(other_python, session.model))
         model = session.model
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
         limits = Limits(values["limit"], values["give_up"])
@@ -172,8 +126,6 @@ def _run(page: Any, **values: Any) -> int:
                     question,
                     answer,
                     limits.repeat_s,
-                    kvpress=kvpress,
-                    llamacpp=llama,
                 )
                 found = bench.measure(task)
                 rows += found
@@ -187,22 +139,8 @@ def _run(page: Any, **values: Any) -> int:
             complete = False
     if not values["json"]:
         output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
-    pages.write(
-        page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows, plot, report)
-    )
-    if values["plot"] is not None:
-        budgets = ", ".join(sorted({report.count(r["budget"]) for r in rows if r["budget"]}))
-        plot.draw(rows, values["plot"], f"{session.model_name}, budget {budgets}")
+    pages.write(page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows, report))
     return 0 if complete else 130
-
-
-def _open(values: dict[str, Any], settings: Any) -> Session:
-    if not values["shape"]:
-        return open_session(settings, verbose=values["verbose"])
-    libraries.quiet(offline=settings.offline, verbose=values["verbose"])
-    from kvstream.evaluation.speed.shapes import open_shape
-
-    return open_shape(values["shape"], values["layers"], settings)
 
 
 def _texts(session: Session, values: dict[str, Any]) -> Any:
@@ -220,9 +158,17 @@ def _texts(session: Session, values: dict[str, Any]) -> Any:
     return ids
 
 
-def _plots(rows: list[Any], plot: Any, report: Any) -> Any:
+PANELS = (
+    ("time to read", "prefill_s", 1.0, "s"),
+    ("KV cache, at most", "peak_kv_bytes", 1024**2, "MiB"),
+    ("whole process, at most", "peak_rss_bytes", 1024**2, "MiB"),
+    ("GPU memory, at most", "peak_device_bytes", 1024**2, "MiB"),
+)
+
+
+def _plots(rows: list[Any], report: Any) -> Any:
     ours = [r for r in rows if r["system"] == "kvstream"]
-    for title, key, unit, sign in (*plot.PANELS, plot.DEVICE_PANEL):
+    for title, key, unit, sign in PANELS:
         measured = [r for r in rows if r.get(key)]
         yield from pages.lines(
             title[0].upper() + title[1:], measured, ("tokens", lambda r: r["tokens"]),
@@ -254,50 +200,31 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
         "to_floor_sdpa": "to floor with SDPA",
         "to_full": "to all of it",
         "to_transformers": "to a plain cache",
-        "to_kvpress": "to kvpress",
-        "to_llamacpp_full": "to llama.cpp",
-        "to_llamacpp_sliding": "to llama.cpp, sliding",
-        "to_streamingllm": "to StreamingLLM",
-        "to_reading": "to reading",
     }
-    shown = [name for name in names if any(f"ratio_{name}" in r for r in ours)]
+    found = dict.fromkeys(k.removeprefix("ratio_") for r in ours for k in r if "ratio_to" in k[:8])
+    shown = sorted(found, key=lambda name: list(names).index(name) if name in names else len(names))
     if shown:
         yield report.table(
             "Ratio of time (cpu)",
             [
                 ("", lambda r: _name(r, ours)),
                 ("tokens", lambda r: report.count(r["tokens"])),
-                *((names[name], _ratio(name)) for name in shown),
+                *((names.get(name, name.replace("_", " ")), _ratio(name)) for name in shown),
             ],
             ours,
         )
     for row in (r for r in rows if r.get("setting")):
         setting = ", ".join(f"{name} {value}" for name, value in row["setting"].items())
         yield f"{_name(row, ours)}, {report.count(row['tokens'])}: {setting}."
-    for info in dict.fromkeys(r["system_info"] for r in rows if r.get("system_info")):
-        yield f"llama.cpp says of this machine: {info.strip()}"
-    for row in ours:
-        for name in ("full", "sliding"):
-            if f"decode_to_llamacpp_{name}" in row:
-                ratio = row[f"decode_to_llamacpp_{name}"]
-                yield (
-                    f"{_name(row, ours)} answers {ratio:.3g} times as fast as llama.cpp, {name} "
-                    "(processor time)."
-                )
     told = dict.fromkeys(
         f"{_name(r, ours).strip()}, {report.count(r['tokens'])}: {r['error']}"
         for r in rows if "error" in r
     )  # fmt: skip
     yield from told
-    for row in (r for r in rows if "text_mb_per_s" in r):
-        yield (
-            f"Reading and tokenizing {report.count(row['tokens'])} tokens: "
-            f"{row['text_mb_per_s']:.1f} MB of text a second of processor time."
-        )
     if any(r.get("fitted") for r in rows):
         yield "~ is fitted to the shorter lengths, not measured."
-    if any("measured_tokens" in r for r in rows):
-        yield "StreamingLLM was extrapolated: once its memory is full, every token costs the same."
+    for row in (r for r in rows if "measured_tokens" in r):
+        yield f"{_name(row, ours)} is extrapolated from {row['measured_tokens']:,} tokens."
     yield f"Measured peak of this machine in products of matrices: {flops / 1e9:,.0f} GFLOP/s."
 
 
@@ -311,13 +238,18 @@ def _ratio(name: str) -> Any:
 
 
 def _name(row: Any, ours: list[Any]) -> str:
-    from kvstream.evaluation.speed.plot import line_label
+    """Return the label of a row; `ours` are kvstream's rows, which decide what it must contain."""
+    from kvstream.evaluation.report import case_label, count
+    from kvstream.evaluation.speed.systems import KINDS
 
-    label = line_label(row, ours)
-    if row["system"].startswith("floor"):
-        return f"  {label}"
-    told = row.get("mode") if row["system"] != "llamacpp" else None
-    return f"{label}, {told}" if told else label
+    if row["system"] == "kvstream":
+        return case_label(row, ours)
+    if row["system"] not in KINDS:
+        sdpa = ", SDPA" if row["system"] == "floor-sdpa" else ""
+        return f"  floor of {case_label(row, ours)}{sdpa}"
+    several = len({r["budget"] for r in ours}) > 1
+    budget = count(row["budget"]) if several and row["budget"] else None
+    return ", ".join(filter(None, (KINDS[row["system"]].title, budget, row.get("mode"))))
 
 
 def _seconds(row: Any) -> str | None:

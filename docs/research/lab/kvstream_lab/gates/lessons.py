@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed
-from kvstream.evaluation.synthetic import questions
 from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import LearnedGate
@@ -34,7 +33,7 @@ from kvstream.run.prompt import build_prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.gates.peek import peek
-from kvstream_lab.synthetic import training_facts
+from kvstream_lab.synthetic import questions, training_facts
 from kvstream_lab.synthetic.corpus import QuestionAnswer, split_sentences
 from kvstream_lab.synthetic.mixture import planted
 

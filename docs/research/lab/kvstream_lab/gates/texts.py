@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvstream.errors import SourceError
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.input.sources import open_sources
 from kvstream.tokenization.loading import Tokenizer
 

@@ -10,9 +10,9 @@ import random
 from collections.abc import Mapping
 
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.synthetic.words import words
 from kvstream.tokenization.loading import Tokenizer
 from kvstream_lab.suites.task import Sample, Task, hidden
+from kvstream_lab.synthetic.words import words
 
 NAMES = words("""
     Ottilie Bertrand Calista Dashiell Evander Fenella Gideon Hesper Ignatia Jocasta Kester Leopold

@@ -15,9 +15,9 @@ import string
 from collections.abc import Callable, Sequence
 
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.synthetic.words import words
 from kvstream.tokenization.loading import Tokenizer
 from kvstream_lab.suites.task import Make, Sample, Task, hidden
+from kvstream_lab.synthetic.words import words
 
 KEYS, VALUES, HOPS = 4, 4, 4
 """Number of keys if there are several, values of one key, and assignments after the first one of a

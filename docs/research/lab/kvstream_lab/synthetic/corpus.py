@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import REFUSAL
 
 QuestionAnswer = tuple[str, str]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 
-from kvstream.evaluation.synthetic.words import phrases, words
 from kvstream_lab.synthetic.training_facts import (
     MATERIALS,
     THINGS,
@@ -15,6 +14,7 @@ from kvstream_lab.synthetic.training_facts import (
     stem,
     surname,
 )
+from kvstream_lab.synthetic.words import phrases, words
 
 _HOLDERS = words(
     "vault safe gate tower archive locker door ship laboratory bank garage cabinet chest "

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kvstream.evaluation.synthetic import phrases as phrases_of_text
-from kvstream.evaluation.synthetic.words import phrases, words
+from kvstream_lab.synthetic.phrases import verbs
+from kvstream_lab.synthetic.words import phrases, words
 
 
 @dataclass
@@ -571,9 +571,7 @@ def _event(rng: random.Random) -> Planted:
 
 @cache
 def _verbs() -> list[tuple[str, str]]:
-    text = (Path(phrases_of_text.__file__).parent / "verbs.txt").read_text(encoding="utf-8")
-    pairs = [line.split() for line in text.splitlines() if not line.startswith("#")]
-    return [(past, base) for past, base in pairs if base not in ("be", "have", "do")]
+    return [pair for pair in verbs().items() if pair[1] not in ("be", "have", "do")]
 
 
 _BEFORE = phrases(

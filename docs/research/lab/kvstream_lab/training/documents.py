@@ -6,9 +6,8 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from kvstream.evaluation.synthetic import questions
 from kvstream.run.prompt import REFUSAL
-from kvstream_lab.synthetic import keys, training_facts
+from kvstream_lab.synthetic import keys, questions, training_facts
 from kvstream_lab.synthetic.corpus import (
     Corpus,
     HumanContext,

@@ -15,9 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.evaluation.metrics import best, exact_match, f1
-from kvstream.evaluation.synthetic import questions
 from kvstream.run.prompt import REFUSAL
-from kvstream_lab.synthetic import keys, training_facts
+from kvstream_lab.synthetic import keys, questions, training_facts
 from kvstream_lab.synthetic.corpus import Corpus, HumanContext, split_sentences
 from kvstream_lab.training.rows import RowMaker
 

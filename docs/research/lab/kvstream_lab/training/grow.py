@@ -10,14 +10,8 @@ the embeddings differ most. It draws their queries and keys at random and leaves
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
-
-from kvstream_lab.training.initial import initial_model, pocket_config
-from kvstream_lab.training.rows import ANSWER
 
 HEAD = 64
 QUERIES = 2  # query heads per KV head
@@ -68,61 +62,7 @@ def make_copying(
     return touched
 
 
-def refit(state: dict[str, Any], heads: list[tuple[int, int]], scales: list[float]) -> None:
-    """Turn heads of a saved training state into copying heads, in place, and reset their momentum.
-
-    The state counts as a finished run, so the next run continues from it with its own schedule.
-    """
-    optimizer = state["optimiser"]
-    for name, (dimension, part) in make_copying(optimizer["masters"], heads, scales).items():
-        moment = optimizer["momentum"][name]
-        moment.narrow(dimension, part.start, part.stop - part.start).zero_()
-    state["progress"] = 1.0
-
-
 def parse_heads(text: str) -> list[tuple[int, int]]:
     """Parse ``"2:0,5:1"`` into (layer, KV head) pairs."""
     pairs = [part.split(":") for part in text.split(",")]
     return [(int(layer), int(head)) for layer, head in pairs]
-
-
-@torch.no_grad()
-def idle_heads(
-    state: dict[str, Any], ids: np.ndarray, codes: np.ndarray
-) -> tuple[list[float], dict[str, float]]:
-    """Measure the loss without each KV head, to find heads that can be removed.
-
-    Args:
-        state: a saved training state.
-        ids: rows of tokens, [rows, length].
-        codes: the codes of the tokens, as in :mod:`kvstream_lab.training.rows`.
-
-    Returns:
-        The norm of the residual stream before each layer, relative to a normalized one; and the
-        loss on answers, with all heads (``"all"``) and without each head (``"layer:head"``).
-    """
-    weights = state["optimiser"]["masters"]
-    recipe = state["recipe"]
-    shape = [recipe[name] for name in ("layers", "width", "heads", "inner")]
-    model = initial_model(pocket_config(*shape)).eval()
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-    tokens = torch.from_numpy(ids.astype(np.int64))
-    wanted = torch.from_numpy(codes[:, 1:] == ANSWER)
-
-    def loss() -> float:
-        logits = model(tokens).logits[:, :-1]
-        return float(torch.nn.functional.cross_entropy(logits[wanted], tokens[:, 1:][wanted]))
-
-    streams = model(tokens[:4], output_hidden_states=True).hidden_states or ()
-    scales = [float(h.norm(dim=-1).mean()) / h.shape[-1] ** 0.5 for h in streams[:-1]]
-    losses = {"all": loss()}
-    for number, layer in enumerate(model.model.layers):
-        out = layer.self_attn.o_proj.weight
-        for head in range(out.shape[1] // (QUERIES * HEAD)):
-            columns = slice(head * QUERIES * HEAD, (head + 1) * QUERIES * HEAD)
-            kept = out[:, columns].clone()
-            out[:, columns] = 0.0
-            losses[f"{number}:{head}"] = loss()
-            out[:, columns] = kept
-    return scales, losses

@@ -9,8 +9,8 @@ import pytest
 from kvstream.errors import UsageError
 from kvstream.evaluation.needle import _cites
 from kvstream.evaluation.needle_rows import pooled, rows
-from kvstream.evaluation.ordinary import has_rare_word, ordinary
-from kvstream.evaluation.synthetic.questions import from_sentence
+from kvstream_lab.ordinary import has_rare_word, ordinary
+from kvstream_lab.synthetic.questions import from_sentence
 
 TEXT = (
     "It rained. Simpson smoked the fish and burnt his fingers. Nobody said a word all night. "
@@ -50,19 +50,14 @@ def test_a_cited_sentence_counts_whole_or_in_good_part_among_the_first_three() -
     assert not _cites(cited, "It was late that night in May."), "it is the fourth"
 
 
-def test_rows_count_citations_of_right_answers_and_questions_without_rare_words() -> None:
+def test_rows_count_citations_of_right_answers() -> None:
     record = {
-        "model": "m", "kind": "rule", "method": "x", "settings": {}, "budget": 512, "tokens": 1024,
+        "model": "m", "kind": "fact", "method": "x", "settings": {}, "budget": 512, "tokens": 1024,
         "needles": 1, "exact": 0.0, "found": 1, "retained": 5, "seconds": 1.0,
     }  # fmt: skip
-    cases = [(0.1, True, True, False), (0.1, True, False, True), (0.9, False, True, False)]
-    records = [
-        {**record, "depth": d, "right": right, "cited": cited, "rare": rare}
-        for d, right, cited, rare in cases
-    ]
+    cases = [(0.1, True, True), (0.1, True, False), (0.9, False, True)]
+    records = [{**record, "depth": d, "right": right, "cited": cited} for d, right, cited in cases]
     first, second = rows(records)
     assert (first["cited"], second["cited"]) == (0.5, None)
-    assert first["no_rare_word"] == {"trials": 1, "right": 1}
     [together] = pooled([first, second])
     assert together["cited"] == 0.5
-    assert together["no_rare_word"] == {"trials": 2, "right": 1}

@@ -19,8 +19,8 @@ import torch
 
 from kvstream.errors import UsageError
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.outside import Process, Program
 from kvstream.model.bounded import BoundedModel
+from kvstream_lab.speed.outside import Process, Program
 
 LLAMACPP = Program(
     "xllamacpp",

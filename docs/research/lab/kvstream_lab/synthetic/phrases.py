@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kvstream.evaluation.synthetic.words import words
+from kvstream_lab.synthetic.words import words
 
 _TITLE = (
     r"(?:Mr|Mrs|Dr|St)\.? |(?:Miss|Lady|Lord|Sir|Captain|Colonel|Major|General|King|Queen|Prince|"
@@ -102,7 +102,8 @@ _OBJECT_END = re.compile(
 def verbs() -> dict[str, str]:
     """Return the map from past forms to base forms."""
     lines = (Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8").splitlines()
-    return dict(line.split() for line in lines if not line.startswith("#"))
+    listed = ", ".join(line for line in lines if not line.startswith("#"))
+    return dict(pair.split() for pair in listed.split(", "))
 
 
 def is_name(text: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import re
 
-from kvstream.evaluation.synthetic.clauses import QuestionAnswer, clause_questions
-from kvstream.evaluation.synthetic.phrases import NAME, clean, is_human, is_name, verbs
+from kvstream_lab.synthetic.clauses import QuestionAnswer, clause_questions
+from kvstream_lab.synthetic.phrases import NAME, clean, is_human, is_name, verbs
 
 _SAYING = (
     "said|cried|asked|answered|replied|exclaimed|whispered|remarked|shouted|muttered|returned|"

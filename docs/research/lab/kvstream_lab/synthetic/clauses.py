@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from kvstream.evaluation.synthetic.phrases import (
+from kvstream_lab.synthetic.phrases import (
     COUNTS,
     NAME,
     NOUN_PHRASE,
@@ -23,7 +23,7 @@ from kvstream.evaluation.synthetic.phrases import (
     place_in,
     verbs,
 )
-from kvstream.evaluation.synthetic.words import words
+from kvstream_lab.synthetic.words import words
 
 QuestionAnswer = tuple[str, str]
 

@@ -1,1 +1,0 @@
-"""Questions that rules make of sentences, and which texts training holds out."""
