@@ -19,7 +19,7 @@ from kvstream.evaluation.filler import Filler, around, insert
 from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.records import Record, Trial
-from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
+from kvstream.evaluation.sweep import BM25, NEAR, WHOLE, Case
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
@@ -142,10 +142,9 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
         else:
             results = ask(session, text, questions, run, case.reread)
     except BudgetError as error:
-        if case.view == STREAM and run.method != "full":
+        if case.view != WHOLE:
             raise
-        problem = too_long(error) if case.view == WHOLE else str(error)
-        return {"budget": run.budget.tokens if run.budget else None, "error": problem}
+        raise BudgetError(too_long(error)) from error
     spent = time.perf_counter() - started
     scores = [_score(n, r.answer) for n, r in zip(needles, results, strict=True)]
     first = results[0]

@@ -12,7 +12,7 @@ from functools import partial
 
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import difference_interval
-from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped, left_out
 from kvstream.evaluation.sweep import Case
 from kvstream.evaluation.text_trials import Text, text_trials
 from kvstream.session.session import Session
@@ -68,7 +68,13 @@ def rows(records: Sequence[Record]) -> list[Record]:
     return [{**_row(group), **_against(group, groups[0])} for group in groups]
 
 
-def _row(group: list[Record]) -> Record:
+def _row(every: list[Record]) -> Record:
+    head = {
+        "bench": "perplexity", **{k: every[0].get(k) for k in CASE_KEYS}, **left_out(every),
+    }  # fmt: skip
+    group = [r for r in every if "error" not in r]
+    if not group:
+        return {**head, "texts": 0, "by_position": []}
     tokens = sum(r["tokens"] for r in group)
     loss = math.fsum(r["loss"] for r in group)
     blocks = [pair for r in group for pair in zip(r["blocks"], _sizes(r), strict=True)]
@@ -83,8 +89,7 @@ def _row(group: list[Record]) -> Record:
         sums[1] += part["loss"]
         sums[2] += part["to"] - part["from"]
     return {
-        "bench": "perplexity",
-        **{k: group[0].get(k) for k in CASE_KEYS},
+        **head,
         "texts": len(group),
         "tokens": tokens,
         "perplexity": round(math.exp(loss / tokens), 4),
@@ -114,6 +119,7 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     pairs = [
         (number, a - b, size)
         for number, (r, other) in enumerate(zip(group, first, strict=False))
+        if "error" not in r and "error" not in other
         for a, b, size in zip(r["blocks"], other["blocks"], _sizes(r), strict=True)
     ]
     if group is first or not pairs:

@@ -20,7 +20,7 @@ from kvstream.evaluation.harness import (
     too_long,
 )
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
 from kvstream.run.prompt import Layout
@@ -165,10 +165,9 @@ def _run(
     try:
         return {**_asked(session, case.run, item, text, layout), "by": kind}
     except BudgetError as error:
-        if case.view == STREAM and case.run.method != "full":
+        if case.view != WHOLE:
             raise
-        problem = too_long(error) if case.view == WHOLE else str(error)
-        return {"by": kind, "questions": [], "error": problem}
+        raise BudgetError(too_long(error)) from error
 
 
 def _roomy(
@@ -286,8 +285,9 @@ def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
 
 
 def _row(group: list[Record]) -> Record:
-    asked = [(r["document"], q) for r in group for q in r["questions"]]
+    asked = [(r["document"], q) for r in group for q in r.get("questions", ())]
     row: Record = {"bench": "qa", **{k: group[0].get(k) for k in CASE_KEYS}, "n": len(asked)}
+    row |= left_out(group)
     if "within" in group[0]:
         row["within"] = group[0]["within"]
     for name in (*MEANS, "choice"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,8 @@ class Records:
         self.known: dict[str, Saved] = {}
         self.reused = 0
         """Number of trials that did not have to run."""
+        self.refusals: list[KvstreamError] = []
+        """Why trials could not be measured."""
         self._cut_short = False
         self._of_earlier: dict[str, str] = {}
         """For each key, the data that a record without a digest is assigned to."""
@@ -133,7 +135,11 @@ class Records:
 
 
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
-    """Yield the record of every trial, in order. Known trials are renewed, not run again."""
+    """Yield the record of every trial, in order. Known trials are renewed, not run again.
+
+    A trial that cannot be measured, because its question does not fit or its method refuses, has a
+    record with the reason as ``error``. It is not saved.
+    """
     for trial in trials:
         known = records.find(trial)
         if known is not None:
@@ -143,6 +149,18 @@ def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
             yield Saved(trial.renew(known), known.place)
             continue
         content = {"content": trial.content} if trial.content else {}
-        record = {**trial.identity, **content, **trial.run()}
+        record = {**trial.identity, **content}
+        try:
+            record |= trial.run()
+        except KvstreamError as error:
+            records.refusals.append(error)
+            yield {**record, "error": str(error)}
+            continue
         records.add(trial.key, record)
         yield record
+
+
+def left_out(group: Sequence[Record]) -> Record:
+    """Return how many trials of a case could not be measured, and the first reason."""
+    errors = [record["error"] for record in group if "error" in record]
+    return {"left_out": len(errors), "error": errors[0]} if errors else {}

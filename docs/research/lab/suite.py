@@ -134,7 +134,6 @@ def _run(page: Any, **values: Any) -> int:
     )  # fmt: skip
     total = sum(task.count(values["trials"]) for task in tasks) * len(cases)
     found, complete = output.measured(trials, total, records, values, running.so_far)
-    output.say_left_out(found)
     rows = running.rows(found)
     pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130

@@ -28,7 +28,6 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 
 KINDS = ("passkey", "fact", "kv")
@@ -152,8 +151,6 @@ def _run(page: Any, **values: Any) -> int:
     every = needle.trials(session, filler, plan, cases)
     found, complete = output.measured(every, total, records, values, needle_rows.so_far)
     rows = needle_rows.rows(found)
-    for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
-        say(f"Left out: {message}")
     output.show(rows, lambda: _tables(rows, report), as_json=values["json"])
     pages.write(page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report), _plots(rows))
     return 0 if complete else 130

@@ -96,21 +96,28 @@ def measured(
     values: dict[str, Any],
     so_far: Callable[[list[Row]], str],
 ) -> tuple[list[Row], bool]:
-    """Return the record of every trial as `collect` does, with progress.
+    """Return the record of every trial as `collect` does, with progress, and report errors.
 
     Trials that `records` has are not run again; their number is reported. `values`: options of the
-    benchmark; `so_far`: words the progress.
+    benchmark; `so_far`: words the progress. Raises the first error if no trial could be measured.
     """
     from kvstream.evaluation.records import measure
 
+    def line(found: list[Row]) -> str:
+        done = [record for record in found if "error" not in record]
+        return so_far(done) if "error" not in found[-1] else f"{found[-1]['method']}: left out"
+
     with progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = collect(measure(trials, records), advance, so_far)
+        found, complete = collect(measure(trials, records), advance, line)
     if records.reused and not values["quiet"]:
         say(f"{records.reused:,} trials were taken from {values['save']}.")
+    if complete and len(records.refusals) == len(found) > 0:
+        raise records.refusals[0]
+    _say_left_out(found)
     return found, complete
 
 
-def say_left_out(records: Sequence[Row]) -> None:
+def _say_left_out(records: Sequence[Row]) -> None:
     """Report why trials have no answer: each reason, or the first of more than `TOLD`."""
     messages = [record["error"] for record in records if "error" in record]
     different = list(dict.fromkeys(messages))

@@ -113,13 +113,13 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     columns: list[tuple[str, Callable[[Any], Any]]] = [
         ("", lambda r: report.case_label(r, rows)),
         ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
-        ("tokens", lambda r: f"{r['tokens']:,}"),
-        ("perplexity", lambda r: f"{r['perplexity']:.2f}"),
+        ("tokens", lambda r: f"{r['tokens']:,}" if r["texts"] else None),
+        ("perplexity", lambda r: f"{r['perplexity']:.2f}" if r["texts"] else "left out"),
         (
             "95% interval",
-            lambda r: None if r["low"] is None else f"{r['low']:.2f} to {r['high']:.2f}",
+            lambda r: None if r.get("low") is None else f"{r['low']:.2f} to {r['high']:.2f}",
         ),
-        ("bits/byte", lambda r: f"{r['bits_per_byte']:.3f}"),
+        ("bits/byte", lambda r: f"{r['bits_per_byte']:.3f}" if r["texts"] else None),
     ]
     if len(rows) > 1:
         columns.append(("to the first", _change))

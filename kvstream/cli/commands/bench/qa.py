@@ -142,7 +142,6 @@ def _run(page: Any, **values: Any) -> int:
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = output.measured(every, total, records, values, qa.so_far)
-    output.say_left_out(found)
     rows = qa.rows(found, by=values["by_attribute"])
     pages.tell(
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]
@@ -208,5 +207,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         ("budget", report.budget),
         ("questions", lambda r: f"{r['n']:,}"),
     ]
+    if any("error" in row for row in rows):
+        columns.append(("left out", lambda r: r.get("left_out")))
     columns += [(NAMES[k], percent(k)) for k in NAMES if any(k in r for r in rows)]
     yield report.table("Answers, % (95% interval)", columns, rows)
