@@ -257,6 +257,11 @@ class Memory:
         self._lost = "This memory was released; recall its file, or read the sources again."
 
     @property
+    def interrupted(self) -> bool:
+        """Whether its reading was stopped, so that it holds only a part of the text."""
+        return self._engine.trace.interrupted
+
+    @property
     def model(self) -> str:
         """Name of the model that read it."""
         return self._engine.model

@@ -95,3 +95,19 @@ def test_the_model_and_the_config_file_are_inputs(cli, tmp_path: Path, monkeypat
         ran = cli("ask", str(text), "Who?", "-m", str(model), "-o", str(output))
         assert (ran.code, output.read_text()) == (2, "# nothing"), ran.stderr
         assert "are the same file" in ran.stderr
+
+
+@pytest.mark.parametrize(("after", "code"), [(3, 130), (10**6, 0)], ids=["interrupted", "whole"])
+def test_the_code_of_remember_says_that_the_memory_is_a_part(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, code: int
+) -> None:
+    calls = iter(range(10**9))
+    monkeypatch.setattr(
+        "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: next(calls) > after
+    )
+    text, memory = tmp_path / "book.txt", tmp_path / "book.kvs"
+    text.write_text("Ada hid the letter under a stone.\n" * 300)
+    small = "--budget", "300", "--chunk-size", "64"
+    ran = cli("remember", str(text), "-o", str(memory), *small, "--skim", "none", "-m", "pocket")
+    assert ran.code == code, ran.stderr
+    assert cli("inspect", str(memory)).code == 0

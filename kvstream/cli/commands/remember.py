@@ -42,6 +42,8 @@ from kvstream.reporters.format import json_text, size
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
+INTERRUPTED = 130
+"""Exit code if Ctrl-C stopped the reading, so that the file is about a part of the text."""
 CHECKPOINT = ("checkpoint", "checkpoint_every")
 ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
 EXPECT = (
@@ -123,8 +125,7 @@ def command(
     if shards is not None:
         shards.refuse_with(options, memory=memory)
         check_shards(paths)
-    remember(ctx, paths, question, memory, target, options, shards)
-    return 0
+    return remember(ctx, paths, question, memory, target, options, shards)
 
 
 def remember(
@@ -135,8 +136,8 @@ def remember(
     target: Path,
     options: ReadingOptions,
     shards: Shards | None = None,
-) -> None:
-    """Read `paths`, into the memory of `base` if given, and write `target`."""
+) -> int:
+    """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
     from kvstream.api.files import check_writable
 
     others = {
@@ -165,7 +166,7 @@ def remember(
                 plan = model.plan(sources, command="remember", **asked)
                 reporter.close()
                 show_plan(plan, options, output)
-                return
+                return 0
             tell_pages(reporter, pages)
             with reading(interrupts):
                 memory = model.read(
@@ -179,13 +180,14 @@ def remember(
                         f"{target} is complete: an earlier run wrote it and ended before it "
                         f"removed {options.checkpoint}, which is removed now. Nothing was read."
                     )
-                return
+                return 0
             _, memory = open_memory(ctx, base, options, reporter)
             check_checkpoint(options, reporter)
             kept = {k: options.asked[k] for k in CHECKPOINT if k in options.asked}
             with reading(interrupts):
                 memory.read(sources, progress=reporter.show, interrupted=interrupts, **kept)
         _write(memory, target, options, output, reporter)
+        return INTERRUPTED if memory.interrupted else 0
 
 
 def _write(
