@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvstream.methods.automatic import ABOUT, AUTO
-from kvstream.methods.names import method_names, plugin_of, plugins
+from kvstream.methods.names import (
+    IN_USE,
+    NAMES,
+    method_names,
+    plugins,
+    tolerate_malformed_packages,
+)
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
 
 __all__ = [
-    "ABOUT", "AUTO", "MethodInfo", "MethodSetting", "available_methods", "method_info",
-    "method_names", "plugin_of", "plugins",
+    "ABOUT", "AUTO", "IN_USE", "NAMES", "MethodInfo", "MethodSetting", "available_methods",
+    "broken_methods", "method_info", "method_names", "plugins", "tolerate_malformed_packages",
 ]  # fmt: skip
 
 
@@ -76,11 +82,19 @@ class MethodInfo:
 def available_methods() -> Mapping[str, MethodInfo]:
     """Return all methods by name: the built-in ones, and those of other packages.
 
-    Raises UsageError if the method of a package does not load.
+    `broken_methods` has those that do not load.
     """
     from kvstream.methods.registry import available
 
     return {name: _info(name, method) for name, method in available().items()}
+
+
+def broken_methods() -> tuple[str, ...]:
+    """Return why methods of other packages are left out."""
+    from kvstream.methods.registry import BROKEN, available
+
+    available()
+    return tuple(BROKEN.values())
 
 
 def method_info(name: str) -> MethodInfo:

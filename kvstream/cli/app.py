@@ -67,6 +67,9 @@ class App(Modules):
         asks_for_help = {"-h", "--help", "--help-all"} & set(rest)
         configurable = name in self.modules and not ctx.resilient_parsing
         if name is not None and configurable and not asks_for_help:
+            from kvstream.api.methods import tolerate_malformed_packages  # not for help
+
+            tolerate_malformed_packages()
             ctx.default_map = {name: self._configured(ctx, name)}
             self._tell_of_mistyped_variables(ctx)
         return name, command, rest
@@ -202,14 +205,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             raise
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
-        from kvstream.api.methods import plugin_of  # rarely needed
+        from kvstream.api.methods import IN_USE  # rarely needed
 
-        plugin = plugin_of(error)
-        if plugin is not None:
-            advice = "" if verbose else " Run it again with -v for the traceback."
-            name = type(error).__name__
-            return _told(f"The method {plugin} failed with {name}{first}.{advice}", 1, verbose)
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
+        for method, module in IN_USE.items():
+            advice += f" The cause may be the method {method!r} of {module!r}, another package."
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
     finally:
         _drop_unwritten()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NAMES = (
     "infinipot", "cascade", "bumblebee", "edgeinfinite",
@@ -15,36 +20,43 @@ GROUP = "kvstream.methods"
 """Group of the entry points with which other packages add methods."""
 
 
+IN_USE: dict[str, str] = {}
+"""The methods of other packages that this process made, with their modules."""
+
+
 @cache
-def plugin_of(error: BaseException) -> str | None:
-    """Return name and module of the plugin in whose code an error was raised; None: no plugin.
+def tolerate_malformed_packages() -> list[str]:
+    """Let a package whose list of entry points is malformed have none. Return their list.
 
-    Of a package with several methods it names the one that ran, and all if none of them did.
+    Python raises an error for all packages otherwise, and torch asks for entry points, too. The
+    list has the packages with methods, once Python has looked for them.
     """
+    from importlib.metadata import Distribution, EntryPoints
+
+    malformed: list[str] = []
+    listed = vars(Distribution)["entry_points"]
+
+    def entry_points(package: Distribution) -> EntryPoints:
+        try:
+            return listed.__get__(package)
+        except Exception as error:
+            reason = f"The entry points of {package.name} are malformed ({error})."
+            if reason not in malformed and GROUP in (package.read_text("entry_points.txt") or ""):
+                malformed.append(reason)
+            return EntryPoints()
+
+    Distribution.entry_points = property(entry_points)  # type: ignore[assignment]
+    return malformed
+
+
+def plugins() -> tuple[tuple[EntryPoint, ...], Sequence[str]]:
+    """Return the entry points of other packages, whose methods may differ in name, and problems."""
     from importlib.metadata import entry_points
 
-    trace, packages, classes = error.__traceback__, set(), set()
-    while trace is not None:
-        owner = type(trace.tb_frame.f_locals.get("self"))
-        # A base class of kvstream runs on behalf of the class that derives from it.
-        for module in (trace.tb_frame.f_globals.get("__name__"), owner.__module__):
-            packages.add(str(module).partition(".")[0])
-        classes.add(owner.__qualname__)
-        trace = trace.tb_next
-    points = [p for p in entry_points(group=GROUP) if p.module.partition(".")[0] in packages]
-    if not points:
-        return None
-    ran = [p for p in points if p.attr in classes] or points
-    return f"{' or '.join(repr(p.name) for p in ran)} of {ran[0].module!r}"
-
-
-def plugins() -> tuple[str, ...]:
-    """Return the names of the entry points of other packages; their methods may differ in name."""
-    from importlib.metadata import entry_points
-
-    return tuple(point.name for point in entry_points(group=GROUP))
+    problems = tolerate_malformed_packages()
+    return tuple(entry_points(group=GROUP)), problems
 
 
 def method_names() -> tuple[str, ...]:
     """Return all names that are known without importing a method."""
-    return (*NAMES, *(name for name in plugins() if name not in NAMES))
+    return (*NAMES, *(point.name for point in plugins()[0] if point.name not in NAMES))

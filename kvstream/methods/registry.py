@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
@@ -24,7 +26,7 @@ from kvstream.methods.foresight import Foresight
 from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.names import GROUP
+from kvstream.methods.names import IN_USE, NAMES, plugins
 from kvstream.methods.pyramidkv import PyramidKV
 from kvstream.methods.recency import Random, Streaming, Window
 from kvstream.methods.sirllm import SirLLM
@@ -41,25 +43,36 @@ BUILT_IN: tuple[type[Method], ...] = (
 SETTING_TYPES = (int, float, bool, str)
 
 
+BROKEN: dict[str, str] = {}
+"""Why methods of other packages are left out, by the names of their entry points. `available` fills
+it."""
+
+
 @cache
 def available() -> Mapping[str, type[Method]]:
-    """Return all methods by name, built-in ones first. Raise UsageError for a broken plugin."""
+    """Return all methods by name, built-in ones first. Leave out those of broken packages."""
     methods = {method.name: method for method in BUILT_IN}
-    for point in entry_points(group=GROUP):
-        try:
-            loaded = point.load()
-        except Exception as error:
-            raise UsageError(
-                f"The method {point.name!r} of {_origin(point)} does not load ({error}); "
-                "repair or uninstall the package."
-            ) from error
-        if (fault := _fault(loaded)) is not None:
-            raise UsageError(
-                f"The entry point {_origin(point)} {fault}; repair or uninstall the package."
+    points, problems = plugins()
+    BROKEN.clear()
+    BROKEN.update({problem: problem for problem in problems})
+    for point in points:
+        with redirect_stdout(sys.stderr):  # stdout is for answers
+            try:
+                loaded = point.load()
+                fault = _fault(loaded)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # an import may even end the program
+                fault = f"does not load ({type(error).__name__}: {error})"
+        if fault is None and loaded.name in methods:
+            fault = f"has the name {loaded.name!r}, which exists already"
+        if fault is None:
+            methods[loaded.name] = loaded
+        else:
+            BROKEN[point.name] = (
+                f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
+                "package."
             )
-        if loaded.name in methods:
-            raise UsageError(f"The method {loaded.name!r} of {_origin(point)} exists already.")
-        methods[loaded.name] = loaded
     return methods
 
 
@@ -72,8 +85,9 @@ def _fault(loaded: Any) -> str | None:
     """Return why an object of another package is not a method; None: it is one."""
     if not (isinstance(loaded, type) and issubclass(loaded, Method)):
         return "is not a kvstream Method"
-    if not hasattr(loaded, "name"):
-        return "has no name"
+    for text in ("name", "source"):
+        if not isinstance(getattr(loaded, text, None), str):
+            return f"has no {text}"
     if missing := getattr(loaded, "__abstractmethods__", None):
         return f"does not define {', '.join(sorted(missing))}"
     if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):
@@ -87,9 +101,14 @@ def _fault(loaded: Any) -> str | None:
 
 def named(name: str, also: Sequence[str] = ()) -> type[Method]:
     """Return the method of a name. Raise UsageError with the known names, which include `also`."""
+    for method in BUILT_IN:  # without a look at other packages, which may be broken
+        if method.name == name:
+            return method
     methods = available()
     if name in methods:
         return methods[name]
+    if name in BROKEN:
+        raise UsageError(BROKEN[name])
     if name == AUTO:
         raise UsageError(
             f"{AUTO} is not a method: it chooses one when a text is read. Name one of "
@@ -97,14 +116,16 @@ def named(name: str, also: Sequence[str] = ()) -> type[Method]:
         )
     known = (*also, *methods)
     close = meant(name, known) or " If a plugin adds it, install the plugin."
-    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.")
+    told = "".join(f" {reason}" for reason in BROKEN.values())
+    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.{told}")
 
 
 def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
     """Return the method that made a memory file. Raise UsageError if it is not installed."""
-    if name not in available():
+    if name not in NAMES and name not in available():
         raise UsageError(
-            f"{path} was made by the method {name!r}, which is not installed here; install the "
+            BROKEN.get(name)
+            or f"{path} was made by the method {name!r}, which is not installed here; install the "
             "package that adds it, or read the sources again."
         )
     return make(name, settings)
@@ -132,6 +153,8 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
                 f"It has: {', '.join(known) or 'none'}."
             )
         values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
+    if name not in NAMES:
+        IN_USE[name] = kind.__module__
     return kind(**values)
 
 

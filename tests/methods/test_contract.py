@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,7 +39,6 @@ from kvstream.methods.base import (
     limits,
     setting,
 )
-from kvstream.methods.names import plugin_of
 from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.layer_store import PROMPT
@@ -447,7 +445,7 @@ class _Point:
         self.name, self.loaded = name, loaded
 
     def load(self) -> object:
-        if isinstance(self.loaded, Exception):
+        if isinstance(self.loaded, BaseException):
             raise self.loaded
         return self.loaded
 
@@ -461,10 +459,23 @@ class _Optional(METHODS["streaming"]):  # type: ignore[misc]
     width: int | None = setting(None, "None cannot be typed")
 
 
+@dataclass(frozen=True)
+class _Unknown(METHODS["streaming"]):  # type: ignore[misc]
+    width: NoSuchType = setting(3, "raises")  # type: ignore[name-defined]  # noqa: F821, RUF009
+
+
+@dataclass(frozen=True)
+class _Fine(METHODS["streaming"]):  # type: ignore[misc]
+    name = "fine"
+
+
 @pytest.mark.parametrize(
     ("loaded", "told"),
     [
         (ImportError("no such thing"), "does not load"),
+        (SystemExit(3), "does not load"),
+        (type("Nameless", (ScoredMethod,), {"name": 5}), "has no name"),
+        (_Unknown, "does not load"),
         (dict, "not a kvstream Method"),
         (Method, "has no name"),
         (type("Unfinished", (ScoredMethod,), {"name": "thing"}), "does not define score"),
@@ -476,11 +487,15 @@ class _Optional(METHODS["streaming"]):  # type: ignore[misc]
 def test_a_broken_plugin_is_named(
     monkeypatch: pytest.MonkeyPatch, loaded: object, told: str
 ) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [_Point("thing", loaded)])
+    points = [_Point("thing", loaded), _Point("other", _Fine)]
+    monkeypatch.setattr(registry, "plugins", lambda: (points, ()))
     registry.available.cache_clear()
     try:
+        assert set(registry.available()) - {"fine"} <= set(METHODS)
+        assert registry.named("fine") is _Fine
+        assert registry.named("snapkv")
         with pytest.raises(UsageError, match=told) as caught:
-            registry.available()
+            registry.named("thing")
         assert "'other.module:Thing' in the package other-package" in str(caught.value)
     finally:
         registry.available.cache_clear()
@@ -573,42 +588,11 @@ def test_a_selection_that_is_not_sorted_candidates_is_refused(begin: tuple[int, 
         list(reading.read(IdFeed(tokens(LENGTH))))
 
 
-def test_an_error_in_a_plugin_is_called_its_own(
-    installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(installed))
-    import kvstream_everyother
-
-    def failing() -> None:
-        raise KeyError("kyes")
-
-    with pytest.raises(KeyError) as ours:
-        failing()
-    assert plugin_of(ours.value) is None
-    with pytest.raises(AttributeError) as theirs:
-        kvstream_everyother.EveryOther().select(None, 3)
-    assert plugin_of(theirs.value) == "'everyother' of 'kvstream_everyother'"
-    with pytest.raises(NotImplementedError) as inherited:
-        Method.select(kvstream_everyother.EveryOther(), None, 3)  # type: ignore[arg-type]
-    assert plugin_of(inherited.value) == "'everyother' of 'kvstream_everyother'"
-
-
 def test_a_request_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="mean or max, not 'sum'"):
         Evidence(reduce="sum")
     with pytest.raises(ValueError, match="must be float32 or int32"):
         EntryTensor("seen", torch.bool)
-
-
-def test_of_two_methods_in_one_package_the_failing_one_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    values = {"flat": "_Flat", "chosen": "_Chosen"}
-    points = [metadata.EntryPoint(n, f"{__name__}:{v}", "") for n, v in values.items()]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
-    with pytest.raises(AttributeError) as caught:
-        _Chosen().select(None, 3)  # type: ignore[arg-type]
-    assert plugin_of(caught.value) == f"'chosen' of {__name__!r}"
 
 
 def test_the_page_on_writing_a_method_shows_this_plugin() -> None:

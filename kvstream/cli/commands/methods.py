@@ -10,6 +10,7 @@ import click
 
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import MethodsType
+from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     \b
       kvstream methods infinipot
     """
-    from kvstream.api.methods import ABOUT, AUTO, available_methods, method_info
+    from kvstream.api.methods import ABOUT, AUTO, available_methods, broken_methods, method_info
 
     if AUTO in names:
         if len(names) > 1 or json:
@@ -38,6 +39,8 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
         click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
     chosen = {name: method_info(name) for name in names} or available_methods()
+    for reason in () if names else broken_methods():
+        say(f"Warning: {reason}")
     if json:
         for method in chosen.values():
             click.echo(json_text(method.to_json()))

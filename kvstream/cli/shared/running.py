@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from kvstream.api.methods import NAMES
 from kvstream.api.options import AUTO, refuse_beside_skimming
 from kvstream.cli.config import config_path
 from kvstream.cli.options.many import Shards
@@ -60,6 +61,8 @@ def prepared(
         refuse_closed(options.output)
     quiet_libraries(options)
     output = _output(stack, options, ends_early=ends_early)
+    if not {*options.methods} <= {AUTO, *NAMES}:  # a method of another package may print
+        stack.enter_context(redirect_stdout(sys.stderr))
     progress = _progress(options, answer_on_terminal=output.isatty())
     progress.verbose = options.verbose
     progress.cites = answers and cites_apart(options, output)

@@ -1,0 +1,87 @@
+"""Packages whose methods are broken disable no command that does not use them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = """
+from dataclasses import dataclass
+from kvstream.methods.recency import Window
+print("loaded")
+@dataclass(frozen=True)
+class Thing(Window):
+    name = "thing"
+    def select(self, step, keep):
+        print("selecting")
+        {body}
+        return super().select(step, keep)
+"""
+LISTED = "[kvstream.methods]\nthing = thing_plugin:Thing\n"
+MODULES = {
+    "raises": (LISTED, "raise ValueError('no')"),
+    "exits": (LISTED, "import sys; sys.exit(0)"),
+    "prints": (LISTED, "print('noise'); raise OSError"),
+    "syntax": (LISTED, "def"),
+    "absent": (LISTED, None),
+    "no equals sign": ("[kvstream.methods]\nthing\n", GOOD),
+    "no module": ("[kvstream.methods]\nthing = :::\n", GOOD),
+    "no section": ("thing = thing_plugin:Thing\n[kvstream.methods]\nthing\n", GOOD),
+}
+
+
+def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "kvstream", *arguments], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path}, cwd=site,
+    )  # fmt: skip
+
+
+def install(site: Path, listed: str, module: str | None) -> None:
+    info = site / "thing_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(listed)
+    if module is not None:
+        (site / "thing_plugin.py").write_text(module)
+    (site / "book.txt").write_text("Ada hid the letter under a stone.\n" * 200)
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
+    install(tmp_path, *MODULES[kind])
+    shown = run(tmp_path, "methods")
+    assert shown.returncode == 0, shown.stderr
+    assert "snapkv" in shown.stdout
+    assert "noise" not in shown.stdout
+    assert shown.stderr.count("Warning: ") == 1
+    assert "thing" in shown.stderr
+    used = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--dry-run")
+    assert (used.returncode, used.stdout) == (2, ""), used.stderr
+    assert "thing" in used.stderr
+    for ran in (shown, used):
+        assert "Traceback" not in ran.stderr
+        assert "Unexpected" not in ran.stderr
+    if kind == "no equals sign":
+        ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "snapkv", "--dry-run", "-q")
+        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+
+
+@pytest.mark.parametrize("body", ["pass", "raise LookupError('mine')"])
+def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None:
+    install(tmp_path, LISTED, GOOD.format(body=body))
+    ran = run(
+        tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-n", "3", "-q"
+    )
+    assert "selecting" in ran.stderr
+    assert "selecting" not in ran.stdout
+    assert "loaded" not in ran.stdout
+    assert ran.returncode == (0 if body == "pass" else 1), ran.stderr
+    if body != "pass":
+        assert "LookupError: mine" in ran.stderr
+        assert "method 'thing' of 'thing_plugin'" in ran.stderr
