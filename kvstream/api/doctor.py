@@ -125,7 +125,7 @@ def _attention() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     for name, module, what in (
         ("zstd", "zstandard", ".zst files"),
-        ("documents", "pypdfium2", "PDF, EPUB, DOCX and HTML"),
+        ("documents", "pypdfium2", "PDF, EPUB, DOCX, HTML and notebooks"),
         ("serve", "fastapi", "the server for other programs"),
         ("ray", "ray", "--workers and --ray, for many documents"),
         ("report", "jinja2", "--report, a page of a run"),

@@ -1,14 +1,16 @@
-"""Convert PDF, EPUB, DOCX and HTML to plain text in parts, with the libraries of ``documents``.
+"""Convert documents to plain text in parts, with the libraries of the extra ``documents``.
 
-No document is ever completely in memory: a PDF is read page by page, the others in blocks of their
-markup. Byte offsets of a document are those of the extracted text.
+No document is ever completely in memory: a PDF is read page by page, the others in blocks. Byte
+offsets of a document are those of the extracted text.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +20,20 @@ from kvstream.input.formats import PeekedStream
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
+    from kvstream.input.lines import Piece, Read
     from kvstream.input.zipped import Packed
 
-LIBRARIES = {"pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",)}
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",),
+    "mail": (), "captions": (), "notebook": ("lxml", "ijson"),
+}  # fmt: skip
+"""Every kind of document, with the libraries that it needs."""
+STREAMED = ("html", "mail", "captions", "notebook")
+"""The formats that are read from a stream, such as a pipe or a compressed file."""
 PACKED = ("epub", "docx")
 """The formats in a ZIP file."""
 SAMPLE = 256 * 1024
-"""Bytes of HTML at the beginning of a page from which the size of its text is estimated."""
+"""Bytes at the beginning of a stream from which the size of its text is estimated."""
 
 
 def missing_extra(kind: str, name: str) -> str | None:
@@ -100,8 +109,8 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
         from kvstream.input.pdf import pages
 
         return pages(path, notes)
-    if kind == "html":
-        return _html_file(path, warnings)
+    if kind in STREAMED:
+        return _file_parts(kind, path, notes, warnings)
     return _packed_parts(_packed(kind, path), warnings)
 
 
@@ -110,17 +119,70 @@ def _packed_parts(packed: Packed, warnings: list[str]) -> Iterator[Part]:
     warnings += [*packed.warnings, *packed.undecoded.warnings(str(packed.path))]
 
 
-def page_parts(head: PeekedStream, name: str, warnings: list[str]) -> Iterator[Part | None]:
-    """Yield the text of an HTML page from a stream; None when the stream pauses."""
-    from kvstream.input.markup import Undecoded, html_parts, parts
+def stream_parts(
+    kind: str,
+    head: PeekedStream,
+    name: str,
+    notes: list[str],
+    warnings: list[str],
+    size: int = 0,
+) -> Iterator[Part | None]:
+    """Yield the text of a document from a stream; None when the stream pauses.
 
-    patience, undecoded = Patience(name), Undecoded()
-    for block in html_parts(head.read, patience, undecoded=undecoded):
+    `size`: its bytes, if known. The other arguments are those of `parts_of`.
+    """
+    from kvstream.input.lines import parts
+
+    patience, share = Patience(name, size), 0.0
+    for block in _blocks(kind, head.read, name, patience, notes, warnings):
         if block is None:
             yield None
-        else:
-            patience.grow(head.taken)
-            yield from parts(block, 0.0, 0.0)
+            continue
+        patience.grow(head.taken)
+        before, share = share, min(1.0, head.taken / max(size, 1)) if size else 0.0
+        yield from parts(block, before, share)
+
+
+def _file_parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
+    with PeekedStream(path.open("rb")) as head:
+        size = path.stat().st_size
+        for part in stream_parts(kind, head, str(path), notes, warnings, size):
+            if part is not None:
+                yield part
+
+
+def _blocks(
+    kind: str,
+    read: Read,
+    name: str,
+    patience: Patience,
+    notes: list[str],
+    warnings: list[str],
+) -> Iterator[list[Piece] | None]:
+    """Yield the pieces of a document, block by block."""
+    from kvstream.input.lines import Undecoded
+
+    undecoded = Undecoded()
+    if kind == "html":
+        from kvstream.input.markup import html_parts
+
+        yield from html_parts(read, patience, undecoded=undecoded)
+    elif kind == "captions":
+        from kvstream.input.captions import caption_parts
+
+        yield from patience.over(caption_parts(patience.outside(read), undecoded))
+    elif kind == "mail":
+        from kvstream.input.mail import Mail
+
+        mail = Mail(patience.outside(read), name, patience, undecoded)
+        yield from patience.over(mail.pieces())
+        notes += mail.notes()
+    else:
+        from kvstream.input.notebook import Notebook
+
+        notebook = Notebook(patience.outside(read), name, patience)
+        yield from patience.over(notebook.pieces())
+        notes += notebook.notes()
     warnings += undecoded.warnings(name)
 
 
@@ -129,20 +191,23 @@ def estimate(kind: str, path: Path) -> int:
 
     Raises ValueError for a format that this module cannot estimate.
     """
-    if kind not in ("pdf", "html", *PACKED):
+    if kind not in LIBRARIES:
         raise ValueError(f"nothing here estimates the format {kind!r}")
     try:
         if kind == "pdf":
             from kvstream.input.pdf import estimated_bytes
 
             return estimated_bytes(path)
-        if kind != "html":
+        if kind not in STREAMED:
             return _packed(kind, path).estimate()
-        from kvstream.input.markup import text_bytes
-
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
-        return round(text_bytes(sample) * path.stat().st_size / max(len(sample), 1))
+        blocks = _blocks(kind, io.BytesIO(sample).read, "", Patience(""), [], [])
+        found = 0
+        with suppress(Exception):  # the sample may end anywhere
+            for block in blocks:
+                found += sum(len(text.encode("utf-8", "replace")) for text, _ in block or ())
+        return round(found * path.stat().st_size / max(len(sample), 1))
     except Exception:  # reading the document reports the error
         return 0
 
@@ -155,14 +220,3 @@ def _packed(kind: str, path: Path) -> Packed:
     if kind == "docx":
         return Docx(path)
     raise ValueError(f"nothing here reads the format {kind!r}")
-
-
-def _html_file(path: Path, warnings: list[str]) -> Iterator[Part]:
-    from kvstream.input.markup import Undecoded, html_parts, parts
-
-    share, size, undecoded = 0.0, path.stat().st_size, Undecoded()
-    with path.open("rb") as file:
-        for block in html_parts(file.read, Patience(str(path), size), undecoded=undecoded):
-            before, share = share, min(1.0, file.tell() / max(size, 1))
-            yield from parts(block or (), before, share)
-    warnings += undecoded.warnings(str(path))

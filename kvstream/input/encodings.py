@@ -100,12 +100,14 @@ def _mostly_utf8(sample: bytes) -> bool:
     return right >= wrong
 
 
-def html_decoder(head: bytes) -> tuple[codecs.IncrementalDecoder, str]:
+def html_decoder(head: bytes, charset: str | None = None) -> tuple[codecs.IncrementalDecoder, str]:
     """Return a decoder for a page that begins with ``head``, and the name of its encoding.
 
-    Invalid bytes become UNDECODED.
+    A ``charset`` is that of its mail, which counts more than what the page declares. Invalid bytes
+    become UNDECODED.
     """
-    name = by_mark(head) or _declared(head) or encoding_of(head)
+    named = None if charset is None else _known(charset)
+    name = named or by_mark(head) or _declared(head) or encoding_of(head)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK), name
 
 
@@ -121,9 +123,12 @@ codecs.register_error(_MARK, _marked)
 def _declared(head: bytes) -> str | None:
     """Return the encoding that the page declares, if it is possible."""
     found = _CHARSET.search(head[:4096])
-    if found is None:
-        return None
-    name = found[1].decode("ascii", "replace").lower()
+    return None if found is None else _known(found[1].decode("ascii", "replace"))
+
+
+def _known(name: str) -> str | None:
+    """Return the encoding that a declared name means; None if it is impossible."""
+    name = name.lower()
     if name in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"):
         return "cp1252"  # as in browsers: control bytes of Latin-1 are quotes in cp1252
     try:

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import time
 import zlib
@@ -16,6 +17,7 @@ from functools import partial
 from typing import IO, Any
 
 from kvstream.errors import SourceError
+from kvstream.input.encodings import by_mark
 
 # Kinds and their first bytes: more than a format requires if a text could begin with the same.
 MAGIC = {
@@ -26,6 +28,27 @@ MAGIC = {
     "pdf": b"%PDF-",
     "zip": b"PK\x03\x04",
 }
+SUFFIXES = {
+    ".html": "html", ".htm": "html", ".xhtml": "html", ".eml": "mail", ".mbox": "mail",
+    ".ipynb": "notebook",
+}  # fmt: skip
+"""Names that show the kind of a file whose first bytes do not."""
+_TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
+_TEXTS = {
+    "html": re.compile(r"\s*<(?:!doctype html|html)", re.IGNORECASE),
+    "captions": re.compile(
+        rf"WEBVTT(?:\s|\Z)|\s*(?:\d+[ \t]*\r?\n)?{_TIME} *--+> *\d|\s*{_TIME},{_TIME}\s*\n"
+    ),
+    "mail": re.compile(
+        r"From \S*.*\b\w{3} \w{3} {1,2}\d{1,2} \d\d:\d\d.* \d{4}\r?\n"
+        r"|(?:Return-Path|Received|Delivered-To|X-Original-To|MIME-Version|Message-ID"
+        r"|DKIM-Signature|ARC-Seal|X-Received|X-Mozilla-Status): "
+        r"|From: .*@.*\r?\n(?:To|Cc|Subject|Date|MIME-Version|Message-ID|Content-Type|Reply-To): ",
+        re.IGNORECASE,
+    ),
+    "notebook": re.compile(r'\s*\{\s*"(?:cells|worksheets|nbformat)"\s*:'),
+}
+"""How a text of each kind begins."""
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
 HEAD = 128
@@ -38,7 +61,7 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def kind_of(head: bytes) -> str:
-    """Return ``gzip``, ``bz2``, ``xz``, ``zstd``, ``pdf``, ``epub``, ``html`` or ``plain``."""
+    """Return the kind of a file by its first bytes; ``plain`` for a text of no other kind."""
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             if kind == "bz2" and head[4:10] not in _BZ2_BLOCKS:
@@ -46,8 +69,8 @@ def kind_of(head: bytes) -> str:
             if kind == "zip":
                 return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
             return kind
-    beginning = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    return "html" if beginning.startswith((b"<!doctype html", b"<html")) else "plain"
+    text = head.decode(by_mark(head) or "utf-8-sig", "replace").removeprefix("\ufeff")
+    return next((kind for kind, begin in _TEXTS.items() if begin.match(text)), "plain")
 
 
 def reader_of(stream: Any) -> Callable[[int], Any]:

@@ -20,6 +20,7 @@ from kvstream.input.formats import (
     HEAD,
     MAGIC,
     SNIFF,
+    SUFFIXES,
     PeekedStream,
     damage_errors,
     decompressed,
@@ -214,8 +215,8 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
                 source.kind = documents.kind_of_zip(path, name)
             except SourceError as error:
                 return source, str(error)
-        if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
-            source.kind = "html"
+        if source.kind == "plain":
+            source.kind = SUFFIXES.get(path.suffix.lower(), "plain")
         if plain and source.kind not in COMPRESSED:
             source.kind = "plain"
         if source.kind in documents.LIBRARIES:
@@ -232,8 +233,9 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
         except damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
-    if source.kind in COMPRESSED and not plain and kind_of(start[:HEAD]) == "html":
-        return source, documents.missing_extra("html", name)
+    inside = kind_of(start[:HEAD])
+    if source.kind in COMPRESSED and not plain and inside in documents.STREAMED:
+        return source, documents.missing_extra(inside, name)
     return source, None if plain else not_text(start, name, hole)
 
 

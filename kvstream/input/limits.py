@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from kvstream.errors import SourceError
 
+Block = TypeVar("Block")
 SECONDS = 60.0
 """Base time limit for the conversion of a document of any size."""
 SECONDS_PER_BYTE = 5e-6
@@ -47,6 +49,26 @@ class Patience:
         self.used += time.perf_counter() - began
         if not self.left:
             raise self.error()
+
+    def over(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Yield blocks, and count the time of their conversion."""
+        while True:
+            with self.counting():
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
+
+    def outside(self, read: Callable[[int], bytes | None]) -> Callable[[int], bytes | None]:
+        """Return ``read`` without its time, in which it may wait for a pipe."""
+
+        def reading(size: int) -> bytes | None:
+            began = time.perf_counter()
+            data = read(size)
+            self.used -= time.perf_counter() - began
+            return data
+
+        return reading
 
     def error(self) -> SourceError:
         return SourceError(

@@ -8,26 +8,18 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
-from kvstream.input.blocks import Part
-from kvstream.input.encodings import UNDECODED, html_decoder
 from kvstream.input.limits import Patience
-from kvstream.input.tables import LONGEST_ROW, Cell, Table
+from kvstream.input.lines import Lines, Piece, Read, Undecoded, decoded
+from kvstream.input.tables import Cell
 
-BLOCK = 16 * 1024
-"""Bytes to read and parse at a time."""
-DECLARED = 4096
-"""Bytes at the beginning of a page from which its encoding is read or guessed."""
 DEEPEST = 1000
 """Maximum open tags at the end of a block. If there are more, all are closed."""
 LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
-LONGEST_LINE = 64 * 1024
-"""Maximum characters of a line that are held until it ends."""
 _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
 _APART = frozenset(["p", "h1", "h2", "h3", "h4"])
 _HEADINGS = frozenset(["h1", "h2", "h3"])
@@ -40,74 +32,45 @@ _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
-Read = Callable[[int], bytes | None]
-Piece = tuple[str, str]
-"""Text, and the heading above it."""
-
-
-@dataclass
-class Undecoded:
-    """Characters of pages that could not be decoded."""
-
-    count: int = 0
-    encoding: str = ""
-    """The encoding of the first page with such characters."""
-
-    def warnings(self, name: str) -> list[str]:
-        """Return the warning about a document with this name, if there are such characters."""
-        if not self.count:
-            return []
-        told = "1 character is" if self.count == 1 else f"{self.count:,} characters are"
-        return [f"{name}: {told} unreadable as {self.encoding.upper()} and replaced by \ufffd."]
-
 
 def html_parts(
-    read: Read, patience: Patience, heading: str = "", undecoded: Undecoded | None = None
+    read: Read,
+    patience: Patience,
+    heading: str = "",
+    undecoded: Undecoded | None = None,
+    charset: str | None = None,
 ) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
-    ``heading`` applies until the first heading of the page. ``undecoded`` counts characters that
-    cannot be decoded. Raises SourceError if the conversion takes too long.
+    ``heading`` applies until the first heading of the page. The other arguments are those of
+    `decoded`. Raises SourceError if the conversion takes too long.
     """
     target = _Page(heading)
-    parser = _parser(target)
-    decoder, held, begun, encoding = None, "", b"", ""
-    while True:
-        data = read(BLOCK)
-        if data is None:
+    parser, held = _parser(target), ""
+    for text in decoded(read, undecoded, charset):
+        # The last block is not yielded yet: it may have only the end of the text.
+        yield target.lines.take()
+        if text is None:
             yield None
             continue
-        ended = not data
-        if decoder is None:
-            begun += data
-            if not ended and len(begun) < DECLARED:
-                continue
-            (decoder, encoding), data = html_decoder(begun), begun
         with patience.counting():
-            text = decoder.decode(data, ended)
-            if undecoded is not None and (wrong := text.count(UNDECODED)):
-                undecoded.count += wrong
-                undecoded.encoding = undecoded.encoding or encoding
-            text, held = held + text.replace(UNDECODED, "\ufffd"), ""
-            close = ended or target.depth > DEEPEST
-            if not ended and close and (tag := text.rfind("<")) > 0:  # do not split a tag
+            text, held = held + text, ""
+            close = target.depth > DEEPEST
+            if close and (tag := text.rfind("<")) > 0:  # do not split a tag
                 text, held = text[:tag], text[tag:]
-            # lxml refuses NUL and the surrogates of damaged UTF-16.
-            parser.feed(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
+            parser.feed(_parsable(text))
             if close:
                 parser.close()
                 parser = _parser(target)
-        yield target.lines.take(final=ended)
-        if ended:
-            return
+    with patience.counting():
+        parser.feed(_parsable(held))
+        parser.close()
+    yield target.lines.take(final=True)
 
 
-def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part]:
-    """Yield the pieces of one block. The converted share grows from `before` to `after`."""
-    done, every = 0, sum(len(text) for text, _ in pieces)
-    for text, heading in pieces:
-        done += len(text)
-        yield Part(text, heading, before + (after - before) * done / every)
+def _parsable(text: str) -> bytes:
+    """Return text for lxml, which refuses NUL and the surrogates of damaged UTF-16."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace")
 
 
 def text_bytes(markup: bytes) -> int:
@@ -212,148 +175,3 @@ class _Page:
 def _count(value: str | None) -> int:
     """Return the number of columns or rows of a cell."""
     return int(value) if value is not None and re.fullmatch(r"[0-9]{1,5}", value) else 1
-
-
-class Lines:
-    """Collects and cleans text: strips lines, keeps at most one empty line in a row, and writes a
-    row of a table as one line.
-    """
-
-    def __init__(self, heading: str = "") -> None:
-        self.heading = heading
-        """The heading above the next text."""
-        self._new: list[str] = []
-        self._rest = ""
-        self._done: list[str] = []
-        self._pieces: list[Piece] = []
-        self._empty = 0
-        self._begun = False
-        self._cut = False
-        self._open = False
-        self._tables: list[Table] = []
-        self._held = 0
-        """Characters of the cells of open rows."""
-
-    def add(self, text: str) -> None:
-        for table in reversed(self._tables):
-            if table.cells:
-                table.cells[-1].text += text
-                self._held += len(text)
-                if self._held > LONGEST_ROW:
-                    self.loosen()
-                return
-        self._new.append(text)
-        line = text.rpartition("\n")[2]
-        self._open = bool(line.strip()) or (self._open and len(line) == len(text))
-
-    def end_line(self) -> None:
-        """Begin a new line, unless one has just begun."""
-        if self._open or self._held:
-            self.add("\n")
-
-    def begin_table(self) -> None:
-        """Begin a table, which may be in a cell of another one."""
-        self.end_line()
-        self._tables.append(Table())
-
-    def begin_row(self, *, heads: bool = False) -> None:
-        """Begin a row; `heads`: it has the headings of the columns."""
-        self.end_row()
-        if self._tables:
-            self._tables[-1].begin(heads=heads)
-
-    def begin_cell(self, cell: Cell) -> None:
-        """Begin a cell of the row."""
-        if self._tables and not self._tables[-1].loose:
-            self._tables[-1].cells.append(cell)
-        else:
-            self.end_line()
-
-    def divide(self) -> None:
-        """Begin a group of rows."""
-        if self._tables:
-            self._tables[-1].divide()
-
-    def end_row(self) -> None:
-        """Write the row as a line, into the cell around its table if there is one."""
-        if self._tables and (table := self._tables[-1]).cells:
-            self._held -= sum(len(cell.text) for cell in table.cells)
-            text = table.row()
-            self.end_line()
-            self.add(text)
-            self.end_line()
-
-    def end_table(self) -> None:
-        """End the table."""
-        self.end_row()
-        if self._tables:
-            self._tables.pop()
-
-    @property
-    def table(self) -> Table | None:
-        """The innermost table."""
-        return self._tables[-1] if self._tables else None
-
-    def loosen(self) -> None:
-        """Write the cells of all open rows as lines of their own: they are no rows of data."""
-        tables, self._tables, self._held = self._tables, [], 0
-        for table in tables:
-            for cell in table.cells:
-                self.end_line()
-                self.add(cell.text)
-            table.loose = table.loose or bool(table.cells)
-            table.cells = []
-        self._tables = tables
-
-    def name(self, heading: str) -> None:
-        """Make the text after the last empty line a heading."""
-        self.loosen()
-        waiting = self._rest + "".join(self._new)
-        before, _, own = waiting.rpartition("\n\n")
-        self._rest, self._new = "", [before, "\n\n"]
-        self._settle(final=False)
-        self._finish()
-        self.heading = heading
-        self._new = [own]
-        self._open = True
-
-    def take(self, *, final: bool = False) -> list[Piece]:
-        """Return the pieces that are complete; with ``final`` all of them."""
-        if final:
-            self.loosen()
-        self._settle(final=final)
-        if final and self._begun:
-            self._done.append("\n")
-        self._finish()
-        found, self._pieces = self._pieces, []
-        return found
-
-    def _finish(self) -> None:
-        text = "".join(self._done)
-        self._done = []
-        if text:
-            self._pieces.append((text, self.heading))
-
-    def _settle(self, *, final: bool) -> None:
-        lines = (self._rest + "".join(self._new)).split("\n")
-        self._new = []
-        self._rest = "" if final else lines.pop()
-        for line in lines:
-            self._line(line)
-            self._cut = False
-        if len(self._rest) > LONGEST_LINE:
-            self._line(self._rest)
-            self._rest, self._cut = "", True
-
-    def _line(self, line: str) -> None:
-        if self._cut:  # the beginning of the line was returned before
-            self._done.append(line)
-            return
-        line = line.strip(" \t")
-        if not line:
-            self._empty += 1
-            return
-        if self._begun:
-            self._done.append("\n\n" if self._empty else "\n")
-        self._done.append(line)
-        self._begun, self._empty = True, 0

@@ -94,13 +94,14 @@ class SourcePieces:
             with closing(PeekedStream(self._open(source))) as head:
                 self._opened = head
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
-                if kind in documents.LIBRARIES and kind != "html" and not self._every_plain:
+                streamed = kind in documents.STREAMED and not self._every_plain
+                if kind in documents.LIBRARIES and not streamed and not self._every_plain:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
-                if kind == "html" and not self._every_plain:
-                    head.may_pause = True
-                    yield from self._page(head, name)
+                if streamed:
+                    head.may_pause = kind == "html"
+                    yield from self._document(kind, head, name)
                     return
                 as_it_is = self._every_plain or source.plain or source.followed
                 file = source.path is not None and Path(source.path).is_file()
@@ -110,8 +111,9 @@ class SourcePieces:
                     if kind in COMPRESSED and not as_it_is:
                         first = next(plain, b"")
                         plain = chain([first] if first else [], plain)
-                        if kind_of(first[:HEAD]) == "html":
-                            yield from self._page(PeekedStream(_PieceStream(plain)), name)
+                        if (inside := kind_of(first[:HEAD])) in documents.STREAMED:
+                            head = PeekedStream(_PieceStream(plain))
+                            yield from self._document(inside, head, name)
                             return
                     yield from plain
                 except DamagedError as error:
@@ -127,12 +129,13 @@ class SourcePieces:
         finally:
             self._opened = None
 
-    def _page(self, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
-        """Yield the text of an HTML page. Raises SourceError without the extra for it."""
-        problem = documents.missing_extra("html", name)
+    def _document(self, kind: str, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
+        """Yield the text of a document. Raises SourceError without the extra for it."""
+        problem = documents.missing_extra(kind, name)
         if problem:
             raise SourceError(problem)
-        for part in documents.page_parts(head, name, self._messages.general):
+        messages = self._messages
+        for part in documents.stream_parts(kind, head, name, messages.notes, messages.general):
             yield part or b""
 
     def _given_up(self, source: Inspected) -> None:

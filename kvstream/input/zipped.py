@@ -19,7 +19,8 @@ from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
 from kvstream.input.equations import MATH, Equation
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.markup import Lines, Piece, Undecoded, html_parts, parts, text_bytes
+from kvstream.input.lines import Lines, Piece, Undecoded, parts
+from kvstream.input.markup import html_parts, text_bytes
 from kvstream.input.tables import Cell
 
 MAX_BYTES = 256 * 1024**2

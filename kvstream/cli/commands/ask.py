@@ -38,8 +38,8 @@ def command(
     """Stream texts of any length through the model under the budget, and answer.
 
     A SOURCE is a file, a folder, or - for standard input. Without a SOURCE, kvstream reads the
-    pipe. It reads HTML, PDF, EPUB, DOCX and plain text, which can be compressed (gzip, bzip2, xz,
-    zstd). The last argument is the QUESTION, unless you use -Q.
+    pipe. It reads HTML, PDF, EPUB, DOCX, mail, notebooks, captions and plain text, which can be
+    compressed (gzip, bzip2, xz, zstd). The last argument is the QUESTION, unless you use -Q.
 
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k

@@ -1,0 +1,255 @@
+"""Read mail (a message, or an mbox of many) line by line: what people wrote, decoded.
+
+Only headers and one line at a time are held. An attachment is never decoded, however large.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
+from email.message import Message
+from email.parser import HeaderParser
+
+from kvstream.errors import SourceError
+from kvstream.input.limits import Patience
+from kvstream.input.lines import Piece, Read, Undecoded, decoded
+
+BLOCK = 64 * 1024
+LONGEST_LINE = 1 << 20
+"""Maximum bytes of a line that are held until it ends."""
+LONGEST_HEADERS = 1 << 18
+"""Maximum bytes of the headers of a part that are read."""
+DEEPEST = 50
+"""Maximum multiparts in each other. What is deeper is counted as an attachment."""
+SHOWN = ("From", "To", "Cc", "Date", "Subject")
+_BEGIN = re.compile(rb"From .*\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.* \d{4}")
+"""The line before a message in an mbox: sender and date."""
+_STUFFED = re.compile(rb">+From ")
+_HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
+
+
+@dataclass
+class _Multipart:
+    """A multipart that is being read."""
+
+    boundary: bytes
+    alternative: bool
+    given: bool = False
+    """Whether one of its parts gave text, so that the other alternatives are left out."""
+
+
+class Mail:
+    """The messages of a file or stream."""
+
+    def __init__(self, read: Read, name: str, patience: Patience, undecoded: Undecoded) -> None:
+        self.messages = self.attachments = 0
+        self._name, self._patience, self._undecoded = name, patience, undecoded
+        self._lines = _lines(read)
+        self._line = next(self._lines, b"")
+        """The next line; empty at the end of the file."""
+        self._open: list[_Multipart] = []
+        self._many = False
+        self._blank = True
+        """Whether the line before was empty, so that a message may begin."""
+
+    def pieces(self) -> Iterator[list[Piece]]:
+        """Yield the text of each message, below its sender, date and subject."""
+        while not self._line.strip() and self._line:
+            self._next()
+        self._many = _BEGIN.match(self._line) is not None
+        while self._line:
+            began = b""
+            if self._many and _BEGIN.match(self._line):
+                began = self._line
+                self._next()
+            self._open.clear()
+            self.messages += 1
+            yield from self._message(began.decode("utf-8", "replace"))
+            for _ in self._body():
+                pass  # what follows the last boundary
+
+    def notes(self) -> list[str]:
+        """Return a note about the attachments that were left out."""
+        count = self.attachments
+        told = "1 attachment was" if count == 1 else f"{count:,} attachments were"
+        return [f"{self._name}: {told} left out."] if count else []
+
+    def _message(self, began: str = "") -> Iterator[list[Piece]]:
+        headers = self._headers()
+        shown = {name: value for name in SHOWN if (value := _plain(str(headers.get(name, ""))))}
+        if "Date" not in shown and (date := re.search(r"\b\w{3} \w{3} {1,2}\d.*", began)):
+            shown["Date"] = date[0].strip()
+        place = ", ".join(shown[name] for name in ("Subject", "From", "Date") if name in shown)
+        head = "".join(f"{name}: {value}\n" for name, value in shown.items())
+        yield [(f"{head}\n", place)] if head else []
+        yield from self._entity(headers, place)
+        yield [("\n", place)]
+
+    def _entity(self, headers: Message, place: str) -> Iterator[list[Piece]]:
+        kind, boundary = headers.get_content_type(), headers.get_boundary()
+        whole = kind.partition("/")[0]
+        inline = headers.get_content_disposition() != "attachment"
+        if kind == "message/rfc822" and inline:
+            yield from self._message()
+        elif whole == "multipart" and boundary:
+            yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
+        elif whole in ("text", "multipart") and inline:
+            if not any(part.alternative and part.given for part in self._open):
+                yield from self._text(headers, kind, place)
+        else:
+            self.attachments += 1
+            named = _plain(headers.get_filename() or kind)
+            yield [(f"[Attachment: {named}]\n", place)]
+        for _ in self._body():
+            pass
+
+    def _multipart(self, kind: str, boundary: bytes, place: str) -> Iterator[list[Piece]]:
+        if len(self._open) >= DEEPEST:
+            self.attachments += 1
+            return
+        own = _Multipart(b"--" + boundary, kind == "multipart/alternative")
+        self._open.append(own)
+        for _ in self._body():
+            pass  # the preamble, for programs that do not know multiparts
+        while self._boundary() is own and not self._line.startswith(own.boundary + b"--"):
+            self._next()
+            gave = False
+            for pieces in self._entity(self._headers(), place):
+                gave = gave or any(text.strip() for text, _ in pieces)
+                yield pieces
+            own.given = own.given or gave
+        if self._boundary() is own:
+            self._next()
+        self._open.remove(own)
+
+    def _text(self, headers: Message, kind: str, place: str) -> Iterator[list[Piece]]:
+        data = self._decoded(str(headers.get("Content-Transfer-Encoding", "")).strip().lower())
+        read = _reader(data)
+        charset = headers.get_content_charset()
+        charset = None if charset == "us-ascii" else charset  # many programs write it wrongly
+        if kind == "text/html":
+            try:
+                from kvstream.input.markup import html_parts
+            except ImportError:
+                raise SourceError(
+                    f"{self._name} has a body in HTML, which needs lxml: install "
+                    "kvstream[documents], or read the file as it is with --text."
+                ) from None
+            for found in html_parts(read, self._patience, place, self._undecoded, charset):
+                yield [(text, place) for text, _ in found or ()]
+            return
+        flowed = headers.get_param("format") == "flowed"
+        texts = (text or "" for text in decoded(read, self._undecoded, charset))
+        if flowed:
+            texts = _unflowed(texts, joined=headers.get_param("delsp") == "yes")
+        yield from ([(text, place)] for text in texts if text)
+
+    def _decoded(self, encoding: str) -> Iterator[bytes]:
+        """Yield the bytes of a body."""
+        rest = b""
+        for line in self._body():
+            if encoding == "base64":
+                letters = rest + re.sub(rb"[^A-Za-z0-9+/]", b"", line)
+                whole = len(letters) // 4 * 4
+                rest = letters[whole:]
+                yield binascii.a2b_base64(letters[:whole])
+            elif encoding == "quoted-printable":
+                yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
+            else:
+                yield line
+        if len(rest) > 1:
+            yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4))
+
+    def _headers(self) -> Message:
+        """Read the headers of a message or a part."""
+        found = b""
+        while self._line.strip() and _HEADER.match(self._line) and self._boundary() is None:
+            if len(found) < LONGEST_HEADERS:
+                found += self._line
+            self._next()
+        if not self._line.strip() and self._line:
+            self._next()
+        try:
+            text = found.decode()
+        except UnicodeDecodeError:
+            text = found.decode("cp1252", "replace")
+        return HeaderParser().parsestr(text)
+
+    def _body(self) -> Iterator[bytes]:
+        """Yield the lines up to the next boundary or message."""
+        while self._line and not self._begins() and self._boundary() is None:
+            line = self._line
+            if self._many and _STUFFED.match(line):
+                line = line[1:]
+            self._next()
+            yield line
+
+    def _begins(self) -> bool:
+        """Return whether the next line begins a message."""
+        return self._many and self._blank and _BEGIN.match(self._line) is not None
+
+    def _boundary(self) -> _Multipart | None:
+        """Return the open multipart with the boundary that is the next line."""
+        if not self._line.startswith(b"--"):
+            return None
+        line = self._line.rstrip()
+        for part in reversed(self._open):
+            if line in (part.boundary, part.boundary + b"--"):
+                return part
+        return None
+
+    def _next(self) -> None:
+        self._blank = not self._line.strip()
+        self._line = next(self._lines, b"")
+
+
+def _lines(read: Read) -> Iterator[bytes]:
+    """Yield lines with their ends; a very long one in pieces."""
+    rest = b""
+    while data := read(BLOCK):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > LONGEST_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _reader(pieces: Iterator[bytes]) -> Read:
+    """Return a function that reads the pieces one after the other."""
+
+    def read(size: int) -> bytes:
+        return next((piece for piece in pieces if piece), b"")
+
+    return read
+
+
+def _plain(value: str) -> str:
+    """Return the value of a header as one line, decoded."""
+    with suppress(HeaderParseError, LookupError, ValueError):  # else it is shown as it stands
+        value = str(make_header(decode_header(value)))
+    return " ".join(value.encode("utf-8", "replace").decode().split())
+
+
+def _unflowed(texts: Iterator[str], *, joined: bool) -> Iterator[str]:
+    """Join the lines of each paragraph (RFC 3676); ``joined``: the space at an end is no text."""
+    rest, last = "", -1  # the depth of quotes of a line that goes on; -1: none does
+    for text in texts:
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            body = line.lstrip(">")
+            depth = len(line) - len(body)
+            body = body.removeprefix(" ")
+            goes_on = body.endswith(" ") and body != "-- "
+            quotes = "" if depth == last and body != "-- " else ">" * depth + " " * bool(depth)
+            between = "\n" if last >= 0 and (depth != last or body == "-- ") else ""
+            last = depth if goes_on else -1
+            yield between + quotes + (body[:-1] if goes_on and joined else body)
+            yield "" if goes_on else "\n"
+    yield rest

@@ -1,0 +1,198 @@
+"""Read the cells and the text outputs of a Jupyter notebook, cell by cell, without pictures."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Iterator
+
+import ijson
+
+from kvstream.errors import SourceError
+from kvstream.input.limits import Patience, unreadable
+from kvstream.input.lines import Piece, Read
+from kvstream.input.markup import html_parts
+
+BLOCK = 64 * 1024
+LONGEST_STRING = 1 << 20
+"""Maximum characters of a string of the file that are read."""
+CUT = " ... (cut)"
+"""The end of a string that was cut."""
+LONGEST_CELL = 1 << 20
+"""Characters of a cell that are held. The file may have the outputs before the code."""
+_TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html")
+"""Types of an output that are read: the first of these that it has."""
+_READ = frozenset([*_TEXTS, "traceback", "ename", "evalue"])
+_OLD_TYPES = {
+    "text": "text/plain", "latex": "text/latex", "html": "text/html", "png": "image/png",
+    "jpeg": "image/jpeg", "svg": "image/svg+xml",
+}  # fmt: skip
+"""Types of outputs as notebooks of format 3 name them."""
+_PICTURE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]*")
+_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)", re.MULTILINE)
+_TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
+
+
+class Notebook:
+    """The cells of a notebook from a stream."""
+
+    def __init__(self, read: Read, name: str, patience: Patience) -> None:
+        self._name, self._patience = name, patience
+        self._json = _ShortStrings(read)
+        self._pictures = self._others = self._cut = self._cells = self._held = 0
+        self._heading = ""
+        self._kind, self._level = "", 1
+        self._source: list[str] = []
+        self._outputs: list[str] = []
+        self._output: dict[str, list[str]] = {}
+
+    def pieces(self) -> Iterator[list[Piece]]:
+        """Yield each cell: its text or code, then its outputs. Raises SourceError."""
+        try:
+            for path, event, value in ijson.parse(self._json):
+                path = path.removeprefix("worksheets.item.")
+                if event == "start_map" and path == "cells.item":
+                    self._source, self._outputs = [], []
+                    self._kind, self._level = "", 1
+                    self._cells += 1
+                    self._held = 0
+                elif event == "end_map" and path == "cells.item":
+                    yield self._cell()
+                elif event == "end_map" and path == "cells.item.outputs.item":
+                    self._outputs.append(self._shown())
+                elif event in ("string", "number"):
+                    self._take(path.removesuffix(".item"), str(value))
+                    if self._held > LONGEST_CELL:
+                        yield self._long_outputs()
+        except ijson.JSONError as error:
+            raise unreadable(self._name, "notebook", error) from error
+        if not self._cells:
+            raise SourceError(f"{self._name} has no cells: read it as text with --text.")
+
+    def notes(self) -> list[str]:
+        """Return notes about what was left out."""
+        counts = {
+            "picture": self._pictures,
+            "output that is no text": self._others,
+            f"end of a text, after {LONGEST_STRING:,} characters": self._cut,
+        }
+        return [f"{self._name}: left out {n:,} × {what}." for what, n in counts.items() if n]
+
+    def _take(self, path: str, value: str) -> None:
+        """Take a value of the open cell or output."""
+        cell, _, name = path.partition("cells.item.")
+        if cell or not name:
+            return
+        if value.endswith(CUT) and "image/" not in name:
+            self._cut += 1
+        if name in ("source", "input"):
+            self._hold(self._source, value)
+        elif name == "cell_type":
+            self._kind = value
+        elif name == "level":
+            self._level = int(value) if value.isdigit() else 1
+        elif name.startswith("attachments."):
+            self._pictures += 1
+        elif name.startswith("outputs.item."):
+            name = name.removeprefix("outputs.item.").removeprefix("data.")
+            name = _OLD_TYPES.get(name, name)
+            if name in _READ:
+                self._hold(self._output.setdefault(name, []), value)
+            elif "/" in name and not name.startswith("metadata."):
+                self._output[name.partition(".")[0]] = []
+
+    def _hold(self, texts: list[str], value: str) -> None:
+        """Add to the texts of the open cell, unless it is too long already."""
+        if self._held <= LONGEST_CELL:
+            self._held += len(value)
+            texts.append(value)
+        elif texts and not texts[-1].endswith(CUT):
+            self._cut += 1
+            texts.append(CUT)
+
+    def _long_outputs(self) -> list[Piece]:
+        """Return the outputs so far of a cell that is too long to be held until it ends."""
+        plain = self._output.get(_TEXTS[0], [])
+        text = "".join([*self._outputs, *plain])
+        self._held -= len(text)
+        self._outputs.clear()
+        plain.clear()
+        return [(text, self._place)] if text else []
+
+    @property
+    def _place(self) -> str:
+        return f"{self._heading}, cell {self._cells}" if self._heading else f"cell {self._cells}"
+
+    def _cell(self) -> list[Piece]:
+        source = self._without_pictures("".join(self._source)).strip("\n")
+        if self._kind == "heading":  # of format 3
+            source = f"{'#' * self._level} {source}"
+        if self._kind in ("markdown", "heading") and (found := _HEADING.findall(source)):
+            self._heading = found[-1].strip("# ")[:200]
+        shown = "".join(self._outputs).strip("\n")
+        text = f"{source}\n\nOutput:\n{shown}" if shown else source
+        return [(f"{text}\n\n", self._place)] if text.strip() else []
+
+    def _shown(self) -> str:
+        """Return the text of an output, and count what it has besides."""
+        output, self._output = self._output, {}
+        self._pictures += sum(kind.startswith("image/") for kind in output)
+        if "traceback" in output or "ename" in output:
+            error = ": ".join("".join(output.get(key, ())) for key in ("ename", "evalue"))
+            return "\n".join([*output.get("traceback", ()), ""]) or f"{error}\n"
+        kind = next((kind for kind in _TEXTS if kind in output), None)
+        if kind is None:
+            self._others += any("/" in key and not key.startswith("image/") for key in output)
+            return ""
+        text = "".join(output[kind])
+        if kind == "text/html":
+            read = io.BytesIO(text.encode("utf-8", "replace")).read
+            blocks = html_parts(read, self._patience, charset="utf-8")
+            text = "".join(part for block in blocks for part, _ in block or ())
+        return self._without_pictures(text).rstrip("\n") + "\n"
+
+    def _without_pictures(self, text: str) -> str:
+        text, count = _PICTURE.subn("picture", text)
+        self._pictures += count
+        return text
+
+
+class _ShortStrings:
+    """The bytes of JSON from a stream, with long strings cut, so that none fills the RAM."""
+
+    def __init__(self, read: Read) -> None:
+        self._read, self._decoder = read, codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._rest = ""
+        """The beginning of an escape sequence."""
+        self._length = -1
+        """Characters so far of the string that is open; -1: none is."""
+        self._ready = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most ``size`` bytes, empty at the end."""
+        while not self._ready:
+            data = self._read(BLOCK) or b""
+            text = self._rest + self._decoder.decode(data, not data)
+            self._rest = ""
+            self._ready = "".join(self._short(text, final=not data)).encode("utf-8", "replace")
+            if not data:
+                break
+        size = len(self._ready) if size < 0 else size
+        out, self._ready = self._ready[:size], self._ready[size:]
+        return out
+
+    def _short(self, text: str, *, final: bool) -> Iterator[str]:
+        for token in _TOKEN.findall(text):
+            escape = token[0] == "\\"
+            if escape and not final and len(token) < (6 if token[1:2] == "u" else 2):
+                self._rest = token
+            elif token == '"':
+                yield f"{CUT}{token}" if self._length > LONGEST_STRING else token
+                self._length = 0 if self._length < 0 else -1
+            elif self._length < 0:
+                yield token
+            else:
+                room = LONGEST_STRING - self._length
+                self._length += len(token)
+                yield token if len(token) <= room else "" if escape else token[: max(room, 0)]

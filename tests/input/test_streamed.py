@@ -1,0 +1,337 @@
+"""Mail, notebooks and captions: what people wrote, without the codes around it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import mailbox
+import quopri
+import tracemalloc
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.errors import SourceError
+from kvstream.input import documents
+from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import SourceSet, open_sources
+
+pytest.importorskip("lxml")
+pytest.importorskip("ijson")
+
+
+def opened(folder: Path, name: str, data: bytes | str) -> SourceSet:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return open_sources([str(path)])
+
+
+def blocks_of(folder: Path, name: str, data: bytes | str) -> list[TextBlock]:
+    return [block for block in opened(folder, name, data) if block.text.strip()]
+
+
+def text_of(folder: Path, name: str, data: bytes | str) -> str:
+    return "".join(block.text for block in opened(folder, name, data))
+
+
+LETTER = b"From: Liv <liv@example.org>\nTo: Ole <ole@example.org>\nSubject: The boat\n"
+
+
+def letter(body: bytes, headers: bytes = b"") -> bytes:
+    return LETTER + headers + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "text"),
+    [
+        ("", b"It sails at nine.\n", "It sails at nine."),
+        ("Content-Transfer-Encoding: base64", base64.encodebytes("Når på fjord?\n".encode() * 90),
+         "Når på fjord?"),
+        ("Content-Transfer-Encoding: BASE64", b"SXQgc2Fp\r\nbHMgYXQg\r\nbmluZS4",
+         "It sails at nine."),
+        ("Content-Transfer-Encoding: quoted-printable",
+         quopri.encodestring("Die Fähre fährt um neun, und nicht früher als sonst. ".encode() * 4),
+         "Die Fähre fährt um neun"),
+        ("Content-Type: text/plain; charset=iso-8859-1\nContent-Transfer-Encoding: 8bit",
+         "Fähre".encode("latin-1"), "Fähre"),
+        ("Content-Type: text/plain; charset=koi8-r\nContent-Transfer-Encoding: base64",
+         base64.encodebytes("Лодка".encode("koi8-r")), "Лодка"),
+        ("Content-Type: text/plain; charset=us-ascii", "Fähre".encode(), "Fähre"),
+        ("Content-Type: text/plain; charset=no-such", b"plain words", "plain words"),
+        ("Content-Type: text/html; charset=utf-8",
+         b"<style>p{}</style><p>The f&auml;rry <b>sails</b>.</p>", "The färry sails."),
+        ("Content-Type: text/plain; format=flowed",
+         b"One line that \ngoes on.\n\n> a quote \n> goes on\n-- \nLiv\n",
+         "One line that goes on.\n\n> a quote goes on\n-- \nLiv"),
+        ("Content-Type: text/plain; format=flowed; delsp=yes", b"no \nthing\n", "nothing"),
+    ],
+)  # fmt: skip
+def test_the_body_of_a_mail_is_decoded(
+    tmp_path: Path, headers: str, body: bytes, text: str
+) -> None:
+    data = letter(body, headers.encode() + b"\n" if headers else b"")
+    for each in (data, data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")):
+        found = text_of(tmp_path, "a.eml", each)
+        assert text in found
+        assert "Transfer" not in found
+        assert found.startswith("From: Liv <liv@example.org>\nTo: Ole")
+
+
+def test_headers_of_a_mail_are_decoded(tmp_path: Path) -> None:
+    data = (
+        b"Received: from a by b\nFrom: =?utf-8?q?J=C3=B6rg?= <j@example.org>\n"
+        b"Subject: =?iso-8859-1?b?RuRocmU=?=\n =?utf-8?q?_am_Montag?=\n"
+        b"Date: Mon, 5 May 2025 09:00:00 +0200\nMIME-Version: 1.0\n\nText.\n"
+    )
+    [head, text] = blocks_of(tmp_path, "mail", data)
+    assert head.text.split("\n")[:3] == [
+        "From: Jörg <j@example.org>", "Date: Mon, 5 May 2025 09:00:00 +0200",
+        "Subject: Fähre am Montag",
+    ]  # fmt: skip
+    assert text.text.strip() == "Text."
+    assert text.place == "Fähre am Montag, Jörg <j@example.org>, Mon, 5 May 2025 09:00:00 +0200"
+
+
+def made(**parts: Any) -> EmailMessage:
+    message = EmailMessage()
+    message["From"], message["Subject"] = "Liv <liv@example.org>", parts.get("subject", "Boat")
+    message.set_content(parts.get("text", "It sails at nine.\n"))
+    if "html" in parts:
+        message.add_alternative(parts["html"], subtype="html")
+    for name in parts.get("files", ()):
+        message.add_attachment(b"\0\1secret" * 99, maintype="image", subtype="png", filename=name)
+    if "inside" in parts:
+        message.add_attachment(parts["inside"])
+    return message
+
+
+def test_a_mail_of_many_parts_is_read_once(tmp_path: Path) -> None:
+    message = made(html="<p>It sails at <b>nine</b>.</p>", files=["a.png", "bå.png"])
+    sources = opened(tmp_path, "a.eml", message.as_bytes())
+    text = "".join(block.text for block in sources)
+    assert text.count("sails at") == 1
+    assert "[Attachment: a.png]" in text
+    assert "[Attachment: bå.png]" in text
+    assert "secret" not in text
+    assert sources.notes == [f"{tmp_path / 'a.eml'}: 2 attachments were left out."]
+
+
+def test_the_only_alternative_with_text_is_read(tmp_path: Path) -> None:
+    message = made(text="\n", html="<p>It sails at nine.</p>")
+    assert "It sails at nine." in text_of(tmp_path, "a.eml", message.as_bytes())
+
+
+def test_each_message_of_an_mbox_has_its_place(tmp_path: Path) -> None:
+    box = mailbox.mbox(tmp_path / "box.mbox")
+    for day, text in enumerate(("First.\n\nFrom here we sail.\n", "Second.\n", "Third.\n"), 1):
+        message = made(subject=f"Day {day}", text=text, files=["x.png"] if day == 2 else [])
+        message["Date"] = f"Mon, {day} May 2025 10:00:00 +0000"
+        box.add(message)
+    box.flush()
+    data = (tmp_path / "box.mbox").read_bytes()
+    assert b">From here" in data
+    for name, each in (("box", data), ("box.mbox", data), ("box.gz", gzip.compress(data))):
+        blocks = blocks_of(tmp_path, name, each)
+        places = list(dict.fromkeys(str(block.place).partition(",")[0] for block in blocks))
+        assert places == ["Day 1", "Day 2", "Day 3"]
+        assert "\nFrom here we sail." in "".join(block.text for block in blocks)
+    sources = open_sources(["-"], stdin=io.BytesIO(data))
+    assert sum("Second." in block.text for block in sources) == 1
+    assert sources.notes == ["standard input: 1 attachment was left out."]
+
+
+def test_a_mail_that_is_damaged_or_odd_is_read(tmp_path: Path) -> None:
+    whole = made(html="<p>It sails.</p>", files=["a.png"], inside=made(text="Inner.\n")).as_bytes()
+    for end in range(0, len(whole), 37):
+        (tmp_path / "a.eml").write_bytes(whole[:end] or b"x")
+        try:
+            for _ in open_sources([str(tmp_path / "a.eml")]):
+                pass
+        except SourceError as error:
+            assert "no text" in str(error)  # noqa: PT017
+    for body in (b"=?bad?=", b"\xff\xfe\xfa", b"--b\n--b--\n--b\n", b"From: \n" * 9):
+        for headers in (
+            b"Content-Type: multipart/mixed\n", b'Content-Type: multipart/mixed; boundary="b"\n',
+            b"Content-Type: ;;;\n", b"Subject: =?x-no?q?=ff?=\n", b"Content-Type: text/html\n",
+            b"Content-Transfer-Encoding: uuencode\n", b"\xe4: \xff\n",
+        ):  # fmt: skip
+            assert text_of(tmp_path, "a.eml", letter(body, headers)).startswith("From: Liv")
+
+
+def test_a_large_attachment_is_not_held(tmp_path: Path) -> None:
+    lines = base64.encodebytes(b"\0" * 20_000_000)
+    data = letter(
+        b"--b\n\nIt sails.\n--b\nContent-Type: image/png\n\n" + lines + b"--b--\n",
+        b"Content-Type: multipart/mixed; boundary=b\n",
+    )
+    (tmp_path / "a.eml").write_bytes(data)
+    sources = open_sources([str(tmp_path / "a.eml")])
+    tracemalloc.start()
+    text = "".join(block.text for block in sources)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "It sails." in text
+    assert peak < 5_000_000
+
+
+def notebook(*cells: dict[str, Any], form: int = 4) -> str:
+    if form == 3:
+        return json.dumps(
+            {"metadata": {"name": ""}, "nbformat": 3, "worksheets": [{"cells": cells}]}
+        )
+    return json.dumps(
+        {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1
+    )
+
+
+def output(**data: Any) -> dict[str, Any]:
+    kinds = {kind.replace("_", "/"): value for kind, value in data.items()}
+    return {"output_type": "display_data", "metadata": {"width": "9"}, "data": kinds}
+
+
+PICTURE = base64.b64encode(bytes(range(256)) * 99).decode()
+
+
+def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
+    cells = (
+        {"cell_type": "markdown", "metadata": {}, "source": ["# Boats\n", "They sail."],
+         "attachments": {"a.png": {"image/png": PICTURE}}},
+        {"cell_type": "code", "execution_count": 1, "metadata": {},
+         "outputs": [
+             {"output_type": "stream", "name": "stdout", "text": ["loss: ", "0.25\n"]},
+             output(image_png=PICTURE, text_plain=["<Figure>"], text_html="<b>no</b>"),
+             output(text_html="<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr>"),
+             output(image_svg="<svg>"),
+             {"output_type": "error", "ename": "KeyError", "evalue": "'x'",
+              "traceback": ["Traceback", "KeyError: 'x'"]},
+         ],
+         "source": "train()"},
+        {"cell_type": "markdown", "source": f"![x](data:image/png;base64,{PICTURE}) end"},
+    )  # fmt: skip
+    sources = opened(tmp_path, "a.ipynb", notebook(*cells))
+    blocks = list(sources)
+    text = "".join(block.text for block in blocks)
+    assert text == (
+        "# Boats\nThey sail.\n\n"
+        "train()\n\nOutput:\nloss: 0.25\n<Figure>\na | b\na: 1 | b: 2\nTraceback\n"
+        "KeyError: 'x'\n\n![x](picture) end\n\n"
+    )
+    assert [block.place for block in blocks] == [f"Boats, cell {i}" for i in (1, 2, 3)]
+    assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 4 × picture."]
+
+
+def test_a_notebook_of_format_3_is_read(tmp_path: Path) -> None:
+    cells = (
+        {"cell_type": "heading", "level": 2, "source": ["Boats"]},
+        {"cell_type": "code", "input": ["1 + 1"], "language": "python",
+         "outputs": [{"output_type": "pyout", "text": ["2"], "png": PICTURE}]},
+    )  # fmt: skip
+    sources = opened(tmp_path, "a.ipynb", notebook(*cells, form=3))
+    assert "".join(block.text for block in sources) == "## Boats\n\n1 + 1\n\nOutput:\n2\n\n"
+    assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 1 × picture."]
+
+
+def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
+    for data in ("{", '{"cells": [', '{"cells": []}', "[1, 2]", notebook({"source": 1})[:60]):
+        with pytest.raises(SourceError):
+            text_of(tmp_path, "a.ipynb", data)
+
+
+def test_huge_outputs_are_not_held(tmp_path: Path) -> None:
+    long = '"\\u00e5\n' * 400_000
+    lines = [f"step {i}\n" for i in range(100_000)]
+    streams = [{"output_type": "stream", "text": lines} for _ in range(3)]
+    cells = (
+        {"outputs": [output(image_png=PICTURE * 400)], "cell_type": "code", "source": "a"},
+        {"outputs": [{"output_type": "stream", "text": long}], "cell_type": "code", "source": "b"},
+        {"outputs": streams, "cell_type": "code", "source": "end()"},
+    )  # fmt: skip
+    path = tmp_path / "a.ipynb"
+    path.write_text(notebook(*cells))
+    sources = open_sources([str(path)])
+    tracemalloc.start()
+    steps, end = 0, False
+    for block in sources:
+        steps += block.text.count("\n")
+        end = end or block.text.startswith("end()")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 390_000 < steps < 400_000  # the string of the second cell is cut
+    assert end
+    assert peak < 40_000_000
+    assert [note.split(": ")[1] for note in sources.notes] == [
+        "left out 1 × picture.", "left out 1 × end of a text, after 1,048,576 characters.",
+    ]  # fmt: skip
+
+
+def captions(folder: Path, name: str, data: bytes | str) -> list[tuple[str, str]]:
+    return [(str(b.place), b.text.strip()) for b in blocks_of(folder, name, data)]
+
+
+def test_rolling_captions_give_their_words_once(tmp_path: Path) -> None:
+    text = (
+        "WEBVTT\nKind: captions\nLanguage: en\n\nNOTE a remark\nof two lines\n\nSTYLE\n::cue {}\n\n"
+        "00:01.000 --> 00:03.000 align:start position:0%\n \nthe<00:01.400><c> boat</c>\n\n"
+        "00:03.000 --> 00:03.010\nthe boat\n \n\n"
+        "00:03.010 --> 01:00:06.000\nthe boat\nsails<00:03.400><c> at</c>\n\n"
+        "01:00:06.000 --> 01:00:07.000\nsails at\nsails at nine\n"
+    )
+    for data in (text, "\ufeff" + text.replace("\n", "\r\n")):
+        assert captions(tmp_path, "a.vtt", data) == [
+            ("00:00:01", "the boat"), ("00:00:03", "sails at"), ("01:00:06", "sails at nine"),
+        ]  # fmt: skip
+
+
+SRT = (
+    "1\n00:00:01,000 --> 00:00:02,000\n<i>No.</i>\n\n"
+    "2\n00:00:02,000 --> 00:00:03,000\nNo. I stay.\n\n"
+    "3\n00:00:09,500 --> 00:00:10,000\n{\\an8}- Liv &amp; Ole\n- 5 < 6\n\n- a lost line\n\n"
+    "4\n00:00:11,000 --> 00:00:12,000\n\n5\n00:00:13,000 --> 00:00:14,000\n2001\n"
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_subtitles_in_srt(tmp_path: Path, encoding: str, newline: str) -> None:
+    data = SRT.replace("\n", newline).encode(encoding)
+    assert captions(tmp_path, "a.srt", data) == [
+        ("00:00:01", "No."), ("00:00:02", "No. I stay."),
+        ("00:00:09", "- Liv & Ole - 5 < 6 - a lost line"), ("00:00:13", "2001"),
+    ]  # fmt: skip
+
+
+def test_other_captions(tmp_path: Path) -> None:
+    assert captions(tmp_path, "a.sbv", "0:00:01.000,0:00:03.000\nIt sails[br]at nine.\n") == [
+        ("00:00:01", "It sails at nine.")
+    ]
+    voices = "WEBVTT\n\nintro\n00:01.000 --> 00:02.000\n<v.loud Liv>Come!\n"
+    assert captions(tmp_path, "a.vtt", voices) == [("00:00:01", "Liv: Come!")]
+    close = "1\n00:00:01,000 --> 00:00:02,000\nOne.\n2\n00:00:02,000 --> 00:00:03,000\nTwo.\n"
+    assert captions(tmp_path, "a.srt", close) == [("00:00:01", "One."), ("00:00:02", "Two.")]
+    latin = SRT.replace("No.", "Né.").encode("latin-1")
+    assert captions(tmp_path, "a.srt", latin)[0] == ("00:00:01", "Né.")
+
+
+@pytest.mark.parametrize("kind", ["mail", "captions", "notebook"])
+def test_a_stream_is_estimated_and_bounded_in_time(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes({"mail": letter(b"It sails.\n" * 99), "captions": SRT.encode(),
+                      "notebook": notebook({"source": "a" * 999}).encode()}[kind])  # fmt: skip
+    size = sum(len(part.text) for part in documents.parts_of(kind, path, [], []))
+    assert documents.estimate(kind, path) == pytest.approx(size, rel=0.01)
+    monkeypatch.setattr("kvstream.input.limits.SECONDS", -10.0)
+    with pytest.raises(SourceError, match="takes more than"):
+        list(documents.parts_of(kind, path, [], []))
+
+
+def test_a_text_that_only_looks_like_them_is_plain(tmp_path: Path) -> None:
+    for text in ("From London we went.\n", "Subject: boats\nThey sail.\n", '{"cell": 1}\n',
+                 "1\n2\n3\n", "WEBVTTX\n", "From: a\nb\n"):  # fmt: skip
+        [block] = opened(tmp_path, "a.txt", text)
+        assert (block.text, block.place) == (text, None)
