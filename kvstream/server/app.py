@@ -9,15 +9,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
-from kvstream.reporters.format import json_text
-from kvstream.server.errors import ApiError, timed_out, told
+from kvstream.server.errors import ApiError, error_for_client, timed_out
 from kvstream.server.guard import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
-from kvstream.server.replies import Completion, comment, failed
+from kvstream.server.replies import Completion, Json, Refusal, comment, failed
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, unknown_inside
 from kvstream.server.service import Service
 from kvstream.version import __version__
@@ -26,13 +25,6 @@ COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
 PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
-
-
-class Json(JSONResponse):
-    """JSON that a terminal can show."""
-
-    def render(self, content: Any) -> bytes:
-        return json_text(content, ascii=False).encode()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -44,10 +36,10 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         default_response_class=Json,
     )
-    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(ApiError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _told)
+    app.add_exception_handler(Exception, _failed)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -104,13 +96,13 @@ class _Talk:
         """Return the reply once it is complete."""
         try:
             while True:
-                found = await self._next(None)
-                if isinstance(found, ApiError):
-                    raise found
-                if isinstance(found, Reply):
-                    self._service.note(self._job, found)
-                    return Json(self._completion.whole(found))
-                if found is None:  # the client has disconnected
+                event = await self._next(None)
+                if isinstance(event, ApiError):
+                    raise event
+                if isinstance(event, Reply):
+                    self._service.note(self._job, event)
+                    return Json(self._completion.whole(event))
+                if event is None:  # the client has disconnected
                     return Response(status_code=499)
         finally:
             self._end()
@@ -130,27 +122,27 @@ class _Talk:
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
 
-    async def _pieces(self, found: Sent | None) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, event: Sent | None) -> AsyncGenerator[bytes, None]:
         try:
             yield self._completion.first()
-            told_at = time.monotonic()
-            while found is not None:
-                if isinstance(found, ApiError):
-                    yield failed(found)
+            last_comment = time.monotonic()
+            while event is not None:
+                if isinstance(event, ApiError):
+                    yield failed(event)
                     return
-                if isinstance(found, Reply):
-                    self._service.note(self._job, found)
-                    yield self._completion.last(found)
+                if isinstance(event, Reply):
+                    self._service.note(self._job, event)
+                    yield self._completion.last(event)
                     return
-                if isinstance(found, AnswerToken):
-                    if piece := self._completion.piece(found.text):
+                if isinstance(event, AnswerToken):
+                    if piece := self._completion.piece(event.text):
                         yield piece
-                elif isinstance(found, Progress) and time.monotonic() - told_at > 1:
-                    told_at = time.monotonic()
-                    yield comment(f"{found.read} tokens read")
+                elif isinstance(event, Progress) and time.monotonic() - last_comment > 1:
+                    last_comment = time.monotonic()
+                    yield comment(f"{event.read} tokens read")
                 while True:
                     try:
-                        found = await self._next(COMMENT_SECONDS)
+                        event = await self._next(COMMENT_SECONDS)
                         break
                     except TimeoutError:
                         yield comment("at work")
@@ -202,12 +194,8 @@ class _Talk:
         self._service.worker.cancel(self._job, self._count)
 
 
-def _reply(error: ApiError) -> Json:
-    return Json(error.to_json(), error.status, error.headers)
-
-
-async def _told(request: Request, error: Exception) -> Response:
-    return _reply(told(error))
+async def _failed(request: Request, error: Exception) -> Response:
+    return Refusal(error_for_client(error))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -216,16 +204,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
-        return _reply(NO_JSON)
+        return Refusal(NO_JSON)
     if first.get("type") == "extra_forbidden":
-        return _reply(unknown_inside(*place))
+        return Refusal(unknown_inside(*place))
     # pydantic puts names of union members behind the parameter; clients do not know them.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))
     if "content" in place:  # pydantic reports the error of each union member separately
         param = ".".join(place[: place.index("content") + 1])
         message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
-    return _reply(
+    return Refusal(
         ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
     )
 
@@ -234,11 +222,11 @@ async def _http(request: Request, error: Exception) -> Response:
     """Return errors of the framework: unknown paths, other methods, bodies it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return _reply(NO_JSON)
+        return Refusal(NO_JSON)
     message = f"{error.detail}."
     if error.status_code in (404, 405):
-        asked = f"{request.method[:20]} {request.url.path[:LONGEST_PATH]}"
-        message = f"The server has no {asked}; it has {PATHS}."
-    reply = _reply(ApiError(error.status_code, message, code="http_error"))
+        line = f"{request.method[:20]} {request.url.path[:LONGEST_PATH]}"
+        message = f"The server has no {line}; it has {PATHS}."
+    reply = Refusal(ApiError(error.status_code, message, code="http_error"))
     reply.headers.update(error.headers or {})
     return reply

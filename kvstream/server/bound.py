@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
-from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Facts about a memory file at the time when it was read."""
+
+    path: Path
+    signature: tuple[int, int, int]
+    """Inode, size and time of the last change; it differs for another content."""
+    digest: str
+    bytes: int
+    """Bytes of the KV cache that the file needs."""
+    tokens: int
+    """Number of tokens that the memory has read."""
+    answering: str | None = None
+    """Model that the saved passages are for; None for the model that made the file."""
 
 
 def rounded_up(size: int) -> str:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kvstream.api.files import MemoryFile, inspect
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
-from kvstream.reporters.format import visible
-from kvstream.server.bound import Bound, rounded_up
-from kvstream.server.entry import Entry
-from kvstream.server.errors import ApiError, unusable
-from kvstream.server.wording import for_clients
+from kvstream.reporters.format import shortened, visible
+from kvstream.server.bound import Bound, Entry, rounded_up
+from kvstream.server.errors import ApiError, for_clients, unusable
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -220,7 +218,7 @@ def named(name: str) -> str:
 
 def _shown(name: str) -> str:
     """Return the name of a model in a file in one short line."""
-    return visible(" ".join(name[:LONGEST_NAME].split()))
+    return shortened(visible(name), LONGEST_NAME)
 
 
 def _makers(models: Models, shown: Callable[[str], str]) -> str:

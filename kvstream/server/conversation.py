@@ -33,7 +33,7 @@ class Turn:
     """Number of `Conversation.pieces` before the answer to the question."""
     messages: int
     """Number of `Conversation.messages` up to the question, with the message that has it."""
-    asked: Split
+    split: Split
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Conversation:
     """A turn for every question, the last one included."""
     messages: tuple[Message, ...] = ()
     """All messages except system messages."""
-    settled: tuple[Message, ...] = ()
+    rules: tuple[Message, ...] = ()
     """System messages, at any place: they apply from the first question on."""
     system: str = ""
     warnings: tuple[str, ...] = field(default=())
@@ -61,9 +61,9 @@ class Conversation:
         return [SYSTEM, *answers]
 
     @property
-    def asked(self) -> Split:
+    def last(self) -> Split:
         """The last question."""
-        return self.turns[-1].asked
+        return self.turns[-1].split
 
     def keys(self, base: str) -> list[str]:
         """Return a digest for each turn: of `base`, the messages up to its question, and it.
@@ -75,15 +75,15 @@ class Conversation:
         """
         digest = hashlib.sha256()
         _add(digest, base)
-        _add_messages(digest, self.settled)
-        found, done = [], 0
+        _add_messages(digest, self.rules)
+        keys, done = [], 0
         for turn in self.turns:
             _add_messages(digest, self.messages[done : turn.messages])
             done = turn.messages
             own = digest.copy()
-            _add(own, turn.asked.place, turn.asked.question)
-            found.append(own.hexdigest())
-        return found
+            _add(own, turn.split.place, turn.split.question)
+            keys.append(own.hexdigest())
+        return keys
 
 
 def _add_messages(digest: hashlib._Hash, messages: Sequence[Message]) -> None:
@@ -108,11 +108,11 @@ def conversation(
     of more than `longest_system` tokens is read as text.
     """
     own = request.kvstream.question if request.kvstream is not None else None
-    settled: list[Message] = []
+    rules: list[Message] = []
     messages: list[Message] = []
     for index, sent in enumerate(request.messages):
         message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
-        (settled if sent.role in ("system", "developer") else messages).append(message)
+        (rules if sent.role in ("system", "developer") else messages).append(message)
     if not messages or messages[-1].role != "user":
         raise _invalid("The last message must be of the role user: it has the question.")
     if own is not None and not own.strip():
@@ -124,25 +124,33 @@ def conversation(
         raise _invalid("The last message is empty; write the question in it.")
     pieces: list[Text] = []
     warnings = []
-    prompt = "\n\n".join(message.text for message in settled if message.text.strip())
+    system = "\n\n".join(message.text for message in rules if message.text.strip())
+    prompt = system
     if prompt and (of_memory or not _fits(prompt, count, longest_system)):
         pieces.append(Text(prompt, SYSTEM))
         prompt = ""
-        why = (
-            "a memory file already has its prompt"
-            if of_memory
-            else f"it has more than {longest_system} tokens"
-        )
+        long = f"it has more than {longest_system} tokens"
+        why = "a memory file already has its prompt" if of_memory else long
         warnings.append(f"The system message was read as text: {why}.")
-    system = "\n\n".join(message.text for message in settled)
-    turns = _turns(messages, system, own, count, of_memory, pieces)
-    last = turns[-1].asked
+
+    def split_of(at: int, text: str) -> Split:
+        """Split a message. If the first one asks nothing, the system message may ask about it."""
+        if own is not None and at + 1 == len(messages):
+            return Split(text.strip(), clean(own).strip(), "request")
+        found = split(text, count, alone=not pieces and not of_memory)
+        if at or not system or split(text, count, alone=True).asks:
+            return found
+        instruction = instruction_of_system(system, text, count)
+        return found if instruction is None else Split(text.strip(), instruction, "system message")
+
+    turns = _turns(messages, split_of, pieces)
+    last = turns[-1].split
     if last.place == "system message" and last.question == prompt.strip():
         prompt = ""
     if not last.asks:
-        whole = "" if last.place == "message" else f"the {last.place} of "
+        part = "" if last.place == "message" else f"the {last.place} of "
         warnings.append(
-            f"Nothing in the message asks a question, so kvstream took {whole}it for the question. "
+            f"Nothing in the message asks a question, so kvstream took {part}it for the question. "
             "Ask at the end of the message, or in the field kvstream.question."
         )
     if not pieces and not of_memory:
@@ -150,7 +158,7 @@ def conversation(
             "There is no text to read except kvstream.question; write the text in a message."
         )
     return Conversation(
-        tuple(pieces), tuple(turns), tuple(messages), tuple(settled), prompt, tuple(warnings)
+        tuple(pieces), tuple(turns), tuple(messages), tuple(rules), prompt, tuple(warnings)
     )
 
 
@@ -159,22 +167,20 @@ def _invalid(message: str, param: str = "messages") -> ApiError:
 
 
 def _turns(
-    messages: Sequence[Message],
-    system: str,
-    own: str | None,
-    count: Callable[[str], int],
-    of_memory: bool,
-    pieces: list[Text],
+    messages: Sequence[Message], split_of: Callable[[int, str], Split], pieces: list[Text]
 ) -> list[Turn]:
-    """Return the questions of the messages, and add the texts of the messages to `pieces`."""
+    """Return the questions of the messages, and add the texts of the messages to `pieces`.
+
+    `split_of` splits the message at a position.
+    """
     turns: list[Turn] = []
     waiting = ""
     for at, message in enumerate(messages):
         text = message.text
         if message.role == "assistant":
             # The format of a page of questions and answers, which models know from training.
-            told = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
-            pieces.append(Text(told, message.name))
+            page = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
+            pieces.append(Text(page, message.name))
             waiting = ""
             continue
         last = at + 1 == len(messages)
@@ -182,27 +188,14 @@ def _turns(
             if text.strip():
                 pieces.append(Text(text, message.name))
             continue
-        if last and own is not None:
-            asked = Split(text.strip(), clean(own).strip(), "request")
-        elif text.strip():
-            alone = not pieces and not of_memory
-            asked = _asked(text, "" if at else system, count, alone=alone)
-        else:
+        if not last and not text.strip():
             continue
-        if asked.text:
-            pieces.append(Text(asked.text, message.name))
-        turns.append(Turn(len(pieces), at + 1, asked))
-        waiting = "" if asked.text == asked.question else asked.question
+        parts = split_of(at, text)
+        if parts.text:
+            pieces.append(Text(parts.text, message.name))
+        turns.append(Turn(len(pieces), at + 1, parts))
+        waiting = "" if parts.text == parts.question else parts.question
     return turns
-
-
-def _asked(text: str, system: str, count: Callable[[str], int], *, alone: bool) -> Split:
-    """Split a message. If it asks nothing, a `system` message may ask about it."""
-    asked = split(text, count, alone=alone)
-    if not system or (asked if alone else split(text, count, alone=True)).asks:
-        return asked
-    instruction = instruction_of_system(system, text, count)
-    return asked if instruction is None else Split(text.strip(), instruction, "system message")
 
 
 def _fits(text: str, count: Callable[[str], int], most: int) -> bool:

@@ -1,12 +1,60 @@
-"""Errors in OpenAI's format, which clients understand."""
+"""Errors in OpenAI's format, worded for clients.
+
+The messages of kvstream address the user of a command: they suggest its options and name its
+files. A client of a server cannot use either.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import BudgetError, KvstreamError, UsageError, is_out_of_memory
-from kvstream.server.wording import for_clients
+
+REWORDED = (
+    (
+        r"Use --budget ([\d,]+) or more, or (a shorter question|fewer questions)",
+        r"Use \2, or set the server's budget to \1 or more",
+    ),
+    (
+        r"Read the text again with a larger --budget",
+        r"{whose} budget is too small to keep all of it",
+    ),
+    (r", or read with a larger --budget", ""),
+    (
+        r"use a larger --budget, or a method that evicts",
+        "the server needs a larger budget, or a method that evicts",
+    ),
+    (r"raise the budget", "raise the server's budget"),
+    (r"; use --budget (\d+)\.", r"; the server needs a budget of \1."),
+    (r"--repetition-penalty (?=[\d.]+ makes)", "repetition_penalty "),
+    (r", or --reread if the source is a file", ""),
+    (r"--kv-dtype (\w+) keeps it", r"a server with --kv-dtype \1 keeps it"),
+    (r"use --kv-dtype", "the server needs --kv-dtype"),
+)
+"""Patterns of messages, with the text for a client."""
+KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> str:
+    """Return a message without command-line options and without paths of these folders.
+
+    `of_memory`: the message is about a memory file, which has its own budget.
+    """
+    whose = "The memory's" if of_memory else "The server's"
+    for said, shown in REWORDED:
+        text = re.sub(said, shown.replace("{whose}", whose), text)
+    return without_folders(text, *folders)
+
+
+def without_folders(text: str, *folders: Path | None) -> str:
+    """Replace the paths of files in these folders by their names."""
+    known = {each for folder in folders if folder for each in (folder, folder.resolve())}
+    for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
+        # Do not match in the middle of a longer path.
+        text = re.sub(rf"(?<![\w/.-]){re.escape(folder)}/", "", text)
+    return text
 
 
 class ApiError(Exception):
@@ -17,22 +65,20 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "invalid_request_error",
         code: str,
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
-        self.code, self.param, self.retry_after = code, param, retry_after
+        self.status, self.message, self.code = status, message, code
+        self.param, self.retry_after = param, retry_after
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the reply."""
-        return {
-            "error": {
-                "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
-            }
-        }  # fmt: skip
+        of_client = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = KINDS.get(self.status, of_client)
+        about = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": about}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -53,9 +99,7 @@ class ApiError(Exception):
 def shut_down(saved: bool) -> ApiError:
     """Return the error for a request that the server could not finish before it ends."""
     more = " Its reading is saved: send the same request again later." if saved else ""
-    return ApiError(
-        503, f"The server is shutting down.{more}", kind="server_error", code="shutting_down"
-    )
+    return ApiError(503, f"The server is shutting down.{more}", code="shutting_down")
 
 
 def broken(error: BaseException) -> ApiError:
@@ -63,7 +107,6 @@ def broken(error: BaseException) -> ApiError:
     return ApiError(
         500,
         f"The server failed ({type(error).__name__}); its log says more.",
-        kind="server_error",
         code="internal_error",
     )
 
@@ -74,7 +117,6 @@ def timed_out(seconds: float, saved: bool) -> ApiError:
     return ApiError(
         504,
         f"The request took more than the {seconds:g} s that --timeout allows.{more}",
-        kind="server_error",
         code="timeout",
     )
 
@@ -89,13 +131,12 @@ def changed(name: str) -> ApiError:
     return ApiError(
         503,
         f"The file of the memory {name!r} was replaced just now; send the request again.",
-        kind="server_error",
         code="memory_changed",
         retry_after=1,
     )
 
 
-def told(error: BaseException, *folders: Path | None) -> ApiError:
+def error_for_client(error: BaseException, *folders: Path | None) -> ApiError:
     """Return the error for a client, reworded and without paths of these server folders."""
     if isinstance(error, ApiError):
         return error
@@ -107,7 +148,5 @@ def told(error: BaseException, *folders: Path | None) -> ApiError:
             return ApiError(400, message, code="invalid_request")
         return ApiError(400, message, code="request_failed")
     if is_out_of_memory(error):
-        return ApiError(
-            503, "The server is out of memory.", kind="server_error", code="out_of_memory"
-        )
+        return ApiError(503, "The server is out of memory.", code="out_of_memory")
     return broken(error)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from starlette.datastructures import Headers
+
+from kvstream.reporters.format import shortened, visible
 from kvstream.server.errors import ApiError
-from kvstream.server.settings import ServerSettings, is_loopback
+from kvstream.server.replies import Refusal
+from kvstream.server.settings import ServerSettings, address_of, is_loopback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,7 +62,7 @@ class Guard:
             await send(message)
 
         try:
-            headers = _headers(scope)
+            headers = Headers(scope=scope)
             self._check_host(headers)
             scope[KNOWN] = self._check_key(scope["path"], headers)
             if scope["method"] == "POST":
@@ -76,30 +79,29 @@ class Guard:
             if status >= 400 and not scope.get(QUEUED):  # the worker notes the others
                 _note(scope, status)
 
-    def _check_host(self, headers: dict[str, list[str]]) -> None:
+    def _check_host(self, headers: Headers) -> None:
         """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
-        found = headers.get("host", [])
-        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", (found or [""])[0])
+        found = headers.getlist("host")
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", "".join(found[:1]))
         if len(found) != 1 or match is None:
             raise ApiError(400, "The request needs one Host header.", code="invalid_host")
         name = match[1].strip("[]").lower().rstrip(".")
         own = {self.settings.host.lower(), *map(str.lower, self.settings.allowed_hosts)}
-        if name in own or is_loopback(name) or (not self.settings.is_local and _is_address(name)):
+        anywhere = not self.settings.is_local and address_of(name) is not None
+        if name in own or is_loopback(name) or anywhere:
             return
         raise ApiError(
             403,
             f"The Host header names {name[:80]!r}, which is not a name of this server; allow it "
-            "with "
-            "--allow-host.",
+            "with --allow-host.",
             code="invalid_host",
         )
 
-    def _check_key(self, path: str, headers: dict[str, list[str]]) -> bool:
+    def _check_key(self, path: str, headers: Headers) -> bool:
         """Return whether the client is authorized. Raises ApiError if a needed key is wrong."""
         if self.settings.key is None:
             return True
-        given = headers.get("authorization", [""])[0]
-        scheme, _, token = given.partition(" ")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         right = hmac.compare_digest(token.strip().encode(), self.settings.key.encode())
         if right and scheme.lower() == "bearer":
             return True
@@ -108,13 +110,12 @@ class Guard:
         raise ApiError(
             401,
             "The key is missing or wrong; send it as Authorization: Bearer KEY.",
-            kind="authentication_error",
             code="invalid_api_key",
         )
 
-    async def _read(self, headers: dict[str, list[str]], receive: Receive, body: bytearray) -> None:
+    async def _read(self, headers: Headers, receive: Receive, body: bytearray) -> None:
         """Read the body into `body` and count its bytes."""
-        stated = headers.get("content-length", ["0"])[0]
+        stated = headers.get("content-length", "0")
         if stated.isdecimal() and len(stated) < 20:
             self._check_size(int(stated), 0)
         try:
@@ -147,42 +148,27 @@ class Guard:
         if self.bodies + size - counted > BODIES * most:
             raise ApiError(
                 429, "Other requests with long texts are already waiting; try again later.",
-                kind="rate_limit_error", code="rate_limit_exceeded", retry_after=5,
+                code="rate_limit_exceeded", retry_after=5,
             )  # fmt: skip
 
 
 def _note(scope: Scope, status: int) -> None:
     """Write a line to the log for a request that was refused."""
-    client, path = scope.get("client"), scope["path"][:LONGEST_PATH]
+    client, path = scope.get("client"), shortened(visible(scope["path"]), LONGEST_PATH)
     log.info(
         "%s %s from %s: refused with status %d",
         scope["method"], path, client[0] if client else "an unknown client", status,
     )  # fmt: skip
 
 
-def _headers(scope: Scope) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
-
-
-def _check_type(headers: dict[str, list[str]]) -> None:
+def _check_type(headers: Headers) -> None:
     """Refuse other types: a form or a page of another site can send those without preflight."""
-    kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(
             415, "The body must be JSON: send Content-Type: application/json.",
             code="unsupported_media_type",
         )  # fmt: skip
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -217,16 +203,10 @@ async def _refuse(error: ApiError, send: Send, receive: Receive, *, rest: bool) 
     stays open until then. Closing it with unread bytes would reset it, and the answer would be
     lost.
     """
-    import json
-
-    body = json.dumps(error.to_json()).encode()
-    headers = {
-        "content-type": "application/json", "content-length": str(len(body)),
-        "connection": "close", **{k.lower(): v for k, v in error.headers.items()},
-    }  # fmt: skip
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body, "more_body": rest})
+    reply = Refusal(error)
+    headers = [*reply.raw_headers, (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": rest})
     if rest:
         await _discard(receive)
         await send({"type": "http.response.body", "body": b""})

@@ -25,13 +25,12 @@ from kvstream.events import (
     StepDone,
 )
 from kvstream.memory.saving import check_model
+from kvstream.server.bound import Entry
 from kvstream.server.catalog import named
 from kvstream.server.conversation import Conversation, conversation
-from kvstream.server.entry import Entry
-from kvstream.server.errors import ApiError, changed, shut_down, timed_out, unusable
+from kvstream.server.errors import ApiError, changed, for_clients, shut_down, timed_out, unusable
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
-from kvstream.server.wording import for_clients
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -47,7 +46,7 @@ class Reply:
     """An answer with the data for the client."""
 
     result: Result
-    asked: Split
+    split: Split
     prompt_tokens: int
     """Tokens of the messages: all that was read of them, system message and question included."""
     cached_tokens: int
@@ -100,7 +99,7 @@ class Job:
     """Seconds of the worker so far; the job with the lowest value has the next turn."""
     memory: Memory | None = None
     """The memory of `entry` as its file has it, which the next question can use."""
-    told: bool = False
+    answer_begun: bool = False
     """Whether tokens of the answer were sent to the client."""
 
     @property
@@ -139,10 +138,7 @@ class Answering:
             return self.model.count(text)
 
         talk = conversation(
-            job.request,
-            count,
-            of_memory=job.entry is not None,
-            longest_system=self._longest_system,
+            job.request, count, of_memory=job.entry is not None, longest_system=self._longest_system
         )
         base = self._base if job.entry is None else f"{self._base} {job.entry.digest}"
         keys = talk.keys(base)
@@ -154,7 +150,7 @@ class Answering:
                 # A memory made for a shorter question may lack room for this one, and memories of
                 # some methods cannot read on. Both fail before the first token. A later failure
                 # cannot start over, because a stream would contain the answer twice.
-                if job.told:
+                if job.answer_begun:
                     raise
                 memory = None
         return (yield from self._answer(job, talk, keys[-1], None, 0))
@@ -178,7 +174,7 @@ class Answering:
         before = memory.entries
         result: Result | None = None
         options = effective({**self._answers, **job.request.answers})
-        events = memory.stream(talk.asked.question, last=True, always=talk.around, **options)
+        events = memory.stream(talk.last.question, last=True, always=talk.around, **options)
         try:
             for event in events:
                 if job.over:
@@ -186,21 +182,21 @@ class Answering:
                 if isinstance(event, Answered):
                     result = event.result
                 # Without a stream, the client only gets the reply.
-                job.told |= isinstance(event, AnswerToken) and bool(job.request.stream)
+                job.answer_begun |= isinstance(event, AnswerToken) and bool(job.request.stream)
                 yield event
         finally:
-            asked, job.memory = job.memory, None
+            of_file, job.memory = job.memory, None
             events.close()
             whole = memory.entries == before and not memory.lost
             if whole:
-                job.memory = asked
+                job.memory = of_file
         assert result is not None
         if self._uses_cache(job) and talk.pieces and whole:
             self.cache.save(key, memory)
         system = self.model.count(talk.system) if talk.system else 0
-        tokens = memory.read_tokens - own + self.model.count(talk.asked.question) + system
+        tokens = memory.read_tokens - own + self.model.count(talk.last.question) + system
         warnings = (*talk.warnings, *self._warnings(job.entry, result))
-        return Reply(result, talk.asked, tokens, cached, warnings)
+        return Reply(result, talk.last, tokens, cached, warnings)
 
     def _recalled(self, entry: Entry) -> Memory:
         """Open the memory of a file. Raises ApiError."""
@@ -289,8 +285,8 @@ class Answering:
                     own["system"] = talk.system
                 if "max_tokens" in job.request.answers:
                     own["max_tokens"] = job.request.answers["max_tokens"]
-                asked = [talk.asked.question]
-                memory = yield from self.model.reading(pieces, questions=asked, **own)
+                questions = [talk.last.question]
+                memory = yield from self.model.reading(pieces, questions=questions, **own)
         except KvstreamError as error:
             if job.over:
                 raise job.error(saved=place is not None and place.exists()) from error
@@ -300,7 +296,6 @@ class Answering:
                     503,
                     "The saved part of this reading cannot be used and was removed; send the "
                     "request again.",
-                    kind="server_error",
                     code="checkpoint_unusable",
                     retry_after=1,
                 ) from error

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kvstream.server.asking import asks
+
+GAP = re.compile(r"\n[ \t\r]*\n\s*")
+_OPENING = re.compile(r"[^\n]{1,400}?(?:[.!?:](?=\s)|[。！？：]|\n)")
+"""A first sentence, or the words before a colon."""
+_FENCES = ("```", '"""', "'''", "~~~", "---", "===", "###")
+_JOINT = "\n\n# ...\n\n"
+"""Stands for the middle of a long message. No section extends over a heading."""
+_TRIED = 8
+"""Maximum number of sections that are tried: a text may consist of marks."""
 _OWN = r"(?:the|your|my|users?|user[’']s|main|current|final|new|latest|last|follow[ _-]?up)"
 _TASK = (
     "tasks?|instructions?|directives?|prompt|command|goal|objective|assignment|request|aufgabe|"
@@ -54,7 +65,109 @@ class Section:
     """The end of its closing tag, if it has one."""
 
 
-def sections(text: str) -> list[Section]:
+@dataclass(frozen=True)
+class Instruction:
+    """What a section asks, and the message without it."""
+
+    content: str
+    rest: str
+
+
+class Outline:
+    """The sections at both ends of a message, up to `reach` characters from them."""
+
+    def __init__(self, message: str, reach: int) -> None:
+        self._message = self._window = message
+        self._reach = reach
+        if len(message) > 2 * reach:
+            self._window = f"{message[:reach]}{_JOINT}{message[-reach:]}"
+        self._sections = _sections(self._window)
+
+    @property
+    def ends_quoted(self) -> bool:
+        """Whether the message ends with a quoted text: in a tag, or between fences."""
+        fence = self._window[-3:]
+        if fence in _FENCES:
+            return self._window.count(fence) % 2 == 0
+        return any(s.tagged and self._ends(s) for s in self._sections[-_TRIED:])
+
+    def _ends(self, section: Section) -> bool:
+        """Return whether nothing follows a section, except empty ones."""
+        return _is_empty(self._window[section.after :])
+
+    def instruction(
+        self, fits: Callable[[str], bool], *, first_asks: bool, last_asks: bool
+    ) -> Instruction | None:
+        """Return what a section asks, if its name promises that; a question before a task.
+
+        The last paragraph goes before it if it asks, unless it is part of a text. So does the first
+        one, unless the section is a tagged or final question.
+        """
+        in_text = any(s.kind == "text" and s.after == len(self._window) for s in self._sections)
+        asking = [s for s in self._sections if s.kind in ("query", "task") and self._content(s)]
+        for section in sorted(asking, key=self._rank)[:_TRIED]:
+            instruction = self._instruction(section, fits)
+            if instruction is None:
+                continue
+            leads = section.begin == 0
+            if last_asks and not in_text and not (leads and asks(instruction.content)):
+                return None
+            final = section.kind == "query" and (section.tagged or self._ends(section))
+            return instruction if leads or final or not first_asks else None
+        return None
+
+    def _content(self, section: Section) -> str:
+        return self._window[section.start : section.end].strip()
+
+    def _rank(self, section: Section) -> tuple[int, int]:
+        if section.kind == "query":
+            return 0, -section.begin
+        return 1 + (not asks(self._content(section))), section.begin
+
+    def _instruction(self, section: Section, fits: Callable[[str], bool]) -> Instruction | None:
+        """Return the content of a section, or its beginning if it is long or the whole message."""
+        content = self._content(section)
+        before, after = self._window[: section.begin], self._window[section.after :]
+        alone = _is_empty(before + after)
+        for piece in (
+            content,
+            GAP.split(content)[0],
+            content.partition("\n")[0],
+            opening_of(content),
+        ):
+            piece, whole = piece.strip(), piece == content
+            if not piece or (whole and alone) or not fits(piece):
+                continue
+            begin = section.after
+            if not whole:
+                begin = self._window.index(content, section.start) + len(piece)
+            rest = (
+                self._message[: self._place(section.begin)],
+                self._message[self._place(begin) :],
+            )
+            return Instruction(piece, "\n\n".join(map(str.strip, rest)).strip())
+        return None
+
+    def _place(self, at: int) -> int:
+        """Return the place in the message of a place in the window."""
+        if self._window is self._message:
+            return at
+        from_end = len(self._window) - at
+        return len(self._message) - from_end if from_end <= self._reach else min(at, self._reach)
+
+
+def opening_of(text: str) -> str:
+    """Return the first sentence of a text, or the words before its first colon; empty if long."""
+    found = _OPENING.match(text)
+    return found[0].strip() if found else ""
+
+
+def _is_empty(text: str) -> bool:
+    """Return whether a text has only the marks of sections."""
+    return not _MARK.sub("", text).strip()
+
+
+def _sections(text: str) -> list[Section]:
     """Return the sections in their order. A tag with all that it holds is one section."""
     found: list[Section] = []
     at = 0
@@ -73,11 +186,6 @@ def sections(text: str) -> list[Section]:
         else:
             found.append(Section(kind or "text", True, mark.start(), mark.end(), end, at))
     return found
-
-
-def without_marks(text: str) -> str:
-    """Return a text without the marks of its sections."""
-    return _MARK.sub("", text)
 
 
 def _kind(name: str) -> Kind:

@@ -21,7 +21,7 @@ HEADER_SECONDS = 10.0
 SPARE = 256
 """Connections beside those of the requests that the worker has: idle ones, and new requests."""
 RARELY = 60.0
-"""Minimum seconds between two lines of the log about connections."""
+"""Minimum seconds between two lines of the log about too many connections."""
 _FILES = 64
 """Files that the process needs for other things than connections."""
 
@@ -38,19 +38,6 @@ def most_connections(requests: int) -> int:
     return most
 
 
-class Rarely:
-    """Logs one message at most once in `RARELY` seconds."""
-
-    def __init__(self, level: int, message: str) -> None:
-        self._level, self._message = level, message
-        self._next = -math.inf
-
-    def __call__(self, *values: object) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + RARELY
-            log.log(self._level, self._message, *values)
-
-
 class Connection(H11Protocol):
     """A connection of a client.
 
@@ -58,7 +45,8 @@ class Connection(H11Protocol):
     send no headers must not keep others out, as they would with uvicorn's own limit.
     """
 
-    _full = Rarely(logging.WARNING, "More than %d connections: those that wait longest are closed.")
+    _next_line = -math.inf
+    """Time from which the log may have a line again."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -72,7 +60,11 @@ class Connection(H11Protocol):
         if self._most is not None and len(self.connections) > self._most:
             found = [each for each in self.connections if isinstance(each, Connection)]
             oldest = min(found, key=lambda each: (each._waits, each._idle_since))
-            self._full(self._most)
+            if time.monotonic() >= Connection._next_line:
+                Connection._next_line = time.monotonic() + RARELY
+                log.warning(
+                    "More than %d connections: those that wait longest are closed.", self._most
+                )
             oldest.transport.abort()
             self.connections.discard(oldest)
 

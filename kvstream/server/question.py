@@ -8,24 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstream.server.asking import SENTENCE, STATEMENT, asks, asks_of_a_text
-from kvstream.server.outline import Section, sections, without_marks
+from kvstream.server.outline import GAP, Outline, opening_of
 
 MOST = 200
 """Maximum number of tokens of a question that is found in a message."""
-_REACH = 8000
+REACH = 8000
 """Characters at each end of a message in which its question is searched."""
-_JOINT = "\n\n# ...\n\n"
-"""Stands for the middle of a long message. No section extends over a heading."""
-_GAP = re.compile(r"\n[ \t\r]*\n\s*")
 _LABEL = re.compile(r"\s*\n\s*(?:[\w#-]+[ \t]+)?(?:answer|response|a)[ \t]*[:：]$", re.IGNORECASE)
 """A last line, such as "Answer:", with which prompts end after the question."""
 _LONGEST_LABEL = 80
 _WRAPPED = re.compile(r"\w[,;:–—-]?$")
 """The end of a line that continues on the next one."""
 _CLOSED = re.compile(r"(?:</[\w-]+>|```)$")
-_OPENING = re.compile(r"[^\n]{1,400}?(?:[.!?:](?=\s)|[。！？：]|\n)")
-"""A first sentence, or the words before a colon."""
-_FENCES = ("```", '"""', "'''", "~~~", "---", "===", "###")
 
 
 @dataclass(frozen=True)
@@ -56,27 +50,28 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     message = message.strip()
 
     def fits(text: str) -> bool:
-        return len(text) <= _REACH and count(text) <= MOST
+        return len(text) <= REACH and count(text) <= MOST
 
     label = _LABEL.search(message, max(0, len(message) - _LONGEST_LABEL))
     body = message if label is None else message[: label.start()].rstrip()
     end = message[len(body) :]
-    outline = _Outline(body)
+    outline = Outline(body, REACH)
     first, last = _paragraphs(body)
     single = first == last == body
     last_asks = fits(last) and asks(last) and not outline.ends_quoted
     first_asks = not single and fits(first) and asks(first)
-    if (place := outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)) is not None:
-        return Split(place.rest, place.content + end, "instruction")
+    marked = outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)
+    if marked is not None:
+        return Split(marked.rest, marked.content + end, "instruction")
     if fits(message) and (single or not alone):
-        asked = not alone or asks(body) or STATEMENT.search(body) is None
-        return Split(message if alone else "", message, "message", asked)
-    opening = _opening(body)
+        question = not alone or asks(body) or STATEMENT.search(body) is None
+        return Split(message if alone else "", message, "message", question)
+    opening = opening_of(body)
     if first_asks and not last_asks:
         wraps = opening.endswith((":", "：")) and not re.search("[?？]", first[len(opening) :])
         first = opening if wraps else first
         return Split(message[len(first) :].strip(), first, "first paragraph")
-    if asks(opening) and fits(opening) and not asks(SENTENCE.split(last[-_REACH:])[-1]):
+    if asks(opening) and fits(opening) and not asks(SENTENCE.split(last[-REACH:])[-1]):
         return Split(message[len(opening) :].strip(), opening, "first sentence")
     if fits(last) and not single:
         text = body[: len(body) - len(last)].strip()
@@ -86,104 +81,12 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
 
 def instruction_of_system(system: str, message: str, count: Callable[[str], int]) -> str | None:
     """Return what a system message asks to do with a message that asks nothing, if anything."""
-    system = system[:_REACH].strip()
+    system = system[:REACH].strip()
     found = split(system, count, alone=True)
     if found.place == "instruction":
         return found.question
-    asking = (part for part in (system, *_GAP.split(system)) if asks_of_a_text(part, message))
+    asking = (part for part in (system, *GAP.split(system)) if asks_of_a_text(part, message))
     return next((part for part in asking if count(part) <= MOST), None)
-
-
-def _opening(message: str) -> str:
-    """Return the first sentence, or the words before the first colon, if they are short."""
-    found = _OPENING.match(message)
-    return found[0].strip() if found else ""
-
-
-@dataclass(frozen=True)
-class _Instruction:
-    """What a section asks, and the message without it."""
-
-    content: str
-    rest: str
-
-
-class _Outline:
-    """The sections at both ends of a message."""
-
-    def __init__(self, message: str) -> None:
-        self._message = self._window = message
-        if len(message) > 2 * _REACH:
-            self._window = f"{message[:_REACH]}{_JOINT}{message[-_REACH:]}"
-        self._sections = sections(self._window)
-
-    @property
-    def ends_quoted(self) -> bool:
-        """Whether the message ends with a quoted text: in a tag, or between fences."""
-        fence = self._window[-3:]
-        if fence in _FENCES:
-            return self._window.count(fence) % 2 == 0
-        return any(s.tagged and self._ends(s) for s in self._sections)
-
-    def _ends(self, section: Section) -> bool:
-        """Return whether nothing follows a section, except empty ones."""
-        return not without_marks(self._window[section.after :]).strip()
-
-    def instruction(
-        self, fits: Callable[[str], bool], *, first_asks: bool, last_asks: bool
-    ) -> _Instruction | None:
-        """Return what a section asks, if its name promises that; a question before a task.
-
-        The last paragraph goes before it if it asks, unless it is part of a text. So does the first
-        one, unless the section is a tagged or final question.
-        """
-        in_text = any(s.kind == "text" and s.after == len(self._window) for s in self._sections)
-        for section in sorted(self._sections, key=self._rank):
-            if section.kind not in ("query", "task"):
-                return None
-            leads, query = section.begin == 0, section.kind == "query"
-            found = self._asked(section, fits)
-            if found is None:
-                continue
-            if last_asks and not in_text and not (leads and asks(found.content)):
-                return None
-            if first_asks and not leads and not (query and (section.tagged or self._ends(section))):
-                return None
-            return found
-        return None
-
-    def _rank(self, section: Section) -> tuple[int, int]:
-        if section.kind == "query":
-            return 0, -section.begin
-        if section.kind == "task":
-            return 1 + (not asks(self._window[section.start : section.end].strip())), section.begin
-        return 3, 0
-
-    def _asked(self, section: Section, fits: Callable[[str], bool]) -> _Instruction | None:
-        """Return the content of a section, or its beginning if it is long or the whole message."""
-        content = self._window[section.start : section.end].strip()
-        start = self._window.index(content, section.start)
-        around = self._window[: section.begin] + self._window[section.after :]
-        pieces = [_GAP.split(content)[0], content.partition("\n")[0], _opening(content)]
-        if without_marks(around).strip():
-            pieces.insert(0, content)
-        for piece in map(str.strip, pieces):
-            rest_begins = section.after if piece == content else start + len(piece)
-            rest = self._message[: self._place(section.begin)].rstrip()
-            rest += "\n\n" + self._message[self._place(rest_begins) :].lstrip()
-            if piece and fits(piece) and without_marks(rest[-_REACH:]).strip():
-                return _Instruction(piece, rest.strip())
-        return None
-
-    def _place(self, at: int) -> int:
-        """Return the place in the message of a place in the window."""
-        if len(self._window) == len(self._message) or at <= _REACH:
-            return at
-        return (
-            max(_REACH, at + len(self._message) - len(self._window))
-            if at > _REACH + len(_JOINT)
-            else _REACH
-        )
 
 
 def _paragraphs(message: str) -> tuple[str, str]:
@@ -192,8 +95,8 @@ def _paragraphs(message: str) -> tuple[str, str]:
     Without empty lines, return the first and the last line. A last line that asks alone is the last
     paragraph. Return the message twice if it has one line.
     """
-    for gap in (_GAP, re.compile("\n")):
-        head, tail = message[:_REACH], message[-_REACH:]
+    for gap in (GAP, re.compile("\n")):
+        head, tail = message[:REACH], message[-REACH:]
         begins = gap.search(head)
         ends = list(gap.finditer(tail))
         if begins or ends:
@@ -208,7 +111,7 @@ def _last_line(paragraph: str) -> str:
 
     A file ends with one line break, so a question after it is a line of its last paragraph.
     """
-    before, _, line = (part.strip() for part in paragraph[-_REACH:].rpartition("\n"))
+    before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line
     others_ask = asks(before) or re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
@@ -218,7 +121,7 @@ def _last_line(paragraph: str) -> str:
 
 def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
     """Use the last sentences that fit, or a part of the last sentence if it is too long."""
-    tail = message[-_REACH:]
+    tail = message[-REACH:]
     starts = [match.end() for match in SENTENCE.finditer(tail)]
     chosen = _longest(tail, starts, fits)
     if not chosen:

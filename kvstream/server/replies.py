@@ -6,6 +6,8 @@ import time
 import uuid
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from kvstream.reporters.format import json_text
 from kvstream.server.errors import ApiError
 from kvstream.server.job import Reply
@@ -20,6 +22,20 @@ OWN = (
 """Fields of a reply that are equal to those of ``ask --json``, if that has them. The others are
 fields of OpenAI, or concern the server: its files, its time and its RAM."""
 DONE = b"data: [DONE]\n\n"
+
+
+class Json(JSONResponse):
+    """JSON that a terminal can show."""
+
+    def render(self, content: Any) -> bytes:
+        return json_text(content, ascii=False).encode()
+
+
+class Refusal(Json):
+    """An error as a reply."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.to_json(), error.status, error.headers)
 
 
 class Completion:
@@ -112,10 +128,10 @@ def usage(reply: Reply) -> dict[str, Any]:
 
 def own(reply: Reply) -> dict[str, Any]:
     """Return the fields that only kvstream has: the question and what the answer rests on."""
-    told = reply.result.to_json()
+    record = reply.result.to_json()
     return {
-        "question_from": reply.asked.place,
-        **{name: told[name] for name in OWN if name in told},
+        "question_from": reply.split.place,
+        **{name: record[name] for name in OWN if name in record},
         "warnings": list(reply.warnings),  # worded for a client
     }
 

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from kvstream.errors import KvstreamError
 from kvstream.server.app import make_app
 from kvstream.server.guard import Guard
-from kvstream.server.protocol import Connection, Rarely, most_connections
+from kvstream.server.protocol import Connection, most_connections
 from kvstream.server.service import Service
 from kvstream.server.settings import ServerSettings
 
@@ -41,8 +41,8 @@ class Server(uvicorn.Server):
     server at once.
     """
 
-    def __init__(self, service: Service, found: socket.socket) -> None:
-        self.service, self.socket = service, found
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        self.service, self.socket = service, listener
         settings = service.settings
         guarded = Guard(make_app(service), settings)
         super().__init__(
@@ -76,11 +76,6 @@ class Server(uvicorn.Server):
         finally:
             self.service.close()
             self.socket.close()
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the end, and handle errors of the event loop."""
-        asyncio.get_running_loop().set_exception_handler(Refusals())
-        await super().serve(sockets)
 
     def end(self) -> None:
         """Accept no more requests, and give the running ones time to finish."""
@@ -128,30 +123,6 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-class Refusals:
-    """Handles errors of an event loop, and logs rarely that connections cannot be accepted.
-
-    Without file descriptors for more connections, the loop tries again thousands of times every
-    second. By default it logs a traceback each time.
-    """
-
-    def __init__(self) -> None:
-        self._tell = Rarely(
-            logging.ERROR,
-            "Cannot accept more connections: %s. New clients wait until others leave; a higher "
-            "`ulimit -n` allows more.",
-        )
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not (isinstance(error, OSError) and "socket" in context):
-            # When the server ends, tries are left that find its socket closed.
-            if "_start_serving" not in context.get("message", ""):
-                loop.default_exception_handler(context)
-        else:
-            self._tell(error.strerror)
-
-
 def _is_of_the_server(record: logging.LogRecord) -> bool:
     """Return whether a record is about anything but a request canceled by the immediate end."""
     ended = asyncio.CancelledError
@@ -164,13 +135,13 @@ def listen(settings: ServerSettings) -> socket.socket:
     """Open a socket at the address of the settings. Raises KvstreamError if that fails."""
     family, address = settings.address()
     try:
-        found = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(128)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
         except BaseException:
-            found.close()
+            listener.close()
             raise
     except OSError as error:
         remedy = "Choose another --port, or end the program that uses it."
@@ -180,15 +151,15 @@ def listen(settings: ServerSettings) -> socket.socket:
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
             f"{remedy}"
         ) from error
-    return found
+    return listener
 
 
 def serve(
     model: Model,
     settings: ServerSettings,
-    found: socket.socket,
+    listener: socket.socket,
     ready: Callable[[Server], None] = lambda server: None,
 ) -> None:
     """Serve a model on a socket until a signal; call `ready` once clients can connect."""
-    server = Server(Service(model, settings), found)
+    server = Server(Service(model, settings), listener)
     server.serve_all(ready)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,42 +17,25 @@ IGNORED = frozenset({
 """Fields that do not change the answer."""
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ([], {})
-
-
-def _no(*values: Any) -> Callable[[Any], bool]:
-    def harmless(value: Any) -> bool:
-        return value is None or any(value == v and type(value) is type(v) for v in values)
-
-    return harmless
-
-
-REFUSED: dict[str, Callable[[Any], bool]] = {
-    "tools": _is_empty,
-    "tool_choice": _no("none", "auto"),
-    "functions": _is_empty,
-    "function_call": _no("none", "auto"),
-    "n": _no(1),
-    "response_format": _no({"type": "text"}),
-    "logprobs": _no(False),
-    "top_logprobs": _no(0),
-    "logit_bias": _is_empty,
-    "frequency_penalty": _no(0, 0.0),
-    "presence_penalty": _no(0, 0.0),
-    "modalities": _no(["text"]),
-    "audio": _is_none,
-    "reasoning_effort": _no("none"),
-    "verbosity": _is_none,
-    "web_search_options": _is_none,
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "tools": ([], {}),
+    "tool_choice": ("none", "auto"),
+    "functions": ([], {}),
+    "function_call": ("none", "auto"),
+    "n": (1,),
+    "response_format": ({"type": "text"},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ([], {}),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "modalities": (["text"],),
+    "audio": (),
+    "reasoning_effort": ("none",),
+    "verbosity": (),
+    "web_search_options": (),
 }
-"""Fields that would change the answer, with a test for values that do not."""
-
-
+"""Fields that would change the answer, with the values besides null that do not."""
 CHOICES = {"tools": "tool_choice", "functions": "function_call"}
 """Fields that have no effect if another field has the value ``none``."""
 MOST_MESSAGES = 10_000
@@ -157,14 +140,12 @@ class ChatRequest(Loose):
                 continue
             if name not in REFUSED:
                 raise unknown(name, type(self).model_fields)
-            if not REFUSED[name](value):
-                raise ApiError(
-                    400,
-                    f"{name} is not supported by kvstream, and would change the answer; leave it "
-                    "out.",
-                    code="unsupported_parameter",
-                    param=name,
-                )
+            harmless = REFUSED[name]
+            if value is not None and not any(
+                value == each and type(value) is type(each) for each in harmless
+            ):
+                why = "is not supported by kvstream, and would change the answer; leave it out."
+                raise unsupported(f"{name} {why}", name)
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -178,28 +159,27 @@ class ChatRequest(Loose):
         return {name: value for name, value in given.items() if value is not None}
 
 
+def unsupported(message: str, param: str) -> ApiError:
+    """Return the error for a field or a value that kvstream knows and cannot follow."""
+    return ApiError(400, message, code="unsupported_parameter", param=param)
+
+
 def text_of(message: Message, index: int) -> str:
     """Return the text of a message. Raises ApiError for content that is not text."""
     param = f"messages.{index}.content"
     if message.role in ("tool", "function"):
-        raise ApiError(
-            400, f"Messages of the role {message.role} are not supported; kvstream has no tools.",
-            code="unsupported_parameter", param=f"messages.{index}.role",
-        )  # fmt: skip
+        why = f"Messages of the role {message.role} are not supported; kvstream has no tools."
+        raise unsupported(why, f"messages.{index}.role")
     for name in ("tool_calls", "function_call", "audio"):
-        if not _is_empty((message.model_extra or {}).get(name)):
-            raise ApiError(
-                400, f"{name} in a message is not supported; kvstream has no tools and no audio.",
-                code="unsupported_parameter", param=f"messages.{index}.{name}",
-            )  # fmt: skip
+        if (message.model_extra or {}).get(name) not in (None, [], {}):
+            why = f"{name} in a message is not supported; kvstream has no tools and no audio."
+            raise unsupported(why, f"messages.{index}.{name}")
     if message.content is None or isinstance(message.content, str):
         return clean(message.content or "")
     for part in message.content:
         if part.type != "text":
-            raise ApiError(
-                400, f"A part of the type {part.type[:40]!r} cannot be read; send text.",
-                code="unsupported_parameter", param=param,
-            )  # fmt: skip
+            why = f"A part of the type {part.type[:40]!r} cannot be read; send text."
+            raise unsupported(why, param)
         if part.text is None:
             why = f"{param}: A part of the type 'text' needs the field 'text'."
             raise ApiError(400, why, code="invalid_value", param=param)

@@ -81,9 +81,13 @@ class ServerSettings:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host is ``localhost``, ``127.0.0.1``, ``::1`` or another loopback."""
-    if host.lower() == "localhost":
-        return True
+    address = address_of(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a host is, or None if it is a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None

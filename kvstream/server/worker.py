@@ -16,9 +16,10 @@ from contextlib import suppress
 
 from kvstream.errors import KvstreamError
 from kvstream.events import Event, Notice
+from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, broken, shut_down, told
+from kvstream.server.errors import ApiError, broken, error_for_client, shut_down
 from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
@@ -57,7 +58,6 @@ class Worker:
                 raise ApiError(
                     429,
                     f"{unfinished} requests are already in progress or waiting; try again later.",
-                    kind="rate_limit_error",
                     code="rate_limit_exceeded",
                     retry_after=1,
                 )
@@ -161,7 +161,7 @@ class Worker:
                 with self._changed:
                     waited = self._left_queue(job)
                 if waited:
-                    self._fail(job, self._told(error))
+                    self._fail(job, self._error_for_client(error))
                 continue
             if not self.bound.fits(size):
                 return  # the next jobs wait too: otherwise a large memory would never have its turn
@@ -211,7 +211,7 @@ class Worker:
             if job.canceled:
                 self._leave(job, job.count)
             else:
-                why = self._told(error)
+                why = self._error_for_client(error)
                 self._leave(job, None)
                 self._fail(job, why)
         else:
@@ -240,7 +240,7 @@ class Worker:
         """
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
-            name = job.request.model[:LONGEST_NAME]  # the client chose it
+            name = shortened(visible(job.request.model), LONGEST_NAME)  # the client chose it
             seconds = time.monotonic() - job.arrived
             log.info("%s: %s after %.2f s%s", name, what, seconds, f" ({code})" if code else "")
 
@@ -257,7 +257,7 @@ class Worker:
         with suppress(RuntimeError):  # the event loop of the server has ended
             job.sink(what)
 
-    def _told(self, error: BaseException) -> ApiError:
+    def _error_for_client(self, error: BaseException) -> ApiError:
         if not isinstance(error, ApiError | KvstreamError):
             log.error("A request failed.", exc_info=error)
-        return told(error, self.catalog.folder, self.answering.cache.folder)
+        return error_for_client(error, self.catalog.folder, self.answering.cache.folder)

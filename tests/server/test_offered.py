@@ -25,8 +25,7 @@ from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, told
-from kvstream.server.wording import for_clients, without_folders
+from kvstream.server.errors import ApiError, error_for_client, for_clients, without_folders
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget
@@ -230,7 +229,7 @@ def test_a_file_that_is_gone_meanwhile_is_not_found(model, folder, tmp_path, mon
     (tmp_path / "alone.kvs").unlink()
     with pytest.raises(Exception, match="'alone' is gone") as caught:
         catalog.path("alone")
-    assert told(caught.value).code == "model_not_found"
+    assert error_for_client(caught.value).code == "model_not_found"
 
 
 # A file whose KV cache is larger than the bound of the server.
@@ -316,7 +315,7 @@ def test_what_a_header_says_of_its_size_ends_no_listing(model, folder, tmp_path,
     ],
 )
 def test_no_code_is_the_name_of_a_class(raised, code, param, tmp_path) -> None:
-    found = told(
+    found = error_for_client(
         raised(f"{tmp_path}/a/x.kvs and {tmp_path}/b/y.kvs"), tmp_path / "a", tmp_path / "b"
     )
     assert (found.status, found.code, found.param) == (400, code, param)

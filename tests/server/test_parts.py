@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.server.bound import Bound
+from kvstream.server.bound import Bound, Entry
 from kvstream.server.cache import ConversationCache
 from kvstream.server.conversation import conversation
-from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError
 from kvstream.server.schema import REFUSED, ChatRequest
 from kvstream.server.settings import ServerSettings
@@ -50,9 +49,9 @@ def test_a_conversation_is_text_with_its_questions_and_answers() -> None:
     ]
     assert [piece.name for piece in found.pieces] == ["message 2", "message 3"]
     assert found.around == ["system message", "message 3"]
-    assert found.asked.question == "And where?"
+    assert found.last.question == "And where?"
     assert found.system == "Be brief."
-    assert [(turn.pieces, turn.messages, turn.asked.question) for turn in found.turns] == [
+    assert [(turn.pieces, turn.messages, turn.split.question) for turn in found.turns] == [
         (1, 1, "Who hid it?"), (2, 3, "And where?"),
     ]  # fmt: skip
 
@@ -60,7 +59,7 @@ def test_a_conversation_is_text_with_its_questions_and_answers() -> None:
 def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
     found = talk(("user", "Ada hid the letter.\n\nGrace saw it."), ("user", "Who saw it?"))
     assert [piece.text for piece in found.pieces] == ["Ada hid the letter.\n\nGrace saw it."]
-    assert found.asked.question == "Who saw it?"
+    assert found.last.question == "Who saw it?"
 
 
 def test_a_question_to_a_memory_file_has_no_text() -> None:
@@ -91,8 +90,8 @@ CHAT = "USER: The boats are late.\nASSISTANT: Who saw them?"
 @pytest.mark.parametrize("of_memory", [False, True])
 def test_a_system_message_asks_about_a_message_that_asks_nothing(system, of_memory) -> None:
     found = talk(("system", system), ("user", CHAT), of_memory=of_memory)
-    assert found.asked.place == "system message"
-    assert found.asked.question in system
+    assert found.last.place == "system message"
+    assert found.last.question in system
     assert found.pieces[-1].text == CHAT
     assert not any("asks" in warning for warning in found.warnings)
 
@@ -106,7 +105,7 @@ def test_a_system_message_asks_about_a_message_that_asks_nothing(system, of_memo
 )  # fmt: skip
 def test_a_system_message_about_all_answers_is_no_question(system, message) -> None:
     found = talk(("system", system), ("user", message))
-    assert (found.asked.question, found.system) == (message, system)
+    assert (found.last.question, found.system) == (message, system)
 
 
 def test_a_message_that_asks_nothing_has_a_warning() -> None:
@@ -118,7 +117,7 @@ def test_a_message_that_asks_nothing_has_a_warning() -> None:
 def test_the_own_question_takes_nothing_from_the_message() -> None:
     found = talk(("user", BOOK), kvstream={"question": "Where is it?"})
     assert found.pieces[0].text == BOOK
-    assert (found.asked.question, found.asked.place) == ("Where is it?", "request")
+    assert (found.last.question, found.last.place) == ("Where is it?", "request")
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,14 @@ def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, c
 
 @pytest.mark.parametrize(
     ("where", "events"),
-    [("_told", failing), ("_leave", answered), ("_begin", answered), ("_admit_size", answered)],
+    [
+        ("_error_for_client", failing),
+        ("_leave", answered),
+        ("_begin", answered),
+        ("_admit_size", answered),
+    ],
     ids=["the error", "the end", "the beginning", "the size"],
-)
+)  # fmt: skip
 def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where, events) -> None:
     """Otherwise its client would wait forever."""
     worker = place.worker
@@ -201,7 +206,7 @@ def test_the_log_has_a_line_for_each_request_without_an_answer(place, caplog) ->
         assert place.answers()
     first, second = caplog.messages
     assert re.fullmatch(r"m: failed after \d+\.\d\d s \(model_not_found\)", first)
-    assert re.fullmatch(r"m\\nListening.*: the client left after \d+\.\d\d s", second)
+    assert re.fullmatch(r"m Listening.*: the client left after \d+\.\d\d s", second)
     assert len(second) < 200
 
 
