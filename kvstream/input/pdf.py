@@ -49,8 +49,11 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def pages(self, reading: _Reading, number: int, most: int = 1) -> tuple[int, list[str]]:
-        """Return the number of pages, and the text of some from page ``number`` (from 0) on.
+    def pages(
+        self, reading: _Reading, number: int, most: int = 1
+    ) -> tuple[int, list[tuple[str, bool]]]:
+        """Return the number of pages, and the text of some from page ``number`` (from 0) on, each
+        with whether the order of its columns is doubtful.
 
         It is the text of at least one page, unless that is the end, and of at most ``most``.
         Raises SourceError.
@@ -94,7 +97,7 @@ class _Worker:
             if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
             raise unreadable(path, "PDF", told)
-        return count, [_plain(text) for text in told]
+        return count, [(_plain(text), doubtful) for text, doubtful in told]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -139,7 +142,7 @@ def estimated_bytes(path: Path) -> int:
     count, texts = _worker.pages(reading, 0)
     numbers = range(1, count) if count <= SAMPLES else _spread(count)
     texts = [*texts, *(_worker.pages(reading, n)[1][0] for n in numbers)]
-    return round(sum(len(text.encode()) for text in texts) * count / max(len(texts), 1))
+    return round(sum(len(text.encode()) for text, _ in texts) * count / max(len(texts), 1))
 
 
 def _spread(pages: int) -> list[int]:
@@ -155,16 +158,18 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     near: deque[_Page] = deque()
     """The pages around the one that is yielded next."""
     left_out: Counter[str] = Counter()
-    ahead: deque[str] = deque()
+    ahead: deque[tuple[str, bool]] = deque()
     count, read = 1, 0
-    number = empty = 0
+    number = empty = doubted = 0
     while number < count:
         while read < count and read <= number + NEAR:
             if not ahead:
                 count, texts = _worker.pages(reading, read, BATCH)
                 ahead.extend(texts)
             if ahead:
-                near.append(_Page(ahead.popleft()))
+                page, doubtful = ahead.popleft()
+                near.append(_Page(page))
+                doubted += doubtful
                 read += 1
         if not near:
             return
@@ -181,6 +186,10 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     if left_out:
         lines = left_out.total()
         notes.append(f"{path}: {lines:,} running headers, footers and page numbers were left out.")
+    if doubted:
+        notes.append(
+            f"{path}: the order of the columns is doubtful on {doubted:,} of {count:,} pages."
+        )
     if 0 < empty < count:
         notes.append(
             f"{path}: {empty:,} of {count:,} pages without text; if these are scans, run OCR first."

@@ -2,16 +2,22 @@
 
 It is a separate program that does not import kvstream. Each line of its standard input is a request
 in JSON, ``[path, state, page, most]``, with pages from 0. Each line of its output is a response:
-``[pages, [text, ...]]`` with the number of pages and the text of the requested page and some after
-it, or ``[null, message]``. A document stays open between the requests of one reading.
+``[pages, [[text, doubtful], ...]]`` with the number of pages, the text of the requested page and of
+some after it, and whether the order of its columns is doubtful; or ``[null, message]``. A document
+stays open between the requests of one reading.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import sys
+from collections import Counter
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 MEMORY = 4 * 1024**3
@@ -21,6 +27,35 @@ ENOUGH = 64 * 1024
 PROCESSOR = 3600
 """Maximum seconds of processor time, because the parent process may have ended."""
 CHANGED = "it changed while it was read"
+LEAST_ROWS = 3
+"""Minimum number of rows with text in several columns."""
+GAP = 1.0
+"""Minimum width of the gap between two columns, in heights of a row."""
+FAR = 2.5
+"""Rows with more space between them, in heights of a row, belong to different bands."""
+MOST_BOXES = 20_000
+"""On a page with more stretches of text, columns are not looked for."""
+FLOWS = 0.3
+"""Minimum share of lines that the line below continues in columns of prose."""
+BARELY = 0.15
+"""Share of lines that go on, or of cells that end, from which the order is doubtful."""
+
+LEAST_WORDS = 3
+"""Minimum words of the middle line of a column of prose."""
+FULL = 0.15
+"""Share of the width of a column that a full line may leave free at its end."""
+RAGGED = 0.4
+"""The same, if the line below goes on in lower case."""
+ENDS = (".", "!", "?", ":", ";")
+APART = 1.5
+"""Space between the rows of a table whose cells have several lines, in usual steps of a line."""
+MOST_LINES = 4
+"""Maximum lines, on average, of a cell of such a table."""
+FARTHEST = 1e5
+_INNER_END = re.compile(r"[.!?][\"')\]]* +[^\W\d_a-z]|[。！？]\S")
+"""The end of a sentence within a line, as prose has it."""
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff]")
+_WORD = re.compile(r"[a-zA-Z]{2,}|[^\W\da-zA-Z_]{2,3}")
 
 
 def state_of(path: str | os.PathLike[str]) -> list[int]:
@@ -37,6 +72,193 @@ def _limited() -> None:
     for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, PROCESSOR)):
         with contextlib.suppress(ValueError, OSError):  # the current limit is lower
             resource.setrlimit(what, (limit, limit))
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top of text on a page, in points."""
+Range = tuple[float, float]
+
+
+class _Row:
+    """Stretches of text at the same height, numbered in the order in which they are drawn."""
+
+    def __init__(self, number: int, box: Box) -> None:
+        self.boxes = [box]
+        self.numbers = [number]
+        self.bottom, self.top = box[1], box[3]
+
+    def takes(self, number: int, box: Box) -> bool:
+        """Add a stretch if it is at the height of the row; return whether it is."""
+        if not self.bottom < (box[1] + box[3]) / 2 < self.top:
+            return False
+        self.boxes.append(box)
+        self.numbers.append(number)
+        self.bottom, self.top = min(self.bottom, box[1]), max(self.top, box[3])
+        return True
+
+    @property
+    def height(self) -> float:
+        return self.top - self.bottom
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the row is drawn from its first to its last stretch, before other rows."""
+        return max(self.numbers) - min(self.numbers) < len(self.numbers)
+
+    def free(self) -> list[Range]:
+        """Return the ranges from left to right without text."""
+        found, reach = [], -math.inf
+        for left, _, right, _ in sorted(self.boxes):
+            if left > reach:
+                found.append((reach, left))
+            reach = max(reach, right)
+        return [*found, (reach, math.inf)]
+
+    def within(self, left: float, right: float) -> Box | None:
+        """Return the box around the text of a column."""
+        inside = [box for box in self.boxes if left < (box[0] + box[2]) / 2 < right]
+        if not inside:
+            return None
+        lefts, bottoms, rights, tops = zip(*inside, strict=True)
+        return min(lefts), min(bottoms), max(rights), max(tops)
+
+
+class _Band:
+    """Rows, one below the other, between which the same gaps are free."""
+
+    def __init__(self, row: _Row) -> None:
+        self.rows = [row]
+        self.gaps = [gap for gap in row.free()[1:-1] if gap[1] - gap[0] >= GAP * row.height]
+
+    def takes(self, row: _Row) -> bool:
+        """Add the row below if it is near and leaves a gap free; return whether it does."""
+        gaps = _common(self.gaps, row.free(), GAP * row.height)
+        far = self.rows[-1].bottom - row.top > FAR * row.height
+        if far or bool(gaps) != bool(self.gaps) or (not gaps and _Band(row).gaps):
+            return False
+        self.rows.append(row)
+        self.gaps = gaps
+        return True
+
+    def by_row(self) -> bool:
+        """Return whether the rows have several columns, and most are drawn one after the other.
+
+        Marks and numbers of a list are no column.
+        """
+        columns = self.columns()
+        wide = [row for row in self.rows if sum(row.within(*c) is not None for c in columns) > 1]
+        first = [box for row in wide if (box := row.within(*columns[0])) is not None]
+        marks = all(right - left < 2 * (top - bottom) for left, bottom, right, top in first)
+        enough = len(wide) >= LEAST_ROWS and not (marks and len(columns) == 2)
+        return enough and sum(row.at_once for row in wide) * 2 >= len(wide)
+
+    def blocks(self) -> list[list[_Row]]:
+        """Return the rows of each row of a table, if more space is between those; else all rows."""
+        steps = [above.bottom - below.bottom for above, below in pairwise(self.rows)]
+        apart = [step > APART * median(steps) for step in steps]
+        if sum(apart) < 2 or len(self.rows) > MOST_LINES * (sum(apart) + 1):
+            return [self.rows]
+        blocks = [[self.rows[0]]]
+        for row, new in zip(self.rows[1:], apart, strict=True):
+            blocks[-1:] = [blocks[-1], [row]] if new else [[*blocks[-1], row]]
+        return blocks
+
+    def columns(self) -> list[Range]:
+        """Return the columns from left to right; one if there are no gaps."""
+        edges = [-math.inf, *((left + right) / 2 for left, right in self.gaps), math.inf]
+        return list(pairwise(edges))
+
+
+def _common(some: list[Range], others: list[Range], width: float) -> list[Range]:
+    """Return the ranges of both lists that are at least so wide."""
+    both = ((max(a[0], b[0]), min(a[1], b[1])) for a in some for b in others)
+    return [each for each in both if each[1] - each[0] >= width]
+
+
+def _page_text(words: Any) -> tuple[str, bool]:
+    """Return the text of a page, and whether the order of its columns is doubtful.
+
+    PDFium returns text in the order in which it is drawn. Where a page draws columns row by row,
+    columns of prose are read one after the other, and a row of a table is a line.
+    """
+    text = words.get_text_bounded()
+    count = words.count_rects()
+    if not 2 * LEAST_ROWS <= count <= MOST_BOXES:
+        return text, False
+    rows: list[_Row] = []
+    boxes = (words.get_rect(number) for number in range(count))
+    for number, box in sorted(enumerate(boxes), key=lambda each: -each[1][3] - each[1][1]):
+        if box[2] > box[0] and not (rows and rows[-1].takes(number, box)):
+            rows.append(_Row(number, box))
+    bands: list[_Band] = []
+    for row in rows:
+        if not (bands and bands[-1].takes(row)):
+            bands.append(_Band(row))
+    read = [_as_columns(words, band) if band.by_row() else None for band in bands]
+    doubtful = any(each is not None and each[1] for each in read)
+    if not any(read):
+        return text, False
+    areas: list[tuple[list[_Row], list[Range], str]] = []
+    for band, each in zip(bands, read, strict=True):
+        if each is None:
+            areas.append((band.rows, [(-math.inf, math.inf)], ""))
+        elif each[0]:
+            areas += [(block, band.columns(), "\n") for block in band.blocks()]
+        else:
+            areas += [([row], band.columns(), " |") for row in band.rows]
+    ends = [(a[-1].bottom + b[0].top) / 2 for (a, *_), (b, *_) in pairwise(areas)]
+    from_right = len(_RIGHT_TO_LEFT.findall(text)) > len(text) / 4
+    parts = []
+    for (_, columns, between), (top, bottom) in zip(
+        areas, pairwise([math.inf, *ends, -math.inf]), strict=True
+    ):
+        ordered = columns[::-1] if from_right else columns
+        cells = [_inside(words, (left, bottom, right, top)) for left, right in ordered]
+        parts.append((cells, between))
+    found = "".join(cell for cells, _ in parts for cell in cells)
+    if Counter("".join(found.split())) != Counter("".join(text.split())):
+        return text, True
+    return "\n".join(_written(cells, between) for cells, between in parts), doubtful
+
+
+def _written(cells: list[str], between: str) -> str:
+    """Return the text of columns, or of the cells of a row with separators `between` them."""
+    if between == " |":
+        cells = [" ".join(cell.split()) for cell in cells]
+        if sum(map(bool, cells)) < 2:
+            return "".join(cells)
+        return between.join(f" {cell}" if cell else "" for cell in cells).strip(" ")
+    text = "\n".join(cells)
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def _as_columns(words: Any, band: _Band) -> tuple[bool, bool]:
+    """Return whether a band has columns of prose rather than of a table, and whether that is
+    doubtful.
+    """
+    pairs = flows = stops = inner = 0
+    for column in band.columns():
+        boxes = [box for row in band.rows if (box := row.within(*column)) is not None]
+        lines = [" ".join(_inside(words, box).split()) for box in boxes]
+        if median(len(_WORD.findall(line)) for line in lines) < LEAST_WORDS:
+            return False, False
+        inner += sum(_INNER_END.search(line) is not None for line in lines)
+        width = max(box[2] - box[0] for box in boxes)
+        for (above, box), (below, _) in pairwise(zip(lines, boxes, strict=True)):
+            free = 1 - (box[2] - box[0]) / width
+            goes_on = above[-1:] not in ENDS
+            pairs += 1
+            flows += goes_on and free <= (RAGGED if below[:1].islower() else FULL)
+            stops += goes_on and free > RAGGED
+    if not inner or flows < FLOWS * pairs or stops > FLOWS * pairs:
+        return False, flows > stops and flows >= BARELY * pairs
+    return stops <= BARELY * pairs, stops > BARELY * pairs
+
+
+def _inside(words: Any, box: Box) -> str:
+    """Return the text of a box; the edges may be infinite."""
+    text: str = words.get_text_bounded(*(max(-FARTHEST, min(FARTHEST, edge)) for edge in box))
+    return text
 
 
 def main() -> None:
@@ -63,14 +285,14 @@ def main() -> None:
                     document.close()
                     document = None
                     raise ValueError(CHANGED)
-            texts: list[str] = []
+            texts: list[tuple[str, bool]] = []
             while number + len(texts) < len(document) and len(texts) < most:
                 page = document[number + len(texts)]
                 words = page.get_textpage()
-                texts.append(words.get_text_bounded())
+                texts.append(_page_text(words))
                 words.close()
                 page.close()
-                if sum(map(len, texts)) > ENOUGH:
+                if sum(len(text) for text, _ in texts) > ENOUGH:
                     break
             answer: list[Any] = [len(document), texts]
             if number + len(texts) >= len(document):
