@@ -439,7 +439,11 @@ def test_a_third_partys_method_meets_the_contract(
 class _Point:
     """An entry point of some package."""
 
-    group, value, dist = registry.GROUP, "other.module:Thing", SimpleNamespace(name="other-package")
+    group, value, dist = (
+        "kvstream.methods",
+        "other.module:Thing",
+        SimpleNamespace(name="other-package"),
+    )
 
     def __init__(self, name: str, loaded: object) -> None:
         self.name, self.loaded = name, loaded
