@@ -59,3 +59,13 @@ def test_a_needle_that_does_not_fit_leaves_the_other_lengths(cli: Any) -> None:
         "bench", "needle", "--lengths", "16,400", "--depths", "0.5", "--trials", "1", *TINY,
     ))  # fmt: skip
     assert [(row["tokens"], row["trials"]) for row in rows] == [(16, 0), (400, 1)]
+
+
+def test_a_method_that_refuses_leaves_the_speed_of_others(cli: Any, tmp_path: Path) -> None:
+    rows = rows_of(cli(
+        "bench", "speed", "--lengths", "300", "--runs", "1", "--method", "edgeinfinite,streaming",
+        "--set", f"edgeinfinite.gate={tmp_path / 'none'}", "--against", "floor", *TINY,
+    ))  # fmt: skip
+    errors = [row.get("error") for row in rows]
+    assert any("needs a gate" in error for error in errors if error)
+    assert None in errors

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kvstream.errors import BudgetError
+from kvstream.errors import KvstreamError
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task, run
@@ -101,7 +101,7 @@ class Bench:
         try:
             with memory_watched(self.session.model.device) as peak:
                 result = run(system, task)
-        except BudgetError as error:
+        except KvstreamError as error:
             self.out[system] = str(error)
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
             if not _of_memory(error):
