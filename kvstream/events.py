@@ -192,11 +192,9 @@ class Result:
     ``interrupted``."""
     coverage: dict[str, Any] | None = None
     """How much of the text memory represents: a ``share``, and a ``map`` of equal parts."""
-    reread: dict[str, Any] | None = None
-    """The second pass: the excerpts that were read again, and the answer of the first pass."""
     skim: dict[str, Any] | None = None
-    """The skimming model that read all of the text (None: a word search), the text that was kept,
-    and what the answering model read of it."""
+    """The scout that read all of the text (None: no model), the passages that were kept, and what
+    the answering model read of them."""
     support: dict[str, float] | None = None
     """How far the answer rests on single passages (``focus``), its ``confidence``, and, if the
     model is calibrated, the ``probability`` that the answer is right."""
@@ -252,7 +250,6 @@ class Result:
             },
             "citations": list(self.citations),
             "coverage": self.coverage,
-            "reread": self.reread,
             "skim": self.skim,
             "support": self._support(),
             "not_in_text": list(self.absent),

@@ -375,7 +375,7 @@ def forgotten(result: Result, trained: int) -> Result:
     elif result.evicted:
         remedy = "Read the text again with a larger --budget."
         if result.budget_tokens >= trained:
-            remedy = "Use words of the text in the question, or --reread if the source is a file."
+            remedy = "Use words of the text in the question, or --skim self."
     else:
         return result
     warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.answer.skim.words import bm25_of_documents
-from kvstream.answer.support import COMMON
 from kvstream.memory.base import Memory
-from kvstream.tokenization.forms import words
+from kvstream.passages.bm25 import bm25_of_documents
+from kvstream.tokenization.forms import COMMON, words
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from kvstream.answer.citations import Basis
 from kvstream.errors import ModelError
 from kvstream.store.small_files import small_text
-from kvstream.tokenization.forms import NUMBER, WordForms, words
+from kvstream.tokenization.forms import COMMON, NUMBER, STEM, WordForms, words
 
 FILE = "support.json"
 """Name of the calibration file in the folder of a model."""
@@ -39,19 +39,9 @@ _ABSTAINS = re.compile(
 )
 _LETTERS = re.compile(r"[^\W\d_]+")
 _SENTENCE = re.compile(r"[.!?:;]\s+|\n")
-STEM = 5
-"""Words are compared by this many first letters: ``established`` equals ``establish``."""
 _SHORT = 3
 """The first word of a sentence of at most this many words may be a name; in a longer sentence it
 may be any word."""
-_COMMON_WORDS = """
-the an and or but of to in on at by for from with as is was were are be been being am do does
-did has have had he she it they we you his her its their our your him them us me my this that
-these those there here who whom whose what which when where why how not no yes so if than then
-into about after before up down out over under will would can could shall should may might must
-one all any some such very because none nobody nothing nowhere never unknown
-"""
-COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def abstains(answer: str) -> bool:

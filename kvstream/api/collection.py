@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 from kvstream.api.given import asked_of, path_of, settings_of, several_of
 from kvstream.api.model import Model
 from kvstream.api.options import (
-    BM25,
     MemoryOptions,
     ModelOptions,
     ReadOptions,
     model_settings,
-    refuse_bm25,
+    refuse_passages,
     refuse_twice,
     request_of,
     settings_by_method,
@@ -197,9 +196,9 @@ def _parts(
         own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
         chosen = {"method": name} if methods else {}
         request = request_of(questions, learned=learned, **{**asked, **chosen, "set": own})
-        parts.append(Part(name or request.run.method, request, name == BM25))
+        parts.append(Part(name or request.run.method, request))
     if command == "remember":
-        refuse_bm25(parts[0].method)
+        refuse_passages(parts[0].method)
     return parts
 
 

@@ -129,7 +129,6 @@ def _extras() -> Iterator[Finding]:
         ("serve", "fastapi", "the server for other programs"),
         ("ray", "ray", "--workers and --ray, for many documents"),
         ("report", "jinja2", "--report, a page of a run"),
-        ("words", "rank_bm25", "ranking by words (BM25)"),
         ("quantize", "bitsandbytes", "weights in 4 or 8 bits with CUDA"),
     ):
         found = util.find_spec(module) is not None

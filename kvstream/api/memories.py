@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
 from kvstream.api.files import MemoryFile, inspect, opened
 from kvstream.api.given import path_of, question_of, several_of, whole_of
@@ -20,17 +19,17 @@ from kvstream.memory.base import Memory as HeldMemory
 from kvstream.memory.glance import models_in
 from kvstream.memory.joining import join
 from kvstream.memory.saving import Kind, look
+from kvstream.passages.joining import KeptPart, joined
 from kvstream.settings import Budget, RunSettings
 
 if TYPE_CHECKING:
+    from kvstream.session.scouting import Scouting
     from kvstream.session.session import Session
-    from kvstream.session.skimming import Skimming
 
 BEST = 3
 """Default number of memories that answer a question."""
 _ALIKE = {
     "name": "answering models", "fingerprint": "weights of the answering model",
-    "by": "settings of --skim-by",
 }  # fmt: skip
 """Facts besides the budget that joined files of two models must share, with names for messages."""
 
@@ -62,7 +61,7 @@ class Memories:
         self,
         session: Session,
         folder: str | os.PathLike[str],
-        skimming: Skimming | None = None,
+        skimming: Scouting | None = None,
     ) -> None:
         self._session, self._skimming = session, skimming
         self.folder = Path(path_of("folder", folder))

@@ -30,8 +30,8 @@ from kvstream.run.request import PASSAGES
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory as HeldMemory
+    from kvstream.session.scouting import Scouted, Scouting
     from kvstream.session.session import Session
-    from kvstream.session.skimming import Skimmed, Skimming
 
 
 class QuestionOptions(AnswerOptions, ShownOptions, total=False):
@@ -61,7 +61,7 @@ class Memory:
         engine: HeldMemory,
         file: MemoryFile | None = None,
         checkpoint: Path | None = None,
-        skim: tuple[Skimming, Skimmed] | None = None,
+        skim: tuple[Scouting, Scouted] | None = None,
     ) -> None:
         self._session, self._engine, self._checkpoint = session, engine, checkpoint
         self._skim = skim

@@ -20,20 +20,22 @@ from kvstream.api.given import (
 )
 from kvstream.api.memory import Memory
 from kvstream.api.options import (
-    BM25,
-    SKIMS,
-    WORD_SEARCH,
+    AUTO,
+    PASSAGES_METHOD,
+    SELF,
+    WORDS,
     AnswerOptions,
     MemoryOptions,
     ModelOptions,
     ReadOptions,
     answer_settings,
+    beside_skimming,
     check_options,
     model_settings,
     refuse_beside_skimming,
-    refuse_bm25,
     refuse_later_questions,
     refuse_no_flags,
+    refuse_passages,
     refuse_twice,
     request_of,
     run_settings,
@@ -51,9 +53,8 @@ if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
     from kvstream.memory.base import Memory as HeldMemory
-    from kvstream.session.searching import Searching
+    from kvstream.session.scouting import Scouting
     from kvstream.session.session import Session as Session
-    from kvstream.session.skimming import Skimming
 
 
 class SourceOptions(TypedDict, total=False):
@@ -102,9 +103,7 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     settings, skim = model_settings(name, options), skim_settings(options)
     if settings.revision is not None and is_local(name):
         raise UsageError(f"revision= is for models of the hub, and {name} is none; leave it out.")
-    model = Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
-    model.searches = options.get("skim") == WORD_SEARCH
-    return model
+    return Model.open(settings, skim, options.get("skim"))
 
 
 class Model:
@@ -121,31 +120,41 @@ class Model:
     def __init__(
         self,
         session: Session,
-        skimming: Skimming | None = None,
+        scouting: Scouting | None = None,
         settings: ModelSettings | None = None,
     ) -> None:
         self.session = session
         """The session of the answering model, for code that measures it."""
-        self.skimming = skimming
-        """The pair of the answering and the skimming model; None if no model skims."""
-        self.searches = False
-        """Whether a word search selects what the model reads of a text that does not fit."""
+        self.scouting = scouting
+        """The answering model with the scout that reads long texts for it; None without a scout."""
+        self.chooses = False
+        """Whether each reading chooses its scout by the time that it takes."""
         self.settings = settings or ModelSettings(model=session.model_name)
         """How the model was loaded."""
 
     @classmethod
     def open(
-        cls, settings: ModelSettings, skim: ModelSettings | None = None, skim_by: str = SKIMS[-1]
+        cls,
+        settings: ModelSettings,
+        skim: ModelSettings | None = None,
+        scout: str | os.PathLike[str] | None = None,
     ) -> Model:
-        """Load a model from settings, which `load` makes from options. Raises as `load`."""
+        """Load a model from settings, which `load` makes from options. Raises as `load`.
+
+        `skim` has the settings of a scout that is another model; else `scout` may be ``"words"`` or
+        ``"self"``.
+        """
+        from kvstream.session.scouting import Scouting
         from kvstream.session.session import Session
 
-        if skim is None:
-            return cls(Session.open(settings), None, settings)
-        from kvstream.session.skimming import Skimming
-
-        both = Skimming.open(settings, skim, skim_by)
-        return cls(both.answerer, both, settings)
+        if skim is not None:
+            both = Scouting.open(settings, skim)
+            return cls(both.answerer, both, settings)
+        session = Session.open(settings)
+        alone = Scouting(session, session if scout == SELF else None)
+        model = cls(session, alone if scout in (SELF, WORDS) else None, settings)
+        model.chooses = scout == AUTO
+        return model
 
     @property
     def name(self) -> str:
@@ -180,20 +189,21 @@ class Model:
 
         Closing the generator before its end stops the reading.
         """
-        refuse_bm25(options.get("method"))
+        refuse_passages(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
         if _shards(options):
             joined = yield from self._in_parts(sources, request, options)
             return Memory(self.session, joined)
-        if skimming := self._skimming_for(request, options):
-            from kvstream.session.skimming import Skimmed
+        if scouting := self._scouting_for(request, sources, options):
+            from kvstream.session.scouting import Scouted
 
-            found = yield from skimming.read(sources, request)
-            if isinstance(found, Skimmed):
-                return Memory(skimming.skimmer, found.memory, skim=(skimming, found))
-            return Memory(self.session, found)
-        self._asked_of(request, options)  # refuses: a word search needs its questions first
+            if scouting.scout is None:
+                refuse_later_questions(WORDS)
+            memory = yield from scouting.read(sources, request)
+            if isinstance(memory, Scouted):
+                return Memory(scouting.reader, memory.memory, skim=(scouting, memory))
+            return Memory(self.session, memory)
         engine = yield from self.session.read(sources, request)
         return Memory(self.session, engine, checkpoint=request.checkpoint)
 
@@ -240,16 +250,14 @@ class Model:
 
         The events are Started, then StepDone for each chunk and Notice for each warning, then for
         each question AnswerStarted, AnswerToken for each piece of text, and Answered with the
-        result. With ``method="bm25"``, a baseline, the model reads only the excerpts that have the
-        question's words.
+        result. With ``method="passages"`` the words of the question alone choose what stays of the
+        text: passages, which the model then reads.
         """
         request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
-        if options.get("method") == BM25:
-            return self.session.ask_by_words(sources, request)
         if _shards(options):
             return self._ask_in_parts(sources, request, options)
-        return self._asked_of(request, options).ask(sources, request)
+        return self._road(request, sources, options).ask(sources, request)
 
     def compare(
         self,
@@ -261,7 +269,7 @@ class Model:
         progress: Progress = None,
         **options: Unpack[AskOptions],
     ) -> dict[str, Answer]:
-        """Answer one question with several methods under the same budget; one may be ``"bm25"``.
+        """Answer one question with several methods under the same budget.
 
         Each method reads the text, so with several methods a source that can be read only once is
         refused.
@@ -298,12 +306,11 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
-        refuse_bm25(options.get("method"))
         request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
         if _shards(options):
             self._refuse_two()
-        return self._asked_of(request, options).plan(sources, request)
+        return self._road(request, sources, options).plan(sources, request)
 
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
@@ -328,7 +335,7 @@ class Model:
     def _recalled(
         self, engine: HeldMemory, answer: RunSettings, file: MemoryFile | None = None
     ) -> Memory:
-        both = self.skimming
+        both = None if engine.beside is None else self.scouting
         skim = None if both is None else (both, both.recall(engine, answer))
         return Memory(self._reader, engine, file, skim=skim)
 
@@ -336,7 +343,9 @@ class Model:
         self, sources: SourceSet, request: Request, options: AskOptions
     ) -> Iterator[Event]:
         memory = yield from self._in_parts(sources, request, options)
-        yield from self.session.answers(memory, sources, request)
+        from kvstream.answer.answering import answers as answers_of
+
+        yield from answers_of(memory, request)
 
     def _in_parts(
         self, sources: SourceSet, request: Request, options: Any
@@ -367,36 +376,31 @@ class Model:
 
     def _refuse_two(self) -> None:
         """Raise UsageError if a text is to be read in parts and skimmed."""
-        if self.skimming is not None or self.searches:
+        if self.scouting is not None:
             raise UsageError("shards= is for one model; load it without skim=.")
 
     @property
     def _reader(self) -> Session:
         """The session of the model that reads long texts: of two models, the one that skims."""
-        return self.session if self.skimming is None else self.skimming.skimmer
+        return self.session if self.scouting is None else self.scouting.reader
 
-    def _skimming_for(self, request: Request, options: Any) -> Skimming | None:
-        """Return both models if the skimming model reads the text. Raises UsageError."""
-        if self.skimming is None or request.command in ("summarize", "compare"):
+    def _scouting_for(self, request: Request, sources: SourceSet, options: Any) -> Scouting | None:
+        """Return the scout with the answering model; None if no scout reads the text."""
+        from kvstream.session.scouting import Scouting, choose_scout
+
+        if options.get("method") == PASSAGES_METHOD:
+            return Scouting(self.session)
+        if request.command in ("summarize", "compare"):
             return None
-        refuse_beside_skimming(options)
-        return self.skimming
+        if self.chooses and not beside_skimming(options):
+            return choose_scout(self.session, sources.size_hint(), request)
+        if self.scouting is not None:
+            refuse_beside_skimming(options)
+        return self.scouting
 
-    def _asked_of(self, request: Request, options: Any) -> Session | Skimming | Searching:
-        """Return what reads and answers: one model, two, or one with a word search.
-
-        Raises UsageError.
-        """
-        if skimming := self._skimming_for(request, options):
-            return skimming
-        if not self.searches or request.command in ("summarize", "compare"):
-            return self.session
-        if request.command == "remember":
-            refuse_later_questions(WORD_SEARCH)
-        refuse_beside_skimming(options)
-        from kvstream.session.searching import Searching
-
-        return Searching(self.session)
+    def _road(self, request: Request, sources: SourceSet, options: Any) -> Session | Scouting:
+        """Return what reads and answers: the model alone, or with a scout. Raises UsageError."""
+        return self._scouting_for(request, sources, options) or self.session
 
     def merge(
         self,
@@ -419,7 +423,7 @@ class Model:
         """Return the memory files of a folder, which can be ranked by a question and asked."""
         from kvstream.api.memories import Memories
 
-        return Memories(self._reader, folder, self.skimming)
+        return Memories(self._reader, folder, self.scouting)
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -440,7 +444,7 @@ class Model:
         summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"
         if summary and asked.get("extract") is None:
             asked["extract"] = self.session.default_extract
-        reading = [self.session, *([self.skimming.skimmer] if self.skimming else [])]
+        reading = {self.session, self._reader}
         return request_of(questions, learned=all(s.foresees for s in reading), **asked)
 
     def _sources(

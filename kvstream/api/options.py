@@ -22,29 +22,23 @@ from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request
 from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, count_of
 
-REREADS = ("citations", "words", "both")
-"""Values of `reread`; True means the first."""
-SKIMS = ("memory", "words", "both")
-"""Values of `skim_by`."""
-WORD_SEARCH = "words"
-"""Value of `skim` for a word search instead of a model. It needs the questions first."""
-_OF_COMMAND_LINE = ("auto", "none")
+WORDS, SELF = "words", "self"
+"""Values of `skim` that name no other model: the words of the questions alone choose what the model
+reads of a long text, or the model itself reads all of it first."""
+_OF_COMMAND_LINE = ("none",)
 """Values of ``--skim`` that are no models."""
-BM25 = "bm25"
-"""Value of `method` for an answer from the excerpts with the question's words, without eviction."""
+PASSAGES_METHOD = "passages"
+"""Method that keeps passages instead of KV entries."""
 
 
 class ModelOptions(TypedDict, total=False):
     """How a model is loaded; see `kvstream --help-all` for each."""
 
     skim: str | os.PathLike[str] | None
-    """The skimming model: a small model that reads all of a text that does not fit. The answering
-    model then reads the most relevant passages and answers. Its weights go to the same device, in
-    their own number type. ``"words"``: a word search (BM25) finds the passages, and no model reads
-    all of the text."""
-    skim_by: str
-    """What selects the passages: the ``memory`` and citations of the skimming model, the ``words``
-    of the question (BM25), or ``both``."""
+    """The scout, which reads all of a text that does not fit, and keeps passages. The answering
+    model then reads the best of them and answers. A model (on the same device, in its own number
+    type), ``"self"`` (the answering model), or ``"words"``: no model, the words of the questions
+    choose the passages."""
 
     revision: str | None
     """Branch, tag or commit on the hub."""
@@ -154,9 +148,6 @@ class MemoryOptions(AnswerOptions, total=False):
 class ReadOptions(MemoryOptions, ShownOptions, total=False):
     """How a text is read, and how questions about it are answered."""
 
-    reread: str | bool | None
-    """Read the best excerpts again, whole, and answer from them. They are selected by ``citations``
-    (or True), ``words`` (BM25) or ``both``."""
     every: int | str | Intervals | None
     """Answer during the reading, too: at an interval of tokens (``"10k"``) or time (``"30s"``)."""
 
@@ -168,7 +159,7 @@ _RUN = (
 """Options that are fields of `RunSettings`."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
 _REQUEST = (
-    "system", "strict", "interrupted", "command", "extract", "passages", "reread", "every",
+    "system", "strict", "interrupted", "command", "extract", "passages", "every",
     "checkpoint", "checkpoint_every",
 )  # fmt: skip
 _OF_SAMPLING = {"top_p": 1.0, "top_k": 0}
@@ -179,7 +170,7 @@ _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
     check_options(options, (*ModelOptions.__annotations__, "like"))
-    values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
+    values = {k: v for k, v in options.items() if k != "skim"}
     if values.get("max_weights") is not None:
         values["max_weights"] = bytes_of(values["max_weights"])
     return ModelSettings(model=name, **values)
@@ -187,13 +178,13 @@ def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
 
 def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
     """Return the settings of the skimming model, or None without one. Raises UsageError."""
-    name, by = options.get("skim"), options.get("skim_by", SKIMS[-1])
-    if by not in SKIMS:
-        raise UsageError(f"skim_by is one of {', '.join(SKIMS)}, not {by!r}.")
-    if name is None or name == WORD_SEARCH:
+    name = options.get("skim")
+    if name in (None, WORDS, SELF, AUTO):
         return None
     if name in _OF_COMMAND_LINE:
-        raise UsageError(f"skim= is the name of a model, {WORD_SEARCH!r} or None, not {name!r}.")
+        raise UsageError(
+            f"skim= is the name of a model, {WORDS!r}, {SELF!r} or None, not {name!r}."
+        )
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
     return model_settings(name, {k: options[k] for k in same if k in options})
 
@@ -215,18 +206,22 @@ def refuse_no_flags(options: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}= is True or False, not {options[name]!r:.80}.")
 
 
-BESIDE_SKIMMING = ("extract", "reread", "every", "checkpoint", "follow")
+BESIDE_SKIMMING = ("extract", "every", "checkpoint", "follow")
 """Options for one model that reads all of a text."""
 
 
+def beside_skimming(options: Mapping[str, Any]) -> str | None:
+    """Return an option that cannot be used if a scout reads the text; None if there is none."""
+    return next((name for name in BESIDE_SKIMMING if options.get(name)), None)
+
+
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that cannot be used if the text is skimmed."""
-    for name in BESIDE_SKIMMING:
-        if options.get(name):
-            raise UsageError(
-                f"--{name} is for one model that reads all of the text, but here the text is "
-                "skimmed; leave it out, or add --skim none."
-            )
+    """Raise UsageError for options that cannot be used if a scout reads the text."""
+    if name := beside_skimming(options):
+        raise UsageError(
+            f"--{name} is for one model that reads all of the text, but here a scout reads it; "
+            "leave it out, or add --skim none."
+        )
 
 
 def refuse_twice(methods: Sequence[object], option: str) -> None:
@@ -252,12 +247,12 @@ def effective(options: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if sampled or k not in _OF_SAMPLING}
 
 
-def refuse_later_questions(skim: str | None) -> None:
-    """Raise UsageError for a word search, which needs its questions before the reading."""
-    if skim == WORD_SEARCH:
+def refuse_later_questions(scout: object) -> None:
+    """Raise UsageError without a scout: then only the words of known questions choose passages."""
+    if scout in (None, WORDS):
         raise UsageError(
-            "--skim words keeps no memory: it searches the text for the words of the questions. "
-            "Use it with kvstream ask, or choose a model with --skim, such as pocket."
+            "--skim words needs its questions before it reads. Use it with kvstream ask, or choose "
+            "a model with --skim, such as pocket or self."
         )
 
 
@@ -275,24 +270,11 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
         refuse_unsampled(options, options.get("temp", 0))
     extract = bool(options.get("extract"))
-    reread = options.get("reread")
-    reread = REREADS[0] if reread is True else reread or None
-    if reread is not None:
-        if reread not in REREADS:
-            raise UsageError(f"reread is one of {', '.join(REREADS)}, not {reread!r}.")
-        if command == "summarize" or extract:
-            raise UsageError(
-                "--reread reads the passages of an answer again; use it with a question."
-            )
-        if reread in ("words", "both"):
-            need_bm25()
     checkpoint, system = options.get("checkpoint"), options.get("system")
     interrupted = options.get("interrupted") or never
     if not callable(interrupted):
         raise UsageError(f"interrupted= takes a function, not {kind(interrupted)}.")
     every = options.get("every")
-    if reread is not None and every is not None:
-        raise UsageError("--reread needs a complete text; leave --follow and --every out.")
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=questions,
@@ -302,7 +284,6 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         extract=extract,
         passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
         strict=options.get("strict", False),
-        reread=reread,
         every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
         checkpoint_every=whole_of(
@@ -333,22 +314,16 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
         own = {} if owners else SETTINGS.get(method, {})
     settings = {**own, **settings_by_method(given, (method,))[method]}
     values = {"thin": "auto", **{name: options[name] for name in _RUN if name in options}}
-    if method == BM25:
-        if settings:
-            raise UsageError(f"{BM25} has no settings.")
-        need_bm25()
-        method = "full"  # nothing of the found excerpts is evicted
-    else:
-        from kvstream.methods.registry import make, named, preset
+    from kvstream.methods.registry import make, named, preset
 
-        named(method, (AUTO,))
-        if options.get("preset"):
-            if options["preset"] != PAPER:
-                raise UsageError(f"preset is {PAPER}, not {options['preset']!r}.")
-            paper = preset(method)
-            settings = {**paper.settings, **settings}
-            values |= {k: v for k, v in paper.run.items() if k not in options}
-        make(method, settings)
+    named(method, (AUTO,))
+    if options.get("preset"):
+        if options["preset"] != PAPER:
+            raise UsageError(f"preset is {PAPER}, not {options['preset']!r}.")
+        paper = preset(method)
+        settings = {**paper.settings, **settings}
+        values |= {k: v for k, v in paper.run.items() if k not in options}
+    make(method, settings)
     for name in _COUNTS:
         if values.get(name) is not None and values[name] != PAPER:
             values[name] = count_of(values[name])
@@ -404,15 +379,10 @@ def settings_by_method(
     return settings
 
 
-def need_bm25() -> None:
-    """Raise UsageError if the package for ranking by words is not installed."""
-    require("rank_bm25", "words", "Ranking by words (BM25)")
-
-
-def refuse_bm25(method: str | None) -> None:
-    """Raises UsageError where a memory is wanted and only words are searched."""
-    if method == BM25:
-        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
+def refuse_passages(method: str | None) -> None:
+    """Raise UsageError where later questions are to come and only words choose passages."""
+    if method == PASSAGES_METHOD:
+        refuse_later_questions(None)
 
 
 def refuse_small(budget: Budget | None) -> None:

@@ -32,8 +32,6 @@ class Part:
 
     method: str
     request: Request
-    by_words: bool = False
-    """Read only the excerpts with the question's words (BM25)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,6 @@ class Job:
             parts.append(
                 {
                     "method": part.method,
-                    "by_words": part.by_words,
                     "run": asdict(request.run),
                     "layout": request.layout and asdict(request.layout),
                     **{

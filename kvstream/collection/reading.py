@@ -27,6 +27,7 @@ from kvstream.input.inspection import NamedPath
 from kvstream.input.source import EmptyError
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.memory.saving import record, save
+from kvstream.session.scouting import road
 from kvstream.session.session import Session
 from kvstream.session.sharding import read_part
 
@@ -46,8 +47,7 @@ class DocumentReader:
         self.job = job
         self.session = session or Session.open(job.model)
         for part in job.parts:
-            if not part.by_words:
-                self.session.settle(part.request)
+            self.session.settle(part.request)
 
     def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
         """Return the result of a document, or a DocumentFailed. Raises only KeyboardInterrupt.
@@ -80,18 +80,15 @@ class DocumentReader:
     def _answers(self, name: str, path: str, on_step: OnStep | None) -> Iterator[dict[str, Any]]:
         for before, part in enumerate(self.job.parts):
             sources = self._sources(name, path)
-            ask = self.session.ask_by_words if part.by_words else self.session.ask
             try:
-                for event in ask(sources, part.request):
+                for event in road(self.session, part.request).ask(sources, part.request):
                     _tell(event, name, on_step, before, len(self.job.parts))
                     if isinstance(event, Answered):
                         answer = event.result.answer
                         yield {**event.result.to_json(), "abstains": abstains(answer)}
             except (BudgetError, SourceError) as error:
-                # A method that cannot read the text (full), or a word search that finds nothing in
-                # it, must not prevent the others' answers.
-                alone = len(self.job.parts) == 1
-                if alone or (isinstance(error, SourceError) and not part.by_words):
+                # A method that cannot read the text (full) must not prevent the others' answers.
+                if len(self.job.parts) == 1 or isinstance(error, SourceError):
                     raise
                 yield {"command": "compare", "method": part.method, "error": str(error)}
 

@@ -54,7 +54,7 @@ def read_shards(
         return memory
     yield started
     opening, here = sources.opening(), os.getcwd()
-    alone = replace(request, interrupted=never, reread=None)
+    alone = replace(request, interrupted=never)
     number = min(workers.number or len(parts), len(parts))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:

@@ -17,6 +17,7 @@ from kvstream.events import Answered, AnswerToken, Event, Result, returned
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
+from kvstream.session.scouting import road
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -42,7 +43,6 @@ def ask(
     text: str,
     questions: Sequence[str],
     run: RunSettings,
-    reread: str | None = None,
     layout: Layout | None = None,
 ) -> list[Result]:
     """Answer every question after one reading of `text`, in the same way as the program.
@@ -51,8 +51,8 @@ def ask(
     code.
     """
     with document(text) as path:
-        request = Request(tuple(questions), run, reread=reread, layout=layout)
-        return _results(session.ask(open_sources([path], plain=True), request))
+        request = Request(tuple(questions), run, layout=layout)
+        return _results(road(session, request).ask(open_sources([path], plain=True), request))
 
 
 def ask_later(
@@ -79,16 +79,6 @@ def _results(events: Iterator[Event]) -> list[Result]:
             results.append(replace(event.result, answer="".join(written)))
             written.clear()
     return results
-
-
-def ask_by_words(
-    session: Session, text: str, questions: Sequence[str], run: RunSettings
-) -> list[Result]:
-    """Answer from the parts of `text` that BM25 finds, as much as the budget holds."""
-    with document(text) as path:
-        request = Request(tuple(questions), run)
-        events = session.ask_by_words(open_sources([path], plain=True), request)
-        return [event.result for event in events if isinstance(event, Answered)]
 
 
 class IdFeed:

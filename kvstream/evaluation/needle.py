@@ -16,10 +16,10 @@ from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
-from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for, too_long
+from kvstream.evaluation.harness import ModelIdentity, ask, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.records import Record, Trial
-from kvstream.evaluation.sweep import BM25, NEAR, WHOLE, Case
+from kvstream.evaluation.sweep import NEAR, WHOLE, Case
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
@@ -137,10 +137,7 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
         text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
     started = time.perf_counter()
     try:
-        if case.view == BM25:
-            results = ask_by_words(session, text, questions, run)
-        else:
-            results = ask(session, text, questions, run, case.reread)
+        results = ask(session, text, questions, run)
     except BudgetError as error:
         if case.view != WHOLE:
             raise

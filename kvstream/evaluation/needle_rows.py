@@ -8,7 +8,7 @@ from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, grouped
 from kvstream.evaluation.sweep import NEAR
 
-ROW_KEYS = (*CASE_KEYS, "kind", "reread", "tokens", "depth", "needles")
+ROW_KEYS = (*CASE_KEYS, "kind", "tokens", "depth", "needles")
 
 
 def rows(records: Sequence[Record]) -> list[Record]:

@@ -64,7 +64,7 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
         parts.append(count(row["budget"]))
     if len({r.get("budget_bytes") for r in rows}) > 1 and row.get("budget_bytes"):
         parts.append(f.size(row["budget_bytes"]))
-    for key in ("schedule", "chunk", "keep", "start", "chunk_size", "reread"):
+    for key in ("schedule", "chunk", "keep", "start", "chunk_size"):
         differs = len({r.get(key) for r in rows}) > 1 and row.get(key) is not None
         if differs and told.get(key) != row[key]:
             parts.append(f"{key} {row[key]}")

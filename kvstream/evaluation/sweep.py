@@ -16,7 +16,7 @@ from kvstream.methods.registry import make
 from kvstream.methods.registry import preset as paper_of
 from kvstream.settings import Budget, RunSettings
 
-STREAM, WHOLE, NEAR, BM25 = "stream", "whole", "near", "bm25"
+STREAM, WHOLE, NEAR = "stream", "whole", "near"
 TEXT_SETTINGS = {"catalyst_text"}
 """Settings whose value may contain a comma."""
 
@@ -29,10 +29,7 @@ class Case:
     view: str = STREAM
     """``stream``: the whole document under the budget, as a user reads it; ``whole``: the whole
     document in a cache that holds all of it; ``near``: only the text around the answer, as much
-    as the budget holds; ``bm25``: the pieces with words of the question, as many as the budget
-    holds."""
-    reread: str | None = None
-    """Answer from a second pass: by citations, by words, or by both."""
+    as the budget holds."""
 
     @property
     def name(self) -> str:
@@ -57,7 +54,6 @@ class Case:
             **({"start": run.start} if run.start else {}),
             "chunk_size": run.chunk_size,
             "max_tokens": run.max_tokens,
-            **({"reread": self.reread} if self.reread else {}),
             **({"files": files} if (files := _files(run.set)) else {}),
         }
 
@@ -112,12 +108,11 @@ def cases(
     starts: Sequence[int | str | None] = (None,),
     preset: bool = False,
     baselines: Sequence[str] = (),
-    rereads: Sequence[str] = (),
 ) -> list[Case]:
     """Return every combination once, each checked before anything is loaded; `baselines` are views.
 
-    Every case is added once more for each of `rereads`. With `preset`, a method has the settings
-    and the schedule of its paper, unless `settings` and the sequences override them.
+    With `preset`, a method has the settings and the schedule of its paper, unless `settings` and
+    the sequences override them.
     """
     found: dict[str, Case] = {}
     combinations = itertools.product(
@@ -152,7 +147,6 @@ def cases(
     extra = [
         Case(replace(base, method="full", budget=budget), view)
         for view in baselines
-        for budget in (budgets if view in (NEAR, BM25) else budgets[:1])
+        for budget in (budgets if view == NEAR else budgets[:1])
     ]
-    again = [replace(case, reread=by) for case in found.values() for by in rereads]
-    return [*found.values(), *again, *extra]
+    return [*found.values(), *extra]

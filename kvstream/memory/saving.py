@@ -287,7 +287,7 @@ def recall(
             )
         task: Task = "summarize" if state["task"] == "summarize" else "ask"
         asked: Any = {"system": state["system"], "task": task}
-        wording = wording_of(state["head"], tokenizer, **asked)
+        wording = wording_of(state["head"], tokenizer, model.facts.folder, **asked)
         if wording is None:
             raise ModelError(
                 f"{kind.path} was made with another tokenizer or chat template than that of "

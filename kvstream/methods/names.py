@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 NAMES = (
     "infinipot", "cascade", "bumblebee", "edgeinfinite",
     "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "foresight", "append",
-    "streaming", "window", "random", "truncate", "full",
+    "streaming", "window", "random", "truncate", "full", "passages",
 )  # fmt: skip
 """Names of the built-in methods, in the order of `kvstream methods`. A test compares them with
 `BUILT_IN` of the registry, which has the classes and imports torch."""

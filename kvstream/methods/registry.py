@@ -32,12 +32,12 @@ from kvstream.methods.recency import Random, Streaming, Window
 from kvstream.methods.sirllm import SirLLM
 from kvstream.methods.snapkv import SnapKV
 from kvstream.methods.tova import TOVA
-from kvstream.methods.whole import Full, Truncate
+from kvstream.methods.whole import Full, Passages, Truncate
 
 BUILT_IN: tuple[type[Method], ...] = (
     InfiniPot, Cascade, BumbleBee, EdgeInfinite,
     SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Foresight, Append,
-    Streaming, Window, Random, Truncate, Full,
+    Streaming, Window, Random, Truncate, Full, Passages,
 )  # fmt: skip
 
 SETTING_TYPES = (int, float, bool, str)

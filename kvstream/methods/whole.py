@@ -1,4 +1,4 @@
-"""Methods that evict nothing: full refuses what does not fit, truncate never reads it."""
+"""Methods that evict no entries: full refuses what does not fit, truncate never reads it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ class Full(Method):
 
     name: ClassVar[str] = "full"
     evicts: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Passages(Full):
+    """Keeps text instead of KV entries: the passages with most words of the question (BM25).
+
+    The model judges the best ones and reads them at the end, so it must be known what is asked
+    (`kvstream.session.scouting`). Of a text that fits it keeps everything.
+    """
+
+    name: ClassVar[str] = "passages"
 
 
 @dataclass(frozen=True)

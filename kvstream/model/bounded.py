@@ -107,6 +107,20 @@ class BoundedModel:
         )
         return ModelFacts(self.name, self.model.name_or_path, layers)
 
+    @property
+    def parameters(self) -> int:
+        """Parameters of the layers that a token passes, by the shapes of the configuration.
+
+        The embedding does not count, of several experts only those in use.
+        """
+        config = self.model.config.get_text_config()
+        width, heads = config.hidden_size, config.num_attention_heads
+        inner = getattr(config, "intermediate_size", None)
+        inner = inner if isinstance(inner, int) else 4 * width
+        experts = getattr(config, "num_experts_per_tok", None) or 1
+        attention = sum(width * (heads + s.heads) * (s.key_dim + s.value_dim) for s in self.layers)
+        return int(attention + config.num_hidden_layers * experts * 3 * width * inner)
+
     @cached_property
     def fingerprint(self) -> str:
         """Short hash of the weights."""

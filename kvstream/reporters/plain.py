@@ -255,18 +255,17 @@ def step_line(event: StepDone) -> str:
 
 
 def skim_line(result: Result) -> str | None:
-    """Describe what each model read and which text was kept; None if one model read all."""
-    told = result.skim
-    if told is None:
+    """Describe what was read first and which text was kept; None if one model read all."""
+    skim = result.skim
+    if skim is None:
         return None
-    kept = told["kept"]
-    reader = told["model"] or "a word search"
-    passages, tokens = counted(len(told["pieces"]), "passage"), counted(told["tokens"], "token")
-    again = told["reranked"]
-    reranked = f"reranked {counted(again, 'passage')} and " if again else ""
+    kept = skim["kept"]
+    first = f"{skim['model']} read all of it" if skim["model"] else "no model read all of it"
+    passages, tokens = counted(len(skim["pieces"]), "passage"), counted(skim["tokens"], "token")
+    judged = f"judged {counted(skim['judged'], 'passage')} and " if skim["judged"] else ""
     line = (
-        f"{reader} read all of it · {result.model} {reranked}read {passages} ({tokens}) · passages "
-        f"kept as text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
+        f"{first} · {result.model} {judged}read {passages} ({tokens}) · passages kept as text "
+        f"{number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
     )
     if kept["dropped_bytes"]:
         line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"

@@ -12,7 +12,7 @@ from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import ShortenedFeed, TokenFeed
-from kvstream.run.prompt import Prompt, Task, build_prompt, wording_of
+from kvstream.run.prompt import Prompt, Task, build_prompt, wording_for, wording_of
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
@@ -56,7 +56,11 @@ class RunPlan:
         questions, run = request.questions, request.run
         method = make(run.method, run.set)
         task: Task = "summarize" if request.command == "summarize" else "ask"
-        wording = wording_of(head, tokenizer, system=request.system, task=task) if head else None
+        folder = model.facts.folder
+        wording = wording_for(folder)
+        if head:
+            earlier = wording_of(head, tokenizer, folder, system=request.system, task=task)
+            wording = earlier or wording
         prompt = build_prompt(
             tokenizer, system=request.system, task=task, layout=request.layout, wording=wording
         )

@@ -9,9 +9,12 @@ text that the user typed.
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from kvstream.tokenization.tokenizer import Tokenizer, without_surrogates
@@ -120,10 +123,10 @@ def build_prompt(
 
     ``system`` goes into the system turn, or before the user's text if the template has none.  A
     ``layout`` replaces the instruction and the words around a question. ``wording`` is for chat
-    models; the default is CURRENT.
+    models; the default is NEUTRAL.
     """
     system = (system or "").strip()
-    parts = _chat_parts(tokenizer, system, task, layout, wording or CURRENT)
+    parts = _chat_parts(tokenizer, system, task, layout, wording or NEUTRAL)
     stop_ids = list(tokenizer.eos_ids)
     style: Literal["chat", "completion"] = "completion"
     if parts is None:
@@ -161,12 +164,15 @@ class Wording:
     summary: str
     brief: str
     """Replaces `question` for a short answer; has no more tokens."""
+    reasons: str = ""
+    """Replaces `question` where a phrase is no answer (`asks_for_sentences`); may be empty."""
 
     def phrase(self, task: Task) -> Callable[[str], str]:
         """Return the function that words a question, or the topic of a summary."""
 
         def ask(question: str) -> str:
-            return _put(self.question, question)
+            long = self.reasons and asks_for_sentences(question)
+            return _put(self.reasons if long else self.question, question)
 
         def summarize(question: str) -> str:
             about = question.strip()
@@ -179,21 +185,55 @@ class Wording:
         return _put(self.brief, question)
 
 
+_SENTENCES = re.compile(
+    r"\b(?:why|explain|describe|what is \S+( \S+)* like)\b"
+    r"|\bhow (?!(?:much|many|old|long|far|tall|big|large|often|deep|high|heavy|fast|soon|late)\b)",
+    re.IGNORECASE,
+)
+
+
+def asks_for_sentences(question: str) -> bool:
+    """Return whether a question asks for a reason, a manner or a description."""
+    return bool(_SENTENCES.search(question))
+
+
 def _put(words: str, question: str) -> str:
     return words.replace("{}", question.strip())
 
 
-CURRENT = Wording(
+NEUTRAL = Wording(
     "<document>\n",
     "<document>\n",
     "\n</document>\n\n",
-    f"Question: {{}}\nAnswer briefly from the document. If it does not say, write: {REFUSAL}.",
+    "Question: {}\nAnswer with a short phrase copied from the document.",
     "Summarize the document above: what it is about, what happens or is said, and how it ends. "
     "Use only what the document says.",
     "Question: {}\nAnswer with a short phrase copied from the document.",
+    "Question: {}\nAnswer in one to three sentences from the document.",
 )
-"""Tags mark the document: without them SmolLM2 answers with sentences of the prompt
-(docs/research/prompts.md)."""
+"""Tags mark the document: without them SmolLM2 answers with sentences of the prompt. No sentence
+invites a refusal: with one, models refuse to name what they have read (docs/research/answers.md).
+"""
+REFUSING = replace(
+    NEUTRAL,
+    question="Question: {}\nAnswer briefly from the document. "
+    f"If it does not say, write: {REFUSAL}.",
+    reasons="",
+)
+"""The wording that the adapter of `reader` was trained with."""
+BRIEF = replace(
+    NEUTRAL,
+    question="Question: {}\nAnswer briefly from the document.",
+    brief="Question: {}\nAnswer briefly from the document.",
+    reasons="",
+)
+"""The wording that the adapter for Qwen was trained with. It refuses without a request."""
+JUDGING = replace(
+    NEUTRAL,
+    question="Question: {}\nDoes the document contain the answer? Reply Yes or No.",
+    reasons="",
+)
+"""Asks whether a passage answers the question (`kvstream.passages.judge`)."""
 OF_0_1 = Wording(
     "Here is a text. A question about it follows.\n\n",
     "Here is a text. It is to be summarized.\n\n",
@@ -205,14 +245,33 @@ OF_0_1 = Wording(
     "Question: {}\n\nAnswer with a short phrase copied from the text above.",
 )
 """The wording of memory files and checkpoints of version 0.1."""
-WORDINGS = (CURRENT, OF_0_1)
+TRAINED = {"refusing": REFUSING, "brief": BRIEF}
+"""The wordings that an adapter can name in its file `support.json`."""
+WORDINGS = (NEUTRAL, REFUSING, BRIEF, OF_0_1)
+
+
+def wording_for(folder: str | Path) -> Wording:
+    """Return the wording that the model of a folder was trained with; NEUTRAL if there is none."""
+    try:
+        said = json.loads((Path(folder) / "support.json").read_text("utf-8"))
+        return TRAINED.get(said["wording"], NEUTRAL) if folder else NEUTRAL
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return NEUTRAL
 
 
 def wording_of(
-    head: Sequence[int], tokenizer: Tokenizer, *, system: str | None, task: Task
+    head: Sequence[int],
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    *,
+    system: str | None,
+    task: Task,
 ) -> Wording | None:
-    """Return the wording whose prompt has these ids before the document; None if there is none."""
-    for wording in WORDINGS:
+    """Return the wording whose prompt has these ids before the document; None if there is none.
+
+    That of the model in `folder` comes first, because several have the same ids there.
+    """
+    for wording in (wording_for(folder), OF_0_1):
         prompt = build_prompt(tokenizer, system=system, task=task, wording=wording)
         if prompt.head == list(head):
             return wording

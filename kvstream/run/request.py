@@ -45,9 +45,6 @@ class Request:
     """Maximum number of passages with `extract`."""
     strict: bool = False
     """Withhold a weakly supported answer."""
-    reread: str | None = None
-    """Read excerpts of the sources a second time and answer from them: those that the first answer
-    attended to (``citations``), those with the words of the question (``words``), or ``both``."""
     every: Intervals | None = None
     """Also answer during the reading, at these intervals."""
     checkpoint: Path | None = None

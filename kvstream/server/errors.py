@@ -29,7 +29,7 @@ REWORDED = (
     (r"raise the budget", "raise the server's budget"),
     (r"; use --budget (\d+)\.", r"; the server needs a budget of \1."),
     (r"--repetition-penalty (?=[\d.]+ makes)", "repetition_penalty "),
-    (r", or --reread if the source is a file", ""),
+    (r", or --skim self", ""),
     (r"--kv-dtype (\w+) keeps it", r"a server with --kv-dtype \1 keeps it"),
     (r"use --kv-dtype", "the server needs --kv-dtype"),
 )

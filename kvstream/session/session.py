@@ -5,18 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from kvstream.answer.answering import answers, refusal_limit
-from kvstream.answer.reread.excerpts import Excerpts
-from kvstream.answer.reread.second_pass import (
-    enough,
-    room_of,
-    second_pass,
-    whole_request,
-    words_alone,
-)
-from kvstream.answer.skim.reranking import Reranker
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started, returned
@@ -29,12 +20,38 @@ from kvstream.memory.saving import Kind, recall
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load, must_be_cached
+from kvstream.passages.excerpts import Excerpts
+from kvstream.passages.judge import Judge, Verdict
 from kvstream.run.plan import RunPlan, budget_tokens
+from kvstream.run.prompt import JUDGING, build_prompt
 from kvstream.run.request import Request
 from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
-from kvstream.settings import INT8, ModelSettings, RunSettings
+from kvstream.settings import INT8, Budget, ModelSettings, RunSettings
 from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
+
+TIMED = 128
+"""Tokens whose reading is timed."""
+SMALL = 106_000_000, 256
+"""Parameters of SmolLM2-135M without its embedding, and the tokens of passages it reads best."""
+GROWTH, MOST = 0.67, 4096
+"""How the tokens of passages grow with the parameters, and their maximum."""
+JUDGES = 300_000_000
+"""Parameters without embedding from which a model judges a passage by Yes or No."""
+OF_ANSWERS = (
+    "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "brief", "seed"
+)  # fmt: skip
+"""Fields of RunSettings that concern an answer, not memory."""
+
+
+def enough(parameters: int) -> int:
+    """Return how many tokens of passages a model of so many parameters should read.
+
+    More text resembles what a small model looks for and misleads it; a larger one finds more
+    answers in more text (docs/research/answers.md). The last passage may exceed this number.
+    """
+    size, tokens = SMALL
+    return max(tokens, min(MOST, round(tokens * (parameters / size) ** GROWTH)))
 
 
 class Session:
@@ -78,6 +95,20 @@ class Session:
     def model_name(self) -> str:
         return self.model.name
 
+    @cached_property
+    def speed(self) -> float:
+        """Tokens per second of reading, measured once with a short text."""
+        plan = self.settle(Request(run=RunSettings(Budget(tokens=1024), "full")))
+        ids = list(range(100, 100 + TIMED))
+        seconds = []
+        for _ in range(2):  # the first pass also fetches weights into caches
+            reader = plan.reader(self.model, RunSettings(Budget(tokens=1024), "full"), TIMED)
+            began = time.perf_counter()
+            next(reader.answer(ids, lambda logits: 0, frozenset((0,)), 1), None)
+            seconds.append(time.perf_counter() - began)
+            reader.release()
+        return TIMED / min(seconds)
+
     @property
     def default_extract(self) -> bool:
         """Whether summaries are extracts by default: `pocket` cannot write one."""
@@ -118,33 +149,42 @@ class Session:
         return schedule_for(plan.method, request.run, plan.sizes, 1, count, trained).whole
 
     def whole(self, request: Request, question: str) -> Request:
-        """Return the request for an answer from passages, which memory holds whole."""
+        """Return the request for an answer from passages, which memory holds whole.
+
+        Nothing is evicted, so no catalyst takes room.
+        """
         plan = self.settle(replace(request, questions=(question,)))
-        return whole_request(request, question, plan.sizes.budget)
+        run = RunSettings(
+            Budget(tokens=plan.sizes.budget),
+            "full",
+            **{name: getattr(request.run, name) for name in OF_ANSWERS},
+        )
+        return Request((question,), run, request.command, request.system)
 
     def passage_sizes(self, whole: Request) -> tuple[int, int]:
         """Return the maximum number of tokens of passages for such a request, and the number that
         is enough.
         """
-        budget = self.settle(whole).sizes.budget
-        return room_of(self.model, self.tokenizer, whole), enough(budget)
+        sizes = self.settle(whole).sizes
+        return min(sizes.free, sizes.final), enough(self.model.parameters)
 
-    def reranker(self, whole: Request, question: str, room: int) -> Reranker | None:
-        """Return a reranker of passages of at most `room` tokens for such a request.
+    def judge(self, whole: Request, question: str, room: int) -> Judge | None:
+        """Return a judge of passages of at most `room` tokens for such a request.
 
-        Returns None for a model whose refusals are not calibrated.
+        A model with calibrated refusals judges by an answer against a refusal, a large enough chat
+        model by Yes against No. Returns None for others.
         """
-        refusal = refusal_limit(self.model, self.tokenizer)
-        if refusal is None:
+        plan, run, tokenizer = self.settle(whole), whole.run, self.tokenizer
+        refusal = refusal_limit(self.model, tokenizer)
+        if refusal is not None:
+            verdict = Verdict(plan.prompt.tail(question, brief=run.brief), refusal.tokens)
+        elif plan.prompt.style == "chat" and self.model.parameters >= JUDGES:
+            prompt = build_prompt(tokenizer, system=whole.system, wording=JUDGING)
+            yes, no = (tokenizer.encode(word, continuing=True)[:1] for word in ("Yes", "No"))
+            verdict = Verdict(prompt.tail(question), no, yes)
+        else:
             return None
-        plan, run = self.settle(whole), whole.run
-        return Reranker(
-            plan.reader(self.model, run, None),
-            self.tokenizer,
-            plan.prompt.tail(question, brief=run.brief),
-            refusal.tokens,
-            room,
-        )
+        return Judge(plan.reader(self.model, run, None), tokenizer, verdict, room)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.
@@ -177,25 +217,9 @@ class Session:
             checkpoint=checkpoint,
             on_the_way=partial(answers, request=request, may_compress=False),
         ).events()
-        yield from _saved_as(checkpoint, self.answers(memory, sources, request))
+        yield from _saved_as(checkpoint, answers(memory, request))
         if checkpoint is not None and checkpoint.digest is not None:
             checkpoint.remove()
-
-    def answers(
-        self, memory: Memory, sources: RereadableSource, request: Request
-    ) -> Iterator[Event]:
-        """Yield the events of the answers to a request from memory. Raises BudgetError."""
-        if request.reread is None:
-            return answers(memory, request)
-        return second_pass(self.read_excerpts, memory, request, sources.again)
-
-    def ask_by_words(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
-        """Answer from the excerpts with the question's words (BM25), as many as the budget holds.
-
-        Raises BudgetError, KvstreamError without rank-bm25, and SourceError if no excerpt has any
-        of the words.
-        """
-        return words_alone(self.read_excerpts, self.model, self.tokenizer, request, sources.again)
 
     def read(
         self,

@@ -51,6 +51,18 @@ _RIEUL = 8
 """Place of the consonant ㄹ, which the particle 로 may follow."""
 
 
+STEM = 5
+"""Words are compared by this many first letters: ``established`` equals ``establish``."""
+_COMMON_WORDS = """
+the an and or but of to in on at by for from with as is was were are be been being am do does
+did has have had he she it they we you his her its their our your him them us me my this that
+these those there here who whom whose what which when where why how not no yes so if than then
+into about after before up down out over under will would can could shall should may might must
+one all any some such very because none nobody nothing nowhere never unknown
+"""
+COMMON = frozenset(_COMMON_WORDS.split())
+
+
 def folded(text: str) -> str:
     """Return a text without upper case and accents: ``Défago`` becomes ``defago``."""
     text = text.casefold()

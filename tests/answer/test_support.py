@@ -33,6 +33,7 @@ from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
 from kvstream.reporters.citations import coverage_line
 from kvstream.run.request import Request
+from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
@@ -79,7 +80,7 @@ def remember(session: Session, path: Path, run: RunSettings, *questions: str) ->
 def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Make the model give this answer."""
 
-    def write(memory: Memory, tail: Any, repetition: Repetition, **_: bool) -> Any:
+    def write(memory: Memory, tail: Any, repetition: Repetition, *_: Any, **__: Any) -> Any:
         repetition.tokens += memory.tokenizer.encode(f" {answer}", continuing=True)
         memory.reader.stopped = "end"
         yield answer
@@ -216,17 +217,19 @@ def test_a_refusal_after_ctrl_c_is_of_what_was_read(
     assert "of what was read is represented" in str(coverage_line(told, pictures=False))
 
 
-def test_a_refusal_after_a_second_pass_is_of_what_was_read_again(
+def test_a_refusal_is_of_the_passages_that_were_read(
     session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, "not in the text")
     run = replace(EVERYTHING, budget=Budget(tokens=300))
-    request = Request(("Who?",), run, reread="citations")
-    events = list(session.ask(open_sources([str(story)]), request))
+    events = list(
+        Scouting(session, session).ask(open_sources([str(story)]), Request(("Who?",), run))
+    )
     told = events[-1].result  # type: ignore[union-attr]
-    tokens = told.reread["tokens"]
+    assert told.skim is not None
+    tokens = told.skim["tokens"]
     assert 0 < tokens < told.read
-    assert f"not in the {tokens:,} tokens that were found and read" in told.warnings[-1]
+    assert f"not in the {tokens:,} tokens of passages that were read" in told.warnings[-1]
 
 
 def test_a_refusal_about_a_text_held_whole_needs_no_warning(
@@ -404,7 +407,7 @@ def test_the_numbers_are_shown_with_v_alone(cli, lease) -> None:
     ("budget", "advice"),
     [
         (300, "with a larger --budget."),
-        (4096, "Use words of the text in the question, or --reread"),
+        (4096, "Use words of the text in the question, or --skim self"),
     ],
 )
 def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, advice) -> None:

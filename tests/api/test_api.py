@@ -131,16 +131,11 @@ def test_citations_name_the_source(model, book) -> None:
         (lambda m: m.read(text="x", budgte=1), kvstream.UsageError, "Did you mean budget?"),
         (lambda m: m.read(text="x", budget="lots"), kvstream.UsageError, "not a budget"),
         (lambda m: m.read(text="x", method="snapkw"), kvstream.UsageError, "snapkv"),
-        (lambda m: m.read(text="x", method="bm25"), kvstream.UsageError, "bm25 keeps no memory"),
+        (lambda m: m.read(text="x", method="passages"), kvstream.UsageError, "needs its questions"),
         (lambda m: m.read(text="x", set={"a": 1}), kvstream.UsageError, "METHOD.NAME"),
         (lambda m: m.read(text="x", set={"h2o.a": 1}), kvstream.UsageError, "--method h2o"),
         (lambda m: m.read(text="x", questions="Who?"), kvstream.UsageError, "question="),
         (lambda m: m.read(text="x", budget=20), kvstream.BudgetError, "20"),
-        (
-            lambda m: m.ask(io.BytesIO(b"x y z"), "Q?", reread=True),
-            kvstream.SourceError,
-            "only once",
-        ),
         (
             lambda m: m.compare(io.BytesIO(b"x"), "Q?", methods=["window", "h2o"]),
             kvstream.UsageError,
@@ -209,20 +204,17 @@ def test_a_plan_is_what_the_run_starts_with(model, book) -> None:
 
 
 def test_methods_are_compared(model, book) -> None:
-    pytest.importorskip("rank_bm25")
     found = model.compare(
-        book, "Who hid the letter?", methods=["window", "streaming", "bm25"],
+        book, "Who hid the letter?", methods=["window", "streaming", "passages"],
         set={"streaming.sinks": 8}, **SMALL,
     )  # fmt: skip
-    assert [answer.result.method for answer in found.values()] == ["window", "streaming", "bm25"]
+    assert [answer.result.method for answer in found.values()] == [
+        "window",
+        "streaming",
+        "passages",
+    ]
     with pytest.raises(kvstream.UsageError, match="for the method 'h2o'"):
         model.compare(book, "Who?", methods=["window"], set={"h2o.recent": 1})
-
-
-def test_text_is_read_again_as_a_file_is(model) -> None:
-    answer = model.ask(text=BOOK * 40, question="Who hid the letter?", reread=True, **SMALL)
-    assert answer.result.reread["by"] == "citations"
-    assert answer.result.peak_kv_tokens <= 300
 
 
 def test_progress_is_shown_where_it_is_wanted(model, book, capsys, monkeypatch) -> None:

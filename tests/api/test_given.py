@@ -220,8 +220,11 @@ def test_numbers_are_numbers(model, options, says: str) -> None:
         ({"max_weights": "4k"}, "'4k' is not a size in bytes; write it as 512MB or 16GiB."),
         ({"thread": 2}, "There is no option 'thread'. Did you mean threads?"),
         ({"offline": "no"}, "offline= is True or False, not 'no'."),
-        ({"skim": "none"}, "skim= is the name of a model, 'words' or None, not 'none'."),
-        ({"skim": Path("none")}, "skim= is the name of a model, 'words' or None, not 'none'."),
+        ({"skim": "none"}, "skim= is the name of a model, 'words', 'self' or None, not 'none'."),
+        (
+            {"skim": Path("none")},
+            "skim= is the name of a model, 'words', 'self' or None, not 'none'.",
+        ),
         (
             {"revision": "x"},
             "revision= is for models of the hub, and pocket is none; leave it out.",

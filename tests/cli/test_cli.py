@@ -147,18 +147,12 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["remember", "BOOK", "-o", "b.kvs", "--temp", "1"], "--temp has no effect in kvstream"),
         (["remember", "BOOK", "-o", "b.kvs", "--extract"], "it does not answer"),
         (["remember", "BOOK", "-o", "b.kvs", "--strict"], "it does not answer"),
-        (["remember", "BOOK", "-o", "b.kvs", "--reread"], "it does not answer"),
         (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
-        (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
-        (["summarize", "BOOK", "--reread"], "kvstream ask --reread"),
         (["compare", "BOOK", "Q?", "--checkpoint", "c"], "a checkpoint is of one method"),
-        (["ask", "BOOK", "Q?", "--reread", "both"], "after an equals sign: --reread=both"),
         (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
         (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),
-        (["ask", "BOOK", "Q?", "--skim-by", "words", "-m", "pocket"], "where pocket reads all of"),
-        (["ask", "BOOK", "Q?", "--skim-by", "words"], "--skim-by has no effect here, where pocket"),
         (["ask", "BOOK", "Q?", "--progress", "live", "-q"], "--progress live has no effect with"),
         (["ask", "BOOK", "Q?", "--revision", "x", "-m", "pocket"], "and pocket is none; leave"),
         (["ask", "BOOK", "Q?", "--offline", "--revision", "x"], "--revision is for models of the"),
@@ -403,7 +397,6 @@ def test_compare_has_a_plan_for_each_method_and_runs_none(cli, fake_session, boo
 def test_compare_extracts_where_it_is_asked_to(cli, fake_session, book) -> None:
     assert cli("compare", book, "Q?", "--extract", "--passages", "3", "-q").code == 0
     assert (fake_session.last.extract, fake_session.last.passages) == (True, 3)
-    assert cli("compare", book, "Q?", "--extract", "--with", "bm25").code == 2
 
 
 def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None:
@@ -446,23 +439,17 @@ def test_a_method_says_where_it_comes_from(cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "defaults", "skim", "reread"),
+    ("typed", "defaults", "skim"),
     [
-        (["BOOK"], {"reread": "both"}, "auto", "both"),
-        (["BOOK", "--skim", "pocket"], {"reread": "both"}, "pocket", None),
-        (["BOOK", "--skim", "pocket", "--reread"], {}, "pocket", "citations"),
-        (["BOOK"], {"skim": "words"}, "words", None),
-        (["BOOK"], {"skim": "words", "reread": "both"}, "words", None),
-        (["BOOK", "--reread"], {"skim": "words"}, "none", "citations"),
-        (["BOOK", "--no-extract"], {"skim": "words"}, "words", None),
-        (["BOOK", "--follow"], {"skim": "words"}, "none", None),
-        (["BOOK", "--method", "h2o"], {"skim": "words"}, "auto", None),
-        (["BOOK", "--shards", "2"], {"skim": "pocket"}, "none", None),
-        (["BOOK", "-m", "pocket"], {"skim": "pocket"}, "none", None),
+        (["BOOK"], {"skim": "words"}, "words"),
+        (["BOOK", "--no-extract"], {"skim": "words"}, "words"),
+        (["BOOK", "--follow"], {"skim": "words"}, "none"),
+        (["BOOK", "--shards", "2"], {"skim": "pocket"}, "none"),
+        (["BOOK", "-m", "pocket"], {"skim": "pocket"}, "none"),
     ],
 )
 def test_a_default_gives_way_to_what_was_typed(
-    cli, book, monkeypatch, typed, defaults, skim, reread
+    cli, book, monkeypatch, typed, defaults, skim
 ) -> None:
     seen: list[ReadingOptions] = []
     taken = lambda paths, questions, options, **more: seen.append(options) or 0  # noqa: E731
@@ -471,14 +458,7 @@ def test_a_default_gives_way_to_what_was_typed(
         monkeypatch.setenv(f"KVSTREAM_{name.upper()}", value)
     ran = cli("ask", "-Q", "Q?", *(book if a == "BOOK" else a for a in typed))
     assert ran.code == 0, ran.stderr
-    assert (seen[0].skim, seen[0].reread) == (skim, reread)
-
-
-def test_a_default_of_reread_gives_way_to_a_pipe(cli, fake_session, monkeypatch) -> None:
-    monkeypatch.setenv("KVSTREAM_REREAD", "citations")
-    ran = cli("ask", "Q?", stdin=b"A key.\n")
-    assert (ran.code, fake_session.last.reread) == (0, None), ran.stderr
-    assert cli("ask", "Q?", "--reread", stdin=b"A key.\n").code == 2
+    assert seen[0].skim == skim
 
 
 @pytest.mark.parametrize("name", ["chat", "compare"])
@@ -566,11 +546,8 @@ def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ask", "-", "Q?", "--reread=words"], "[words]"),
-        (["compare", "-", "Q?", "--with", "bm25"], "[words]"),
         (["compare", "-", "Q?", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
         (["chat", "BOOK", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
-        (["bench", "needle", "--reread", "words"], "[words]"),
     ],
 )
 def test_what_is_missing_is_told_before_anything_is_read(

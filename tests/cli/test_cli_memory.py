@@ -109,17 +109,6 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     assert Path(memory).read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "asked", [("ask", "--memory", "{m}", QUESTION), ("summarize", "{s}", "--budget", "300")]
-)
-def test_a_default_of_reread_is_only_for_answers_from_sources(
-    cli, memory, story, monkeypatch, asked
-) -> None:
-    monkeypatch.setenv("KVSTREAM_REREAD", "citations")
-    ran = cli(*(part.format(m=memory, s=story) for part in asked), "-q", "-m", "pocket")
-    assert ran.code == 0, ran.stderr
-
-
 def test_the_stats_of_a_chat_have_its_answers(cli, memory, tmp_path) -> None:
     stats = tmp_path / "stats.jsonl"
     asked = ("chat", "--memory", memory, "--stats", str(stats), "-n", "6")
@@ -290,7 +279,6 @@ def asked(cli, memory) -> list[str]:
         (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "takes no sources"),
         (["ask", "--memory", "{m}", "Q?", "--budget", "2k"], 2, "was made with --budget 300"),
         (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method foresight"),
-        (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),
         (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
         (["ask", "--memory", "{s}", "Q?"], 3, "is not a memory file"),
         (["ask", "--memory", "{m}", "why " * 300], 5, "shorter"),

@@ -101,7 +101,7 @@ def test_what_can_be_read_once_is_replayed(
         writer.start()
         code = run(
             ["compare", name, "Who came back alone?", "--budget", "400", "-n", "2", "--json", "-q",
-             "--method", "window,streaming", "--with", "bm25"]
+             "--method", "window,streaming,passages"]
         )  # fmt: skip
     writer.join()
     found = rows(capsys.readouterr().out)

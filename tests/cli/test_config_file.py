@@ -61,7 +61,6 @@ def test_no_value_is_an_unexpected_error(cli, fake_session, write, tmp_path, key
         ("device = 3", "line 1: device: This is text in quotes, not 3."),
         ("max-unpacked = 5", "line 1: max-unpacked: '5' is not a size"),
         ("method = 'nonsense'", "line 1: method: Unknown method 'nonsense'."),
-        ("method = 'bm25'", "Unknown method 'bm25'. `kvstream compare --with bm25` adds this"),
         ("temp = inf", "line 1: temp: inf is not a finite number."),
         ("every = '5'", "line 1: every: An answer every 5 tokens takes far longer"),
         ("model = '" + "n" * 5000 + "'", "line 1: model: The model name has 5000 characters"),

@@ -119,7 +119,7 @@ def test_ask_and_its_options_write_a_page(cli, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     page = tmp_path / "page.html"
     common = ["-m", "pocket", "--budget", "200", "--max-tokens", "4", "--report", str(page)]
-    for more in ([], ["--reread=both"], ["--thin", "auto"]):
+    for more in ([], ["--skim=self"], ["--skim=words"], ["--thin", "auto"]):
         ran = cli("ask", str(tmp_path / "a.txt"), QUESTION, *common, *more)
         assert ran.code == 0, ran.stderr
         assert f"Wrote {page}" in ran.stderr

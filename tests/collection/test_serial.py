@@ -115,19 +115,6 @@ def test_several_methods_and_summaries(letters: Path, model: Model) -> None:
     assert all("letter" in o.records[0]["answer"] and o.support is None for o in summaries)
 
 
-def test_a_search_without_a_match_does_not_prevent_the_answers_of_methods(
-    letters: Path, model: Model
-) -> None:
-    pytest.importorskip("rank_bm25")
-    asked = {"model": model, "budget": 256, "max_tokens": 8}
-    found = list(ask_each(letters, "Zyx?", methods=["streaming", "bm25"], **asked))
-    for outcome in found:
-        assert isinstance(outcome, DocumentDone)
-        answered, refused = outcome.records
-        assert answered["method"] == "streaming"
-        assert "has a word of the question" in refused["error"]
-
-
 def test_what_cannot_be_read_is_told_and_the_rest_goes_on(letters: Path, model: Model) -> None:
     packed = bytearray(gzip.compress(b"Some text that is long enough. " * 99))
     packed[20:60] = bytes(40)
@@ -271,7 +258,7 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
 
     others = {
         "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),
-        "extract": True, "passages": 3, "strict": True, "reread": "words",
+        "extract": True, "passages": 3, "strict": True,
         "run": RunSettings(max_tokens=7),
     }  # fmt: skip
     plain = Request((WHO,))

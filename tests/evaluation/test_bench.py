@@ -328,9 +328,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     """A function that runs trials with a fake reader that finds needles in the second half only."""
     monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
 
-    def ask(
-        session: Any, text: str, questions: list[str], run: RunSettings, reread: str | None = None
-    ) -> list[Any]:
+    def ask(session: Any, text: str, questions: list[str], run: RunSettings) -> list[Any]:
         if run.method == "full" and run.budget and run.budget.tokens < 2000:
             raise BudgetError("does not fit")
         answers = []

@@ -453,23 +453,23 @@ def test_runs_resume_and_modes_do_not_mix(
         "--method", "keydiff", "--save", str(save), "--json",
     )  # fmt: skip
     known = rows_of(lab(*arguments))
-    assert [r["method"] for r in known] == ["keydiff", "whole", "bm25"]
+    assert [r["method"] for r in known] == ["keydiff", "whole"]
     assert all(r["tokens"] < 60 and not (r["later"] or r["other"]) for r in known)
     assert {"rouge_1", "rouge_2", "rouge_l"} <= set(known[0])
     other = rows_of(lab(*arguments, "--other"))
     assert all(r["other"] and not r["later"] for r in other)
     before = save.read_text()
     records = [json.loads(line) for line in before.splitlines()]
-    assert len(records) == 6
-    assert [r.get("known") for r in records[:3]] == [None] * 3
-    assert all(r["known"] != r["question"] for r in records[3:])
+    assert len(records) == 4
+    assert [r.get("known") for r in records[:2]] == [None] * 2
+    assert all(r["known"] != r["question"] for r in records[2:])
     assert all("filler" not in r and r["document"] == "lamp" for r in records)
     assert rows_of(lab(*arguments)) == known
     assert rows_of(lab(*arguments, "--other")) == other
     assert save.read_text() == before, "nothing is measured again"
     Path(path).write_text(json.dumps({**STORY, "text": "Another text."}))
     rows_of(lab(*arguments))
-    assert len(save.read_text().splitlines()) == 9, "other data are measured"
+    assert len(save.read_text().splitlines()) == 6, "other data are measured"
 
 
 def test_babilong_as_a_user_runs_it(lab: Any, babi: Path, tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_babilong_as_a_user_runs_it(lab: Any, babi: Path, tmp_path: Path) -> Non
     first, second, header, line = done.stdout.splitlines()
     assert first.strip() == "babilong, 512 tokens, budget 256 (2:1)"
     assert second.strip() == "another question known, % (95% interval)"
-    assert header.split() == ["texts", "infinipot", "whole", "bm25"]
+    assert header.split() == ["texts", "infinipot", "whole"]
     assert re.match(r"qa1 +1 ", line)
 
 

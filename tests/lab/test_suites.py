@@ -206,7 +206,7 @@ def test_command(lab: Any, tmp_path: Path) -> None:
         "--method", "keydiff", "--later",
     )  # fmt: skip
     rows = rows_of(lab(*arguments, "--json"))
-    assert [r["method"] for r in rows] == ["keydiff", "whole", "bm25"]
+    assert [r["method"] for r in rows] == ["keydiff", "whole"]
     assert all(0 <= r["low"] <= r["score"] <= r["high"] <= 1 for r in rows)
     before = save.read_text()
     table = lab(*arguments).stdout

@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("run",),
     ("memory",),
+    ("passages",),
     ("answer",),
     ("session",),
     ("collection",),

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from kvstream.run.prompt import OF_0_1, WORDINGS, Wording, build_prompt
+from kvstream.run.prompt import (
+    NEUTRAL,
+    OF_0_1,
+    REFUSING,
+    WORDINGS,
+    Wording,
+    build_prompt,
+    wording_for,
+)
 from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import load_tokenizer
 
@@ -99,7 +109,7 @@ def test_chat_template_is_cut_at_the_document() -> None:
     prompt = build_prompt(tokenizer, system="Be brief.")
     head, tail = shown(tokenizer, prompt.head), shown(tokenizer, prompt.tail("Who came?"))
     assert head.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<document>")
-    assert tail.startswith("\n</document>\n\nQuestion: Who came?\nAnswer briefly from the document")
+    assert tail.startswith("\n</document>\n\nQuestion: Who came?\nAnswer with a short phrase")
     assert tail.endswith("<|im_end|>\n<|im_start|>assistant\n")
     end = tokenizer.encode_template("<|im_end|>")
     assert list(prompt.stop_ids) == end
@@ -113,7 +123,7 @@ def test_a_brief_question_fits_where_the_other_does(wording: Wording) -> None:
     prompt = build_prompt(tokenizer, wording=wording)
     brief, usual = prompt.tail("Who came?", brief=True), prompt.tail("Who came?")
     assert "Who came?" in shown(tokenizer, brief)
-    assert "short phrase" in shown(tokenizer, brief)
+    assert re.search("short phrase|briefly", shown(tokenizer, brief))
     assert len(brief) <= len(usual)
     assert prompt.head == build_prompt(tokenizer, wording=wording).head
     earlier = [("Who?", "Ann.")]
@@ -227,3 +237,33 @@ def test_bytes_of_a_question_that_are_not_utf8_are_replaced() -> None:
     prompt = build_prompt(tokenizer)
     assert "caf\ufffd?" in shown(tokenizer, prompt.tail("caf\udce9?"))
     assert prompt.broken("caf\udce9?") == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "long"),
+    [
+        ("Who hid it?", False), ("How many boats are there?", False), ("How old is he?", False),
+        ("Why did she leave?", True), ("How does the town change?", True),
+        ("What is the house like?", True), ("Describe the garden.", True),
+    ],
+)  # fmt: skip
+def test_a_reason_or_a_description_gets_sentences(question: str, long: bool) -> None:
+    tokenizer = tokenizer_with(CHATML)
+    asked = shown(tokenizer, build_prompt(tokenizer).tail(question))
+    assert ("one to three sentences" in asked) == long
+    assert ("short phrase" in asked) == (not long)
+
+
+def test_a_model_gets_the_wording_that_it_was_trained_with(tmp_path: Path) -> None:
+    assert wording_for(tmp_path) == wording_for("") == NEUTRAL
+    (tmp_path / "support.json").write_text('{"wording": "refusing"}')
+    assert wording_for(tmp_path) == REFUSING
+    for broken in ("{", "[]", '{"wording": []}', '{"wording": "other"}'):
+        (tmp_path / "support.json").write_text(broken)
+        assert wording_for(tmp_path) == NEUTRAL
+
+
+def test_no_default_wording_invites_a_refusal() -> None:
+    for text in vars(NEUTRAL).values():
+        assert "not in the text" not in text
+        assert "say so" not in text

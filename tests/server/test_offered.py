@@ -26,8 +26,8 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError,
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import ApiError, error_for_client, for_clients, without_folders
+from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
-from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget
 
 ALONE = (
@@ -54,7 +54,7 @@ def reader(model) -> Model:
 def folder(model, reader, tmp_path_factory) -> Path:
     """A folder with ``book`` by pocket for reader, ``alone`` by pocket, and ``own`` by reader."""
     folder = tmp_path_factory.mktemp("folder")
-    both = Model(model.session, Skimming(reader.session, model.session))
+    both = Model(model.session, Scouting(reader.session, model.session))
     text = FACT + FILLER * 60
     for name, made in (("book", both), ("alone", model), ("own", reader)):
         made.read(text=text, questions=[QUESTION], **SMALL).save(folder / f"{name}.kvs")

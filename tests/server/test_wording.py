@@ -66,9 +66,7 @@ def test_other_remedies_are_those_of_a_client_or_of_a_server() -> None:
     assert for_clients("--repetition-penalty 1.2 makes repetition less likely.") == (
         "repetition_penalty 1.2 makes repetition less likely."
     )
-    assert for_clients("Use words of the text, or --reread if the source is a file.") == (
-        "Use words of the text."
-    )
+    assert for_clients("Use words of the text, or --skim self.") == ("Use words of the text.")
     assert for_clients(out_of_sight("m", 4096, 8192)).endswith(
         " of 8,192 entries; the server needs a budget of 4096."
     )

@@ -15,8 +15,8 @@ from kvstream.events import Answered, AnswerStarted, Result, StepDone
 from kvstream.methods import registry
 from kvstream.model.cache import BoundedCache
 from kvstream.sample.document import make_facts
+from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
-from kvstream.session.skimming import Skimming
 
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]
@@ -59,31 +59,21 @@ def allocated(cache: BoundedCache) -> int:
 
 
 @pytest.mark.parametrize("method", EVICTING)
-def test_a_second_pass(session: Session, story: Path, live: list[int], method: str) -> None:
-    answer = Model(session).ask(
-        story, FACT.question, budget="2MB", method=method, reread="citations", max_tokens=8
-    )
-    passed(answer.result, live)
-
-
-@pytest.mark.parametrize("method", ["infinipot", "h2o", "edgeinfinite"])
 def test_two_models(session: Session, story: Path, live: list[int], method: str) -> None:
-    both = Model(session, Skimming(session, session))
+    both = Model(session, Scouting(session, session))
     answer = both.ask(story, FACT.question, budget="2MB", method=method, max_tokens=8)
     assert answer.result.skim is not None
     passed(answer.result, live)
 
 
-@pytest.mark.parametrize("skims", [False, True])
 def test_a_panel_can_show_what_was_kept_once_the_cache_is_gone(
-    session: Session, story: Path, skims: bool
+    session: Session, story: Path
 ) -> None:
     """The panel counts the entries again when an answer begins."""
-    model = Model(session, Skimming(session, session) if skims else None)
-    options: dict[str, Any] = {} if skims else {"reread": "citations"}
+    model = Model(session, Scouting(session, session))
     step: StepDone | None = None
     counted, shares, retained = [], [], 0
-    for event in model.stream(story, question=FACT.question, budget=320, max_tokens=8, **options):
+    for event in model.stream(story, question=FACT.question, budget=320, max_tokens=8):
         if isinstance(event, StepDone):
             step = event
         if isinstance(event, AnswerStarted):

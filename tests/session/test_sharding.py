@@ -114,7 +114,7 @@ def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., P
     path = write_story(tokens=200, facts=1, seed=1)
 
     def said(memory: Memory) -> list[str]:
-        events = session.answers(memory, open_sources([str(path)]), request(400))
+        events = answers(memory, request(400))
         return [e.result.answer for e in events if isinstance(e, Answered)]
 
     joined = returned(read_shards(session, open_sources([str(path)]), request(400), 4))

@@ -20,6 +20,7 @@ from kvstream.methods.base import limits
 from kvstream.methods.registry import available
 from kvstream.model.probe import bound
 from kvstream.run.request import Request
+from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import CHUNKS, SCHEDULES, Budget, RunSettings
 
@@ -108,8 +109,6 @@ def sessions(rng: random.Random, folder: Path) -> None:
     more: dict[str, Any] = rng.choice(
         [{}, {}, {"strict": True}, {"extract": True, "passages": 3}, {"command": "summarize"}]
     )
-    if not pipe and not more and rng.random() < 0.5:
-        more = {"reread": rng.choice(["citations", "words", "both"])}
     system = some_text(rng, 60) if rng.random() < 0.2 else None
     stop_after = rng.choice([None, None, None, 1, 3])
     steps = 0
@@ -119,7 +118,9 @@ def sessions(rng: random.Random, folder: Path) -> None:
 
     answered = 0
     request = Request(tuple(questions), run, system=system, interrupted=interrupted, **more)
-    events = session.ask(sources, request)
+    scout = rng.choice([None, session])
+    scouts = questions and not more and rng.random() < 0.5
+    events = (Scouting(session, scout) if scouts else session).ask(sources, request)
     for event in events:
         if isinstance(event, StepDone):
             steps += 1
@@ -141,21 +142,21 @@ def _check(event: Answered, size: int, *, whole: bool) -> None:
     for cited in _every_citation(told):
         assert 0 <= cited["byte_start"] < cited["byte_end"] <= size
         assert 1 <= cited["line_start"] <= cited["line_end"]
-    shares = told["coverage"]["map"]
-    assert all(0 <= share <= 1 for share in [told["coverage"]["share"], *shares])
+    if told["coverage"]:
+        shares = [told["coverage"]["share"], *told["coverage"]["map"]]
+        assert all(0 <= share <= 1 for share in shares)
     if told["support"]:
         shares = [share for share in told["support"].values() if share is not None]
         assert all(0 <= share <= 1.001 for share in shares)
-    if told["reread"]:
-        assert told["reread"]["peak_kv_tokens"] <= result.budget_tokens
-        assert told["reread"]["first"]["peak_kv_tokens"] <= result.budget_tokens
+    if told["skim"]:
+        assert all(p["kv_tokens"] <= result.budget_tokens for p in told["skim"]["peak"].values())
 
 
 def _every_citation(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from told["citations"]
-    if told["reread"]:
-        yield from told["reread"]["pieces"]
-        yield from told["reread"]["first"]["citations"]
+    if told["skim"]:
+        yield from told["skim"]["pieces"]
+        yield from (told["skim"]["first"] or {}).get("citations", [])
 
 
 Target = Callable[[random.Random, Path], None]

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from kvstream.answer.answering import answer
-from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.api.options import settings_by_method
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
@@ -34,6 +33,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
 from kvstream.memory.saving import look
 from kvstream.methods.registry import available
+from kvstream.passages.excerpts import excerpts_of
 from kvstream.reporters.format import visible
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request

@@ -36,8 +36,8 @@ from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
+from kvstream.session.scouting import Scouted, Scouting
 from kvstream.session.session import Session
-from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream_lab.speed.outside import KVPRESS, Process, Program
 from kvstream_lab.suites.ruler import TASKS
@@ -106,10 +106,10 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
     assert request.run.budget is not None
     auto = run_of(skimmer(), "auto", task.max_tokens, brief)
     request = replace(request, run=replace(auto, budget=request.run.budget))
-    both = Skimming(session, skimmer())
+    both = Scouting(session, skimmer())
     with harness.document(sample.text) as path:
         skimmed = returned(both.read(open_sources([path], plain=True), request))
-    assert isinstance(skimmed, Skimmed)
+    assert isinstance(skimmed, Scouted)
     events = both.answer(skimmed, sample.question)
     told = next(event.result for event in events if isinstance(event, Answered))
     skimmed.memory.release()

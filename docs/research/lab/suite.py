@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import need_bm25
 from kvstream.cli.app import run
 from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
@@ -89,9 +88,8 @@ def command(**values: Any) -> int:
     (plot, questions).
 
     A score is the share of the expected strings in the answer. babilong: the right word, without
-    the other words that the task asks for. qmsum, squality: ROUGE-L. Two more columns are
-    baselines. `whole`: the whole text in a full KV cache, if the model was trained for that length.
-    `bm25`: the passages with the question's words, as many as the budget holds.
+    the other words that the task asks for. qmsum, squality: ROUGE-L. One more column is a baseline.
+    `whole`: the whole text in a full KV cache, if the model was trained for that length.
 
     \b
       python docs/research/lab/suite.py ruler --budget 512,1k \\
@@ -108,10 +106,9 @@ def command(**values: Any) -> int:
 
 
 def _run(page: Any, **values: Any) -> int:
-    need_bm25()
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
-    from kvstream.evaluation.sweep import BM25, WHOLE
+    from kvstream.evaluation.sweep import WHOLE
     from kvstream_lab.suites import LOADERS, running
     from kvstream_lab.suites import SUITES as TASKS
 
@@ -124,7 +121,7 @@ def _run(page: Any, **values: Any) -> int:
     texts = text_files(values["text"], heldout=values["heldout"])
     settings = model_settings(values)
     values["max_tokens"] = max(task.max_tokens for task in tasks)
-    cases = cases_of(values, [WHOLE, BM25])
+    cases = cases_of(values, [WHOLE])
     records = Records(values["save"])
     filler = Filler.of(texts, seed=values["seed"])
     session = open_session(settings, verbose=values["verbose"])

@@ -45,7 +45,6 @@ LONGEST = 16_000_000
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
-    "reread": "a chat answers from memory alone. Use kvstream ask --reread.",
     "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "dry_run": "kvstream remember --dry-run shows the same reading.",

@@ -24,7 +24,7 @@ from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
 from kvstream.cli.shared.running import check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
-from kvstream.cli.shared.sources import can_be_read_again, check_reread, open_sources
+from kvstream.cli.shared.sources import can_be_read_again, open_sources
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.base import Reporters
 
@@ -55,10 +55,6 @@ METHODS = "infinipot,keydiff,streaming"
 )
 @asking
 @option(
-    "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
-    help="Add a row for a plain word search (BM25) that fills the same budget.",
-)  # fmt: skip
-@option(
     "--csv", "as_csv", is_flag=True, section="Input and output",
     help="Print CSV: a header, then one line per method and question.",
 )  # fmt: skip
@@ -69,7 +65,6 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
-    baseline: str | None,
     as_csv: bool,
     each: Each | None,
     options: ReadingOptions,
@@ -94,26 +89,25 @@ def command(
 
         if as_csv:
             raise click.UsageError("--csv is for one text; use --json with --each.", ctx)
-        return read_each(ctx, "compare", paths, questions, options, each, baseline)
+        return read_each(ctx, "compare", paths, questions, options, each)
     paths = sources_or_usage(ctx, paths)
-    return compare(paths, questions, options, baseline, as_csv=as_csv)
+    return compare(paths, questions, options, as_csv=as_csv)
 
 
 def compare(
     paths: Sequence[str],
     questions: Sequence[str],
     options: ReadingOptions,
-    baseline: str | None = None,
     *,
     command: Literal["ask", "compare"] = "compare",
     as_csv: bool = False,
 ) -> int:
     """Run every method of `options.methods` on the same sources and show them side by side.
 
-    `baseline` (bm25) adds a row; it reads only the passages that it finds. Return the exit code.
+    Return the exit code.
     """
-    _check(options, baseline, as_csv=as_csv)
-    early.check(options, by_words=baseline is not None)
+    _check(options, as_csv=as_csv)
+    early.check(options)
     check_files(options, paths)
     options = settled(options, alone=True)
     with ExitStack() as stack:
@@ -123,15 +117,14 @@ def compare(
         if options.dry_run:
             _plans(paths, questions, options, output, reporter, interrupts)
             return 0
-        times = 2 if baseline or options.reread else len(options.methods)
-        once = [path for path in paths if times > 1 and not can_be_read_again(path)]
+        several = len(options.methods) > 1
+        once = [path for path in paths if several and not can_be_read_again(path)]
         copies = stack.enter_context(_copied(once, interrupts))
-        check_reread(options, paths, questions, copies)
         sources = open_sources(paths, options, interrupts, copies=copies)
         pages = sources.check()
         announce(reporter, options)
         comparison = Comparison(
-            open_model(options), paths, copies, questions, options, baseline, command, as_csv,
+            open_model(options), paths, copies, questions, options, command, as_csv,
             output, reporter, interrupts,
         )  # fmt: skip
         code = comparison.run(sources, pages)
@@ -140,17 +133,13 @@ def compare(
     return code
 
 
-def _check(options: ReadingOptions, baseline: str | None, *, as_csv: bool) -> None:
+def _check(options: ReadingOptions, *, as_csv: bool) -> None:
     """Raise UsageError if options contradict each other."""
     if as_csv and (options.as_json or options.dry_run):
         other = "--json" if options.as_json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
     if options.checkpoint is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
-    if baseline and options.extract:
-        raise UsageError(
-            "--extract prints what memory retains, and --with bm25 has no memory; use one."
-        )
 
 
 def _plans(

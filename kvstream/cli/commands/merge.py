@@ -28,7 +28,7 @@ READS = "it reads no text."
 WITHOUT = {
     **dict.fromkeys((*OF_ANSWERS_ALONE, "max_tokens"), ANSWERS),
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
-                     "seed", "system", "skim", "skim_by"), SETTLED),
+                     "seed", "system", "skim"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),
                     READS),
     "stats": "it reads no text and does not answer, so there are no events.",

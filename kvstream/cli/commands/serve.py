@@ -32,7 +32,7 @@ ONLY_POCKET = (
 """Shown with pocket if memory files are offered: another model could not use them."""
 WITHOUT = {
     **dict.fromkeys(ONE_MODEL, ONE),
-    "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
+    "text": REQUESTS, "max_unpacked": REQUESTS,
     "report": PRINTED,
     "extract": "the model writes answers.", "passages": "the model writes answers.",
     "output": PRINTED, "json": PRINTED, "stats": "GET /health shows what the server does.",

@@ -28,7 +28,6 @@ COMMON = ("every", "passages")
 WITHOUT = {
     **ONE_MODEL,
     "brief": "a summary is not a short phrase. Limit it with --max-tokens.",
-    "reread": "a second reading is for the passages of an answer. Use kvstream ask --reread.",
     "strict": "kvstream checks answers, not summaries. Leave it out.",
 }
 

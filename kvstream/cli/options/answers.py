@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kvstream.api.options import ANSWER_OPTIONS, PASSAGES, REREADS, SHOWN_OPTIONS
+from kvstream.api.options import ANSWER_OPTIONS, PASSAGES, SHOWN_OPTIONS
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.types import CountType, Finite, SeedType
 
@@ -53,11 +53,6 @@ answer_options = stack(
         help="Withhold weakly supported answers (exit code 6).",
     ),
     option(
-        "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer", advanced=True,
-        help="Read the best passages again and answer from them. citations: those the answer "
-        "attended to; words: those with the question's words (BM25); both.",
-    ),
-    option(
         "--passages", type=click.IntRange(min=1), default=PASSAGES, show_default=True, metavar="N",
         advanced=True, section="Answer", help="Number of passages that --extract prints.",
     ),
@@ -65,5 +60,5 @@ answer_options = stack(
 
 ANSWERS = (*ANSWER_OPTIONS, *SHOWN_OPTIONS)
 """Names of the options of `Memory.ask`."""
-OF_ANSWERS_ALONE = (*SHOWN_OPTIONS, "reread", *(n for n in ANSWER_OPTIONS if n != "max_tokens"))
+OF_ANSWERS_ALONE = (*SHOWN_OPTIONS, *(n for n in ANSWER_OPTIONS if n != "max_tokens"))
 """Options that a memory does not depend on. It needs --max-tokens to leave room."""

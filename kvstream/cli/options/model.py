@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, SKIMS
+from kvstream.api.options import AUTO
 from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsType
 from kvstream.settings import BACKENDS, QUANTIZED
@@ -33,16 +33,10 @@ skim_options = stack(
     option(
         "--skim", type=SkimType(), default=AUTO, show_default=True, metavar="MODEL",
         section="Model", advanced=True,
-        help="Read long texts with this small model; --model then reads the most relevant passages "
-        "and answers. words: no small model, a word search (BM25) finds the passages; none: "
-        "--model reads everything; auto: if reader answers on a CPU, words for known questions "
-        "and pocket for later ones or with an option about memory; else none.",
-    ),
-    option(
-        "--skim-by", type=click.Choice(SKIMS), default=SKIMS[-1], show_default=True,
-        advanced=True, section="Model",
-        help="How --skim selects passages. memory: those that the small model holds and attends "
-        "to; words: those with the question's words (BM25); both: the best of both.",
+        help="Who reads a long text first and keeps passages; --model then reads the best ones and "
+        "answers. A small model; self: --model itself; words: no model, the words of the question "
+        "(BM25); none: --model answers from what --method keeps. auto: self if --model reads the "
+        "text within a minute, else pocket or words, whichever is quick; none for pocket.",
     ),
 )  # fmt: skip
 
@@ -100,12 +94,12 @@ loading_options = stack(
 
 model_options = stack(model_option("pocket"), loading_options)
 
-ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
+ONE_MODEL = dict.fromkeys(("skim",), "one model reads here.")
 """Options without effect in commands where no second model skims."""
 
 LOADING = (
     "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
-    "offline", "trust_remote_code", "quiet", "skim_by",
+    "offline", "trust_remote_code", "quiet",
 )  # fmt: skip
 """Names of the options that are passed to `kvstream.load`."""
 

@@ -16,7 +16,7 @@ from kvstream.api.options import (
     AUTO,
     AUTOMATIC,
     BESIDE_SKIMMING,
-    WORD_SEARCH,
+    WORDS,
     effective,
     refuse_twice,
     settings_by_method,
@@ -24,7 +24,7 @@ from kvstream.api.options import (
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
-from kvstream.cli.options.option import Command, first_typed, given_options, stack, typed
+from kvstream.cli.options.option import Command, given_options, stack, typed
 from kvstream.cli.options.streams import output_options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
@@ -32,7 +32,7 @@ from kvstream.errors import UsageError
 
 ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
-    "reread", "thin", "checkpoint", "checkpoint_every", *ANSWERS,
+    "thin", "checkpoint", "checkpoint_every", *ANSWERS,
 )  # fmt: skip
 """Names of the options that are passed to `Model.read` and `Model.stream` if given."""
 FIELDS = (
@@ -41,7 +41,7 @@ FIELDS = (
 )  # fmt: skip
 """Names of the options that are also fields of `ReadingOptions`."""
 OF_MEMORY = (
-    "skim_by", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
+    "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
 )  # fmt: skip
 """Names of the options that determine how a model keeps memory."""
 SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json", "text")))
@@ -85,11 +85,6 @@ class ReadingOptions:
     def extract(self) -> bool | None:
         """The value of --extract; with None, the model decides (pocket extracts its summaries)."""
         return self.asked.get("extract")
-
-    @property
-    def reread(self) -> str | None:
-        """How --reread finds the passages to read again."""
-        return self.asked.get("reread")
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -158,8 +153,6 @@ def reading_options(command: Command) -> Command:
                 f"File {str(output)!r} is a folder.", context, param_hint="'-o' / '--output'"
             )
         given = given_options()
-        if not (typed(context, "reread") or _can_reread(context, shared)):
-            given.discard("reread")  # a default for answers from the sources
         # A setting in the config file may belong to a method that this run does not use.
         options = ReadingOptions.of(shared, strict_settings=typed(context, "set"), given=given)
         with _telling_of(options.checkpoint, quiet=options.quiet):
@@ -179,20 +172,12 @@ def _skim(ctx: click.Context, shared: Mapping[str, Any]) -> str:
     skim: str = shared["skim"]
     if typed(ctx, "skim") or skim in (AUTO, NONE):
         return skim
-    later = ctx.info_name in ("chat", "remember")  # a word search needs its questions first
-    unused = skim == WORD_SEARCH and (later or first_typed(ctx, OF_MEMORY))
-    if unused or ctx.params.get("memory"):
+    later = ctx.info_name in ("chat", "remember")  # words need their questions first
+    if (skim == WORDS and later) or ctx.params.get("memory"):
         return AUTO
     for_one = any(typed(ctx, name) and ctx.params[name] for name in BESIDE_SKIMMING)
     same = typed(ctx, "model") and shared["model"] == skim
     return NONE if for_one or same or ctx.params.get("shards") else skim
-
-
-def _can_reread(ctx: click.Context, shared: Mapping[str, Any]) -> bool:
-    """Return whether one model answers from sources that it can read again after their end."""
-    without = shared["extract"] or any(ctx.params.get(n) for n in ("memory", "follow", "every"))
-    skims = shared["skim"] not in (AUTO, NONE)
-    return not (without or skims)
 
 
 @contextmanager
@@ -229,16 +214,6 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
     if typed(ctx, "strict") and values["extract"]:
         raise click.UsageError(
             "--strict checks written answers, and --extract writes none; leave one of them out.",
-            ctx,
-        )
-    if typed(ctx, "skim_by") and values["skim"] == NONE:
-        raise click.UsageError(
-            "--skim-by has no effect with --skim none; leave one of them out.", ctx
-        )
-    if values["skim"] == WORD_SEARCH and (option := first_typed(ctx, OF_MEMORY)):
-        raise click.UsageError(
-            f"{option} has no effect with --skim words, which keeps no memory; leave one of them "
-            "out.",
             ctx,
         )
     if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:

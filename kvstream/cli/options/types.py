@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, BM25, WORD_SEARCH
+from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError, meant
 from kvstream.settings import PAPER, Budget, parse_count, seed_of, threads_of
@@ -91,8 +91,6 @@ class MethodsType(click.ParamType):
             # The name of a plugin's method may differ from its entry point; it is checked later.
             if name not in known and not any(plugins()):
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
-                if name == BM25:
-                    close = f" `kvstream compare --with {BM25}` adds this baseline."
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
                     param,
@@ -183,16 +181,16 @@ class ModelType(click.ParamType):
 
 
 class SkimType(ModelType):
-    """A model to skim, or ``auto``, ``none`` or ``words``."""
+    """A model that reads first, or ``auto``, ``none``, ``self`` or ``words``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in (AUTO, NONE, WORD_SEARCH):
+        if value in (AUTO, NONE, SELF, WORDS):
             return value
         try:
             return super().convert(value, param, ctx)
         except ModelError as error:
             told = str(error).replace("--model", "--skim", 1)
-            raise ModelError(f"{told} --skim also takes auto, none and words.") from error
+            raise ModelError(f"{told} --skim also takes auto, self, words and none.") from error
 
 
 def complete_files(

@@ -14,7 +14,7 @@ from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import WITHHELD, answer_events
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.cli.shared.sources import open_sources, tell_pages
-from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.base import Reporters
 from kvstream.reporters.format import json_line, shortened, visible
@@ -38,8 +38,6 @@ class Comparison:
     """Temporary files of sources that can be read only once, by the names of the sources."""
     questions: Sequence[str]
     options: ReadingOptions
-    baseline: str | None
-    """Method of an additional row (bm25), which reads only the passages that it finds."""
     command: Literal["ask", "compare"]
     as_csv: bool
     output: TextIO | OutputFile
@@ -62,7 +60,7 @@ class Comparison:
         page = reports.of(self.reporter)
         if self.as_csv:
             self.output.write(csv_line(CSV))
-        methods = (*self.options.methods, *([self.baseline] if self.baseline else []))
+        methods = self.options.methods
         for turn, name in enumerate(methods):
             if page is not None:
                 page.page.begin(name)
@@ -136,7 +134,7 @@ class Comparison:
 
         Any other error, such as a source that cannot be read, ends the run.
         """
-        refusals = (BudgetError, UsageError, *([SourceError] if name == self.baseline else []))
+        refusals = (BudgetError, UsageError)
         if not isinstance(error, refusals):
             return False
         self._failure = error

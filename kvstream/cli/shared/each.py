@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.api.collection import ask_each, remember_each, summarize_each
-from kvstream.api.options import BM25, effective, need_bm25, require
+from kvstream.api.options import effective, require
 from kvstream.cli.options.answers import OF_ANSWERS_ALONE
 from kvstream.cli.options.many import Each
 from kvstream.cli.options.model import refuse_revision
@@ -33,7 +33,6 @@ SOME_FAILED = 7
 INTERRUPTED = 130
 ALONE = {
     "skim": "--skim is for one text",
-    "skim_by": "--skim-by is for one text",
     "memory": "--memory asks one memory",
     "follow": "--follow waits for more of one text",
     "report": "--report shows one text",
@@ -53,7 +52,6 @@ def read_each(
     questions: Sequence[str],
     options: ReadingOptions,
     each: Each,
-    baseline: str | None = None,
 ) -> int:
     """Read every document separately, report progress, and return the exit code."""
     for name, why in ALONE.items():
@@ -64,8 +62,6 @@ def read_each(
     refuse_revision(options.model)
     if each.spread:
         require("ray", "ray", "--workers" if each.workers is not None else "--ray")
-    if baseline or options.reread in ("words", "both"):
-        need_bm25()
     into = None if options.output in (None, _STDOUT) else options.output
     with ExitStack() as stack:
         quiet_libraries(options)
@@ -78,7 +74,7 @@ def read_each(
         if options.model == POCKET and not options.quiet:
             reporter.tell(EXTRACTS if command == "summarize" else demonstration(options))
         outcomes = _outcomes(
-            command, paths, questions, options, each, baseline,
+            command, paths, questions, options, each,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},
         )  # fmt: skip
         interrupts.reading = True
@@ -123,7 +119,6 @@ def _outcomes(
     questions: Sequence[str],
     options: ReadingOptions,
     each: Each,
-    baseline: str | None,
     run: dict[str, Any],
 ) -> Iterator[Outcome]:
     several = _compares(command, options)
@@ -144,7 +139,7 @@ def _outcomes(
         "worker_memory": each.worker_memory,
     }
     if several:
-        found["methods"] = [*options.methods, *([BM25] if baseline else [])]
+        found["methods"] = options.methods
         found["set"] = {
             f"{method}.{name}": value
             for method, settings in options.settings.items()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvstream.api.options import AUTO, WORD_SEARCH
+from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli.options.model import refuse_revision
-from kvstream.cli.options.option import given_options, typed
-from kvstream.cli.options.reading import OF_MEMORY, ReadingOptions
+from kvstream.cli.options.option import given_options
+from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
@@ -30,42 +30,32 @@ EXTRACTS = (
     "write summaries."
 )
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
-FOR_ONE = ("extract", "reread", "checkpoint")
+FOR_ONE = ("extract", "checkpoint")
 """Options with which one model reads everything: pocket, unless -m names another."""
 PASSING = ("each", "shards", "every", "follow")
 """Options of commands with the same effect."""
 
 
-def settled(
-    options: ReadingOptions, *, alone: bool = False, searches: bool = False
-) -> ReadingOptions:
+def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     """Choose the models that -m and --skim leave open.
 
-    For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it; if all
-    questions are known (`searches`), a word search does, unless an option is about memory. It
-    finds as much in half of the time (docs/research/skim.md). With `alone`, or with an option for
-    one model, use only the named models. Raises UsageError if --skim or --skim-by contradicts that.
+    `reader` answers questions if it was fetched. With --skim auto, each reading of a model other
+    than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`). With `alone`,
+    or with an option for one model, use only the named models. Raises UsageError if --skim
+    contradicts that.
     """
     from kvstream.api.models import reader_is_ready
 
     alone = alone or any(options.asked.get(name) for name in FOR_ONE) or len(options.methods) > 1
-    ctx = click.get_current_context(silent=True)
     model, skim = options.model, options.skim
     if not options.model_given and not alone and reader_is_ready():
         model = READER
-    if skim == AUTO:
+    if skim == AUTO and (alone or model == POCKET):
         skim = NONE
-        if model == READER and not alone and _on_cpu(options.loading["device"]):
-            about_memory = ctx is not None and given_options() & {*OF_MEMORY, "report"}
-            skim = WORD_SEARCH if searches and not about_memory else POCKET
     if skim == model:
         raise UsageError(
-            f"--skim and --model are both {skim}; name two models, or use --skim none."
-        )
-    if skim == NONE and ctx is not None and typed(ctx, "skim_by"):
-        raise UsageError(
-            f"--skim-by has no effect here, where {model} reads all of the text; leave it out, or "
-            "choose another model that skims with --skim MODEL."
+            f"--skim and --model are both {skim}; use --skim {SELF} for a model that reads twice, "
+            "or --skim none."
         )
     loading = {**options.loading, "skim": None if skim == NONE else skim}
     return replace(options, model=model, model_given=True, skim=skim, loading=loading)
@@ -80,14 +70,6 @@ def summarizing(options: ReadingOptions) -> ReadingOptions:
     return replace(options, model=BASE)
 
 
-def _on_cpu(device: str) -> bool:
-    if device != "auto":
-        return device == "cpu"
-    import torch
-
-    return not torch.cuda.is_available()
-
-
 def announce(
     reporter: Reporter, options: ReadingOptions, *, summary: bool = False, fixed: bool = False
 ) -> None:
@@ -96,17 +78,10 @@ def announce(
     `fixed`: a memory file names the model, so do not advise to choose another one.
     """
     skim = options.loading.get("skim")
-    if not options.quiet:
-        if skim is not None:
-            reads = "a word search" if skim == WORD_SEARCH else skim
-            reporter.tell(
-                f"{options.model} answers; {reads} reads a long text for it. With --skim none "
-                f"{options.model} reads all of it."
-            )
-        elif options.model == POCKET and not fixed:
-            reporter.tell(EXTRACTS if summary else demonstration(options))
-    one = skim in (None, WORD_SEARCH)
-    reporter.loading(options.model if one else f"{options.model} and {skim}")
+    if not options.quiet and skim is None and options.model == POCKET and not fixed:
+        reporter.tell(EXTRACTS if summary else demonstration(options))
+    alone = skim in (None, WORDS, SELF, AUTO)
+    reporter.loading(options.model if alone else f"{options.model} and {skim}")
 
 
 def demonstration(options: ReadingOptions) -> str:

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from a memory file and return the exit code."""
-    if options.reread is not None:
-        raise UsageError(
-            "--reread needs the sources, but a memory file answers without them; leave it out."
-        )
     if options.dry_run:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     refuse_reading(ctx)

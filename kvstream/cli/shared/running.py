@@ -21,13 +21,11 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.models import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.sources import (
-    check_reread,
     check_shards,
     open_sources,
     tell_pages,
-    without_default_reread,
 )
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
@@ -102,10 +100,7 @@ def read(
     shards: Shards | None = None,
 ) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
-    options = without_default_reread(options, paths)
     on_the_way = follow or every is not None
-    if on_the_way and options.reread is not None:
-        raise UsageError("--reread needs a complete text; leave --follow and --every out.")
     if shards is not None:
         shards.refuse_with(options, follow=follow, every=every)
         check_shards(paths)
@@ -118,7 +113,6 @@ def read(
             stack, plainly(options) if plain else options, answers=True
         )
         interrupts.gentle = follow
-        check_reread(options, paths, questions)
         sources = open_sources(
             paths,
             options,
@@ -133,7 +127,7 @@ def read(
         if not questions:  # only one model summarizes
             options = replace(options, skim=NONE)
         alone = on_the_way or not questions or shards is not None
-        options = settled(options, alone=alone, searches=True)
+        options = settled(options, alone=alone)
         announce(reporter, options, summary=not questions)
         model = open_model(options)
         asked = {

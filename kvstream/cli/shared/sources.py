@@ -7,13 +7,9 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from kvstream.cli.options.option import typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput
 from kvstream.errors import SourceError, UsageError
@@ -26,29 +22,6 @@ def check_shards(paths: Sequence[str]) -> None:
     for path in paths:
         if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
             raise _read_once("--shards needs a text of known length", path)
-
-
-def without_default_reread(options: ReadingOptions, paths: Sequence[str]) -> ReadingOptions:
-    """Return the options without a default of --reread if a source can be read only once."""
-    if typed(click.get_current_context(), "reread") or all(map(can_be_read_again, paths)):
-        return options
-    return replace(options, asked={k: v for k, v in options.asked.items() if k != "reread"})
-
-
-def check_reread(
-    options: ReadingOptions,
-    paths: Sequence[str],
-    questions: Sequence[str],
-    copies: Mapping[str, str] | None = None,
-) -> None:
-    """Raise UsageError for --reread if the sources cannot be read a second time."""
-    if options.reread is None:
-        return
-    if not questions or options.extract:
-        raise UsageError("--reread reads the passages of an answer again; use it with a question.")
-    for path in paths:
-        if path not in (copies or {}) and not can_be_read_again(path):
-            raise _read_once("--reread reads the sources a second time", path)
 
 
 def _read_once(why: str, path: str) -> UsageError:

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import REREADS, need_bm25
 from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     SHARES,
-    ListType,
     case_options,
     cases_of,
     heldout_option,
@@ -89,20 +87,6 @@ KINDS = ("passkey", "fact", "kv")
     section="Compared",
     help="Also read only the text around the needle: what the model finds without eviction.",
 )
-@option(
-    "--reread",
-    type=ListType(click.Choice(REREADS)),
-    metavar="HOW,...",
-    section="Compared",
-    help="Also answer from a second pass, which ranks passages by citations, words (BM25) or both.",
-)
-@option(
-    "--with",
-    "baseline",
-    type=click.Choice(["bm25"]),
-    section="Compared",
-    help="Also answer from the passages that BM25 ranks highest, as many as the budget holds.",
-)
 @model_options
 @result_options
 def command(**values: Any) -> int:
@@ -126,10 +110,8 @@ def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
-    from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
+    from kvstream.evaluation.sweep import NEAR, WHOLE
 
-    if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
-        need_bm25()
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")
@@ -137,8 +119,7 @@ def _run(page: Any, **values: Any) -> int:
     texts = text_files(paths, heldout=values["heldout"])
     settings = model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")
-    bm25 = [BM25] * (values["baseline"] == BM25)
-    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near + bm25)
+    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near)
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],

@@ -182,7 +182,6 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
         starts=values.pop("start") or (None,),
         preset=preset,
         baselines=baselines,
-        rereads=values.pop("reread", None) or (),
     )
 
 

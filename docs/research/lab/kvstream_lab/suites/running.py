@@ -8,19 +8,18 @@ from dataclasses import replace
 from functools import cache, partial
 
 from kvstream.answer.support import abstains
-from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import (
     ModelIdentity,
     ask,
-    ask_by_words,
     ask_later,
     room_for,
     too_long,
 )
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
-from kvstream.evaluation.sweep import BM25, WHOLE, Case
+from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.session.session import Session
 from kvstream_lab.suites.task import Sample, Task
 from kvstream_lab.summary import ROUGE
@@ -108,12 +107,6 @@ def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], m
 
 def _answer(session: Session, case: Case, sample: Sample, mode: str) -> str:
     text, asked, run = sample.text, [sample.question], case.run
-    if case.view == BM25:
-        try:
-            (result,) = ask_by_words(session, text, asked, run)
-        except SourceError:  # no part of the text has a word of the question
-            return ""
-        return result.answer
     if case.view == WHOLE:
         run = room_for(session, run, len(session.tokenizer.encode(text)))
     if mode == KNOWN:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvstream.answer.reread.excerpts import LENGTH as EXCERPT
+from kvstream.passages.excerpts import LENGTH as EXCERPT
 from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.synthetic import keys

@@ -15,9 +15,8 @@ from operator import lt
 
 import numpy as np
 
-from kvstream.answer.reread.excerpts import Excerpt
-from kvstream.answer.support import COMMON, STEM
-from kvstream.tokenization.forms import words
+from kvstream.passages.excerpts import Excerpt
+from kvstream.tokenization.forms import COMMON, STEM, words
 
 SATURATION, LENGTH_SHARE = 1.5, 0.75
 """k1 and b."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages, recalled
 from kvstream.memory.base import Beside, Memory
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, recalled
 from kvstream.tokenization.passages import Passage
 
 
@@ -19,7 +19,7 @@ class KeptPart:
     """The passages kept beside one memory, and facts of that memory that joining needs."""
 
     beside: Beside
-    kept: KeptPassages
+    kept: PassageMemory
     order: Sequence[int]
     """Indices of the passages, best first."""
     sources: int

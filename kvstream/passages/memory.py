@@ -1,6 +1,9 @@
-"""Passages whose text is kept while the skimming model reads: the best ones, in a fixed room.
+"""The passages that memory keeps of a text: the best ones, in a fixed room.
 
-The text is read once, so a dropped passage cannot be read again.
+They are kept while the text streams by, so a passage that was dropped cannot be read again. Two
+kinds of evidence choose them: the words of the questions (BM25, `bm25.py`), and what the KV cache
+of a scout holds and attends to. The best candidates are judged (`judge.py`) before the answering
+model reads them.
 """
 
 from __future__ import annotations
@@ -12,49 +15,67 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
-from kvstream.answer.reread.ranking import Cited, fused
-from kvstream.answer.reread.second_pass import fitting
-from kvstream.answer.skim.reranking import Reranker
-from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.base import Beside, Memory
+from kvstream.passages.bm25 import Counts, QuestionWords, with_neighbors
+from kvstream.passages.excerpts import Excerpt, ExcerptCutter
+from kvstream.passages.judge import Judge
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.tokenization.passages import Passage
 
-BY = ("memory", "words", "both")
+BY = "both"
+"""What chooses the passages of a memory file: words and memory."""
 BYTES_A_TOKEN = 64
-"""Bytes of text that may be kept for each entry of the budget."""
+"""Bytes of text that may be kept for each entry of the budget. They take less than 3% of the bytes
+of the KV cache of any model that can be loaded."""
+MOST = 24
+"""Maximum number of passages to judge."""
+LEAST_SHARE = 0.3
+"""Share of the best score by words that a passage needs to be judged, if words alone rank it."""
+_FUSION = 60
+"""k of reciprocal rank fusion (Cormack et al. 2009): each ranking gives 1 / (60 + rank)."""
 
 
 @dataclass
-class _Kept:
+class _Entry:
     excerpt: Excerpt
     bytes: int
     counts: list[Counts] = field(default_factory=list)
     """Counts for each known question."""
 
 
-class KeptPassages:
-    """The text of passages beside a memory: at most `room` bytes; the rest is dropped.
+@dataclass(frozen=True)
+class Ranking:
+    """Passages in the order of their evidence for a question."""
 
-    `by` says which passages stay: those of which memory holds most (``memory``), those with the
-    words of a question (``words``), or ``both``. Without a known question, memory alone decides.
-    Without a memory, in a word search, `by` is ``words`` and the questions are known.
+    order: np.ndarray
+    """Indices of the passages, best first; int64 [n]."""
+    words: np.ndarray
+    """Scores of the passages by the words of the question; float [n]."""
+    candidates: int
+    """How many of the first passages are worth judging."""
+
+
+class PassageMemory:
+    """The text of passages: at most `room` bytes; the rest is dropped.
+
+    The passages with most words of the known questions stay, and those of which the KV cache of a
+    scout holds most. Each `memory` below is that of the scout; it is None if no model reads all of
+    the text, and then the questions must be known.
     """
 
-    def __init__(self, room: int, by: str, questions: Sequence[str] = ()) -> None:
-        self.room, self.by = room, by
+    def __init__(self, room: int, questions: Sequence[str] = ()) -> None:
+        self.room = room
         self.bytes = self.peak = self.dropped = 0
         """Bytes of text that are held now, their peak, and bytes that were dropped."""
-        self._words = [QuestionWords(q) for q in questions] if by != "memory" else []
+        self._words = [QuestionWords(q) for q in questions]
         self.questions = tuple(questions)
         """The known questions."""
         self._asked = {question: i for i, question in enumerate(questions)}
         self._cutter = ExcerptCutter()
         self._coming: deque[Excerpt] = deque()
-        self._kept: list[_Kept] = []
+        self._kept: list[_Entry] = []
 
     def __len__(self) -> int:
         """Return the number of excerpts held."""
@@ -71,14 +92,14 @@ class KeptPassages:
 
     def note(self, end: int, memory: Memory | None = None, *, final: bool = False) -> None:
         """Add the text up to byte `end`, which has been read, and drop the lowest-ranked passages
-        if there is no room. `memory` is what a model holds of the text; None in a word search.
+        if there is no room.
         """
         self._coming.extend(self._cutter.take(final=final))
-        new: list[_Kept] = []
+        new: list[_Entry] = []
         while self._coming and (final or self._coming[0].end <= end):
             excerpt = self._coming.popleft()
             counts = [words.count(excerpt.text) for words in self._words]
-            new.append(_Kept(excerpt, excerpt.bytes, counts))
+            new.append(_Entry(excerpt, excerpt.bytes, counts))
         self._kept += new
         self.bytes += sum(kept.bytes for kept in new)
         if self.bytes > self.room:
@@ -103,46 +124,54 @@ class KeptPassages:
             with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
             for i, words in enumerate(self._words)
         ]
-        if self.by != "words" or not rankings:
+        if memory is not None or not rankings:
             rankings.append(_held(every, memory))
         scores = fused(rankings)
         # Of passages without a score, the newest stay: memory may score them later.
         return sorted(range(len(every)), key=lambda i: (-scores[i], -i))
 
-    def choose(
-        self,
-        question: str,
-        memory: Memory | None,
-        cited: Sequence[Passage],
-        tokenizer: Tokenizer,
-        sizes: tuple[int, int],
-        reranker: Reranker | None = None,
-    ) -> list[Excerpt]:
-        """Return the best passages for a question, in document order, for the answering model.
+    def ranked(self, question: str, memory: Memory | None, cited: Sequence[Passage]) -> Ranking:
+        """Return the passages in the order of their evidence for a question.
 
-        `cited` are passages, with weights, that the question and the skimming model's answer
-        attended to. `tokenizer` is that of the answering model; `sizes` are the maximum number of
-        tokens of all passages together, and the number that is enough. If the question was not
-        known during the reading, ``both`` ranks by its words, and by memory among equal scores
-        (docs/research/skim.md, Questions that come later). With ``words``, a
-        `reranker` reads the best passages, and its log-odds are added to their scores. Raises
-        BudgetError if no passage fits.
+        `cited` are passages, with weights, that the question and the scout's own answer attended
+        to. If the question was not known during the reading, its words rank first, and memory
+        breaks ties.
         """
-        every, rankings = self._kept, []
-        if self.by != "memory":
-            rankings.append(self._scores(question))
-        if self.by != "words":
+        every = self._kept
+        words = self._scores(question)
+        rankings = [words]
+        if memory is not None:
             looked = Cited(cited)
-            rankings.append(
-                np.array([looked.weight(k.excerpt.start, k.excerpt.end) for k in every])
-            )
-        if self.by == "both" and every and question in self._asked:
-            rankings = [fused(rankings)]
+            attended = [looked.weight(k.excerpt.start, k.excerpt.end) for k in every]
+            rankings.append(np.array(attended))
+            if every and question in self._asked:
+                rankings = [fused(rankings)]
         # Break ties by how much memory holds, then by document order.
         order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
-        if reranker is not None and every:
-            order = reranker.rerank(order, rankings[0], self.excerpts)
-        chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
+        candidates = len(every)
+        if memory is None and candidates:
+            candidates = int((words >= LEAST_SHARE * words.max()).sum())
+        return Ranking(order, words, min(candidates, MOST))
+
+    def chosen(
+        self,
+        ranking: Ranking,
+        tokenizer: Tokenizer,
+        sizes: tuple[int, int],
+        judge: Judge | None = None,
+    ) -> list[Excerpt]:
+        """Return the first passages of `ranked` that fit, in document order.
+
+        `tokenizer` is that of the answering model; `sizes` are the maximum number of tokens of all
+        passages together, and the number that is enough. The `judge` reads the best passages, and
+        its log-odds are added to the scores by words. Raises BudgetError if no passage fits.
+        """
+        order = ranking.order
+        if judge is not None and ranking.candidates:
+            first, rest = np.split(order, [ranking.candidates])
+            scores = ranking.words[first] + judge([self._kept[i].excerpt for i in first])
+            order = np.concatenate((first[np.argsort(-scores, kind="stable")], rest))
+        chosen = fitting([self._kept[i].excerpt for i in order], tokenizer, sizes)
         if not chosen:
             raise BudgetError(
                 f"No passage of the text fits in the {max(0, sizes[0]):,} entries that the budget "
@@ -151,11 +180,9 @@ class KeptPassages:
         return chosen
 
     def totals(self, question: str) -> list[int] | None:
-        """Return `QuestionWords.totals` of a question; None if it was not known, or if `by` is
-        ``memory``.
-        """
+        """Return `QuestionWords.totals` of a question; None if it was not known."""
         place = self._asked.get(question)
-        return None if place is None or not self._words else self._words[place].totals
+        return None if place is None else self._words[place].totals
 
     def speaks(self, question: str) -> bool:
         """Return whether a held passage has a word of the question."""
@@ -179,18 +206,18 @@ class KeptPassages:
         excerpts = [excerpt.passages for excerpt in self.excerpts]
         totals = [words.totals for words in self._words]
         sizes = self.room, self.peak, self.dropped
-        return Beside(model, fingerprint, budget, self.by, *sizes, excerpts, totals)
+        return Beside(model, fingerprint, budget, BY, *sizes, excerpts, totals)
 
     @classmethod
-    def of(cls, beside: Beside, questions: Sequence[str] = ()) -> KeptPassages:
+    def of(cls, beside: Beside, questions: Sequence[str] = ()) -> PassageMemory:
         """Restore the passages of a memory file that was read for `questions`.
 
         Raises ValueError if they exceed their room, or if their word counts are impossible.
         """
-        made = cls(beside.room, beside.by, questions)
+        made = cls(beside.room, questions)
         for excerpt in map(Excerpt, beside.excerpts):
             counts = [words.count(excerpt.text) for words in made._words]
-            made._kept.append(_Kept(excerpt, excerpt.bytes, counts))
+            made._kept.append(_Entry(excerpt, excerpt.bytes, counts))
         if beside.words:
             for words, totals in zip(made._words, beside.words, strict=True):
                 words.totals = totals
@@ -211,19 +238,63 @@ class KeptPassages:
         }
 
 
-def recalled(memory: Memory) -> KeptPassages:
+def recalled(memory: Memory) -> PassageMemory:
     """Return the passages beside a memory of two models.
 
     Raises SourceError if its file is damaged.
     """
     assert memory.beside is not None
     try:
-        return KeptPassages.of(memory.beside, memory.plan.questions)
+        return PassageMemory.of(memory.beside, memory.plan.questions)
     except ValueError as error:
         raise SourceError(f"The memory cannot be used: {error}.") from error
 
 
-def _held(every: Sequence[_Kept], memory: Memory | None) -> np.ndarray:
+def fitting(
+    ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
+) -> list[Excerpt]:
+    """Return the best of `ranked` passages that fit, in document order; `sizes` as in `choose`.
+
+    The passage that reaches the number of tokens that is enough is the last one.
+    """
+    room, enough = sizes
+    chosen: list[Excerpt] = []
+    taken = 0
+    for excerpt in ranked:
+        tokens = len(tokenizer.encode("\n\n" + excerpt.text))
+        if taken + tokens <= room:
+            taken += tokens
+            chosen.append(excerpt)
+        if taken >= enough:
+            break
+    return sorted(chosen, key=lambda excerpt: excerpt.start)
+
+
+class Cited:
+    """Sums of the weights of cited passages, by range of bytes."""
+
+    def __init__(self, cited: Sequence[Passage]) -> None:
+        ordered = sorted(cited, key=lambda passage: passage.start)
+        self._starts = np.array([passage.start for passage in ordered], dtype=np.int64)
+        self._sums = np.cumsum([0.0, *(passage.weight for passage in ordered)])
+
+    def weight(self, start: int, end: int) -> float:
+        """Return the weight of all passages that begin at `start` or later and before `end`."""
+        low, high = np.searchsorted(self._starts, (start, end))
+        return float(self._sums[high] - self._sums[low])
+
+
+def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
+    """Fuse several scores of the same items by rank; a score of 0 adds nothing."""
+    total = np.zeros(len(rankings[0]))
+    for scores in rankings:
+        order = np.argsort(-scores, kind="stable")
+        points = 1.0 / (_FUSION + 1 + np.arange(len(order)))
+        total[order] += np.where(scores[order] > 0, points, 0.0)
+    return total
+
+
+def _held(every: Sequence[_Entry], memory: Memory | None) -> np.ndarray:
     """Return how much of each passage memory holds: the share of heads, summed over its tokens."""
     if memory is None:
         return np.zeros(len(every))

@@ -1,11 +1,10 @@
-"""Skimming without a model: a word search reads the text, and a model the passages found."""
+"""The words of a question choose passages, and a model reads those alone."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,17 @@ import pytest
 from adapters import tiny_reader
 
 import kvstream
-from kvstream.answer.reread.excerpts import excerpts_of
-from kvstream.answer.reread.second_pass import enough
-from kvstream.answer.skim.kept import BYTES_A_TOKEN
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
+from kvstream.passages.excerpts import excerpts_of
+from kvstream.passages.memory import BYTES_A_TOKEN
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts
-from kvstream.session import searching
-from kvstream.session.searching import STEP, Searching
-from kvstream.session.session import Session
-from kvstream.session.skimming import Skimming
+from kvstream.session import scouting
+from kvstream.session.scouting import STEP, Scouting
+from kvstream.session.session import SMALL, Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import ReadAhead
 
@@ -41,7 +38,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 
 def ask(session: Session, path: Path, *questions: str, run: RunSettings = RUN) -> list[Result]:
-    events = Searching(session).ask(open_sources([str(path)]), Request(questions, run))
+    events = Scouting(session).ask(open_sources([str(path)]), Request(questions, run))
     return [event.result for event in events if isinstance(event, Answered)]
 
 
@@ -49,29 +46,16 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path) -> N
     [result] = ask(session, story, FACT.question)
     told, text = result.skim, story.read_bytes()
     assert told is not None
-    assert (told["model"], told["by"], told["first"]) == (None, "words", None)
+    assert (told["model"], told["first"]) == (None, None)
     assert result.peak_kv_tokens <= 320
     assert told["peak"]["answer"]["kv_tokens"] == result.peak_kv_tokens
     kept = told["kept"]
     assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"] == 320 * BYTES_A_TOKEN
     assert len(b"".join(text.split())) <= kept["bytes"] + kept["dropped_bytes"] <= len(text)
-    assert 0 < told["tokens"] <= enough(320) + 120
+    assert 0 < told["tokens"] <= SMALL[1] + 120
     assert result.read == len(session.tokenizer.encode(story.read_text()))
     assert result.retained == told["tokens"]
     assert result.read == result.retained + result.evicted
-
-
-def test_it_finds_what_a_small_model_finds_by_words(session: Session, story: Path) -> None:
-    """The passages do not depend on whether a model skims too, nor on its chunk sizes."""
-    run = replace(RUN, budget=Budget(tokens=1200))  # no passage is dropped
-    sources = open_sources([str(story)])
-    events = Skimming(session, session, "words").ask(sources, Request((FACT.question,), run))
-    [skimmed] = [event.result.skim for event in events if isinstance(event, Answered)]
-    [result] = ask(session, story, FACT.question, run=run)
-    assert skimmed is not None
-    assert result.skim is not None
-    assert result.skim["pieces"] == skimmed["pieces"]
-    assert result.skim["tokens"] == skimmed["tokens"]
 
 
 def test_citations_are_of_the_source(session: Session, story: Path) -> None:
@@ -91,7 +75,7 @@ def test_a_pipe_and_a_file_give_the_same(session: Session, story: Path) -> None:
     [file] = ask(session, story, FACT.question)
     with story.open("rb") as stream:
         sources = open_sources([NamedStream("stdin", stream)])
-        events = Searching(session).ask(sources, Request((FACT.question,), RUN))
+        events = Scouting(session).ask(sources, Request((FACT.question,), RUN))
         [pipe] = [event.result for event in events if isinstance(event, Answered)]
     assert (pipe.answer, pipe.read) == (file.answer, file.read)
     assert pipe.skim is not None
@@ -120,9 +104,9 @@ def test_a_stream_that_pauses_is_read_to_its_end(
     monkeypatch.setattr("kvstream.input.sources.WAIT_SECONDS", 0.001)
     [whole] = ask(session, story, FACT.question)
     stream = NamedStream(str(story), _Pausing(story.read_bytes(), size), plain=True)
-    events = Searching(session).ask(open_sources([stream]), Request((FACT.question,), RUN))
+    events = Scouting(session).ask(open_sources([stream]), Request((FACT.question,), RUN))
     [result] = [event.result for event in events if isinstance(event, Answered)]
-    assert (result.method, result.read) == (whole.method, whole.read) == ("bm25", whole.read)
+    assert (result.method, result.read) == (whole.method, whole.read) == ("passages", whole.read)
     assert result.skim is not None
     assert whole.skim is not None
     assert result.skim["pieces"] == whole.skim["pieces"]
@@ -132,7 +116,7 @@ def test_events_tell_how_far_the_search_is(session: Session, tmp_path: Path) -> 
     path = tmp_path / "long.txt"
     path.write_text("The sun rose over the town, and nobody came.\n" * 2500)
     sources = open_sources([str(path)])
-    events: list[Event] = list(Searching(session).ask(sources, Request(("Who came?",), RUN)))
+    events: list[Event] = list(Scouting(session).ask(sources, Request(("Who came?",), RUN)))
     started, *others = events
     assert isinstance(started, Started)
     steps = [event for event in others if isinstance(event, StepDone)]
@@ -194,7 +178,7 @@ def test_ctrl_c_answers_from_what_was_read(session: Session, tmp_path: Path) -> 
         return seen >= STEP
 
     request = Request(("Who came?",), RUN, interrupted=stop)
-    events: Iterator[Event] = Searching(session).ask(open_sources([str(path)]), request)
+    events: Iterator[Event] = Scouting(session).ask(open_sources([str(path)]), request)
     for event in events:
         if isinstance(event, StepDone):
             seen = event.seen
@@ -216,7 +200,7 @@ def test_a_pipe_that_ends_on_ctrl_c_may_have_had_more(session: Session) -> None:
 
     pipe = Pipe()
     request = Request(("Who came?",), RUN, interrupted=lambda: pipe.left < 0)
-    events = list(Searching(session).ask(open_sources([NamedStream("stdin", pipe)]), request))
+    events = list(Scouting(session).ask(open_sources([NamedStream("stdin", pipe)]), request))
     [result] = [event.result for event in events if isinstance(event, Answered)]
     assert any("Reading was stopped after" in warning for warning in result.warnings)
     assert result.interrupted
@@ -230,14 +214,14 @@ def test_ctrl_c_between_two_blocks_of_a_file_is_told(
     block = ReadAhead(session.tokenizer, open_sources([str(path)]))
     step = len(block.read(1)) + block._ready_tokens
     block.close()
-    monkeypatch.setattr(searching, "STEP", step)
+    monkeypatch.setattr(scouting, "STEP", step)
     seen: list[Event] = []
 
     def stop() -> bool:
         return any(isinstance(event, StepDone) for event in seen)
 
     request = Request(("Who came?",), RUN, interrupted=stop)
-    for event in Searching(session).ask(open_sources([str(path)]), request):
+    for event in Scouting(session).ask(open_sources([str(path)]), request):
         seen.append(event)
     [result] = [event.result for event in seen if isinstance(event, Answered)]
     assert result.read == step
@@ -247,7 +231,7 @@ def test_ctrl_c_between_two_blocks_of_a_file_is_told(
 def test_ctrl_c_before_the_first_token_is_no_empty_input(session: Session, story: Path) -> None:
     request = Request(("Who came?",), RUN, interrupted=lambda: True)
     with pytest.raises(SourceError, match="Reading was stopped before the first token"):
-        list(Searching(session).ask(open_sources([str(story)]), request))
+        list(Scouting(session).ask(open_sources([str(story)]), request))
 
 
 def test_a_budget_that_is_too_small(session: Session, story: Path) -> None:
@@ -271,13 +255,11 @@ def test_from_python(story: Path) -> None:
     answer = model.ask(story, FACT.question, budget=320)
     assert answer.to_json()["skim"]["model"] is None
     assert answer.coverage is None
-    assert model.plan(story, question=FACT.question, budget=320).method == "bm25"
-    with pytest.raises(UsageError, match="keeps no memory"):
+    assert model.plan(story, question=FACT.question, budget=320).method == "passages"
+    with pytest.raises(UsageError, match="needs its questions"):
         model.read(story, budget=320)
     with pytest.raises(UsageError, match="one model"):
         model.ask(story, FACT.question, shards=2, budget=320)
-    with pytest.raises(UsageError, match="one model"):
-        model.ask(story, FACT.question, reread=True, budget=320)
 
 
 def test_the_command_line(
@@ -289,30 +271,24 @@ def test_the_command_line(
     done = cli("ask", str(story), FACT.question, *words, "--json", "--report", str(page))
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
-    assert (said["model"], said["skim"]["model"], said["method"]) == ("reader", None, "bm25")
+    assert (said["model"], said["skim"]["model"], said["method"]) == ("reader", None, "passages")
     assert said["peak"]["kv_tokens"] <= 500
-    assert "reader answers; a word search reads a long text for it" in done.stderr
-    assert "a word search read all of it · reader read" in done.stderr
+    assert "no model read all of it · reader" in done.stderr
     assert FACT.sentence.split()[0] in page.read_text()
-    default = cli("ask", str(story), FACT.question, *words[2:], "--json")
-    assert json.loads(default.stdout)["answer"] == said["answer"]
-    assert "a word search read all of it · reader read" in default.stderr
+    method = cli("ask", str(story), FACT.question, *words[2:], "--json", "--method", "passages")
+    assert json.loads(method.stdout)["answer"] == said["answer"]
     piped = cli("ask", FACT.question, *words, "--json", stdin=story.read_bytes())
     assert json.loads(piped.stdout)["answer"] == said["answer"]
     planned = cli("ask", str(story), FACT.question, *words, "--dry-run")
     assert planned.code == 0, planned.stderr
-    assert "word search for reader" in planned.stdout
+    assert "words for reader" in planned.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("chat", "STORY", "--skim", "words"), "keeps no memory"),
-        (("remember", "STORY", "--skim", "words", "-o", "x.kvs"), "keeps no memory"),
-        (("ask", "STORY", "Q?", "--skim", "words", "--skim-by", "words"), "has no effect"),
-        (("ask", "STORY", "Q?", "--skim", "words", "--method", "h2o"), "--method has no effect"),
-        (("ask", "STORY", "Q?", "--skim", "words", "--keep", "99"), "--keep has no effect"),
-        (("ask", "STORY", "Q?", "--skim", "words", "--reread"), "is for one model"),
+        (("chat", "STORY", "--skim", "words"), "needs its questions"),
+        (("remember", "STORY", "--skim", "words", "-o", "x.kvs"), "needs its questions"),
         (("ask", "STORY", "Q?", "--skim", "words", "--shards", "2"), "--skim is for one reading"),
         (("summarize", "STORY", "--skim", "words"), "one model reads here"),
     ],

@@ -1,4 +1,4 @@
-"""Two models: one skims the text, the other reads the most relevant passages and answers."""
+"""A scout reads all of the text, and the answering model the best passages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ from adapters import tiny_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
-from kvstream.answer.reread.ranking import Words
-from kvstream.answer.reread.second_pass import LEAST, MOST, enough
-from kvstream.answer.skim.joining import shares
-from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.memories import Memories, memory_files, models_of
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
@@ -32,10 +26,14 @@ from kvstream.input.replayed import Replayed
 from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
+from kvstream.passages.bm25 import QuestionWords, with_neighbors
+from kvstream.passages.excerpts import Excerpt, Excerpts, excerpts_of
+from kvstream.passages.joining import shares
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory
 from kvstream.run.request import Request
 from kvstream.sample.document import generate, make_facts
-from kvstream.session.session import Session
-from kvstream.session.skimming import Skimming
+from kvstream.session.scouting import Scouting, choose_scout
+from kvstream.session.session import MOST, SMALL, Session, enough
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
 from kvstream.tokenization.passages import Passage
@@ -51,24 +49,22 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def pair(session: Session) -> Skimming:
-    return Skimming(session, session)
+def pair(session: Session) -> Scouting:
+    return Scouting(session, session)
 
 
 def results(events: Any) -> list[Result]:
     return [event.result for event in events if isinstance(event, Answered)]
 
 
-def ask(pair: Skimming, path: Path | str, *questions: str, run: RunSettings = RUN) -> list[Result]:
+def ask(pair: Scouting, path: Path | str, *questions: str, run: RunSettings = RUN) -> list[Result]:
     return results(pair.ask(open_sources([str(path)]), Request(questions, run)))
 
 
-@pytest.mark.parametrize("by", BY)
-def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: str) -> None:
-    [result] = ask(Skimming(session, session, by), story, FACT.question)
+def test_what_is_read_is_bounded_and_counted(session: Session, story: Path) -> None:
+    [result] = ask(Scouting(session, session), story, FACT.question)
     told = result.skim
     assert told is not None
-    assert told["by"] == by
     assert result.peak_kv_tokens <= 320
     assert told["peak"]["answer"]["kv_tokens"] <= 320
     assert result.peak_kv_tokens == max(p["kv_tokens"] for p in told["peak"].values())
@@ -76,7 +72,7 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: 
     kept = told["kept"]
     assert kept["room_bytes"] == 320 * BYTES_A_TOKEN
     assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"]
-    assert 0 < told["tokens"] <= enough(320) + 120
+    assert 0 < told["tokens"] <= SMALL[1] + 120
     assert result.read > 2 * told["tokens"]
     # All lost text is counted. White space between passages does not count as text.
     text = story.read_bytes()
@@ -84,20 +80,12 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: 
     assert kept["bytes"] + kept["dropped_bytes"] >= len(b"".join(text.split()))
 
 
-def test_a_large_budget_does_not_mean_many_passages(session: Session, story: Path) -> None:
-    assert [enough(budget) for budget in (320, 900, 1024, 4096)] == [LEAST, 225, MOST, MOST]
-    run = replace(RUN, budget=Budget(tokens=1200))
-    [result] = ask(Skimming(session, session), story, FACT.question, run=run)
-    assert result.skim is not None
-    assert 0 < result.skim["tokens"] <= MOST + 120
-
-
 @pytest.mark.parametrize("room", [BYTES_A_TOKEN, 8])
 def test_a_refusal_tells_of_dropped_text_where_some_was_dropped(
-    pair: Skimming, story: Path, monkeypatch: pytest.MonkeyPatch, room: int
+    pair: Scouting, story: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("kvstream.answer.reread.second_pass.abstains", lambda text: True)
-    monkeypatch.setattr("kvstream.session.skimming.BYTES_A_TOKEN", room)
+    monkeypatch.setattr("kvstream.session.scouting.abstains", lambda text: True)
+    monkeypatch.setattr("kvstream.session.scouting.BYTES_A_TOKEN", room)
     [result] = ask(pair, story, FACT.question)
     assert result.skim is not None
     dropped = result.skim["kept"]["dropped_bytes"]
@@ -106,7 +94,7 @@ def test_a_refusal_tells_of_dropped_text_where_some_was_dropped(
     assert told in result.warnings[-1]
 
 
-def test_citations_and_pieces_are_of_the_source(pair: Skimming, story: Path) -> None:
+def test_citations_and_pieces_are_of_the_source(pair: Scouting, story: Path) -> None:
     text = story.read_bytes()
     [result] = ask(pair, story, FACT.question)
     assert result.skim is not None
@@ -120,7 +108,7 @@ def test_citations_and_pieces_are_of_the_source(pair: Skimming, story: Path) -> 
     assert any(p["byte_start"] <= at < p["byte_end"] for p in result.skim["pieces"])
 
 
-def test_a_pipe_and_a_file_give_the_same(pair: Skimming, story: Path) -> None:
+def test_a_pipe_and_a_file_give_the_same(pair: Scouting, story: Path) -> None:
     [file] = ask(pair, story, FACT.question)
     with story.open("rb") as stream:
         source = open_sources([NamedStream(str(story), stream)])
@@ -132,7 +120,7 @@ def test_a_pipe_and_a_file_give_the_same(pair: Skimming, story: Path) -> None:
 
 
 def test_a_text_that_fits_is_read_by_the_answering_model_alone(
-    pair: Skimming, session: Session, tmp_path: Path
+    pair: Scouting, session: Session, tmp_path: Path
 ) -> None:
     path = tmp_path / "short.txt"
     path.write_text("".join(generate(tokens=100, seed=1, facts=2)))
@@ -149,7 +137,7 @@ def test_the_memory_of_a_text_that_fits_is_recalled_by_the_answering_model(
     session: Session, tmp_path: Path
 ) -> None:
     skimmer = Session(replace(session.model, name="small"), session.tokenizer)
-    model, path = Model(session, Skimming(session, skimmer)), tmp_path / "short.kvs"
+    model, path = Model(session, Scouting(session, skimmer)), tmp_path / "short.kvs"
     memory = model.read(text="Ada hid the letter.", budget=320, max_tokens=8)
     memory.save(path)
     recalled = model.recall(path)
@@ -183,7 +171,7 @@ def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
 
 
 def test_the_small_models_cache_is_freed_first(
-    pair: Skimming, story: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Scouting, story: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[LayerStore] = []
     held: list[int] = []
@@ -203,7 +191,7 @@ def test_the_small_models_cache_is_freed_first(
     assert max(held) == held[layers - 1], "two caches were there at once"
 
 
-def test_events_come_in_order(pair: Skimming, story: Path) -> None:
+def test_events_come_in_order(pair: Scouting, story: Path) -> None:
     request = Request((FACT.question,), RUN)
     events: list[Event] = list(pair.ask(open_sources([str(story)]), request))
     kinds = [type(event) for event in events]
@@ -215,8 +203,8 @@ def test_events_come_in_order(pair: Skimming, story: Path) -> None:
     assert kinds.index(Started) < kinds.index(StepDone) < kinds.index(AnswerStarted)
     assert kinds[-1] is Answered
     assert isinstance(events[0], Started)
-    assert events[0].model == "pocket for pocket"
-    assert pair.plan(open_sources([str(story)]), request).model == "pocket for pocket"
+    assert events[0].model == "pocket"
+    assert pair.plan(open_sources([str(story)]), request).model == "pocket"
 
 
 def matters(text: str) -> list[str]:
@@ -242,16 +230,6 @@ def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
         assert score == pytest.approx(slow)
 
 
-def test_words_agree_with_rank_bm25(story: Path) -> None:
-    pytest.importorskip("rank_bm25", reason="needs the extra words")
-    texts = [e.text for e in excerpts_of(open_sources([str(story)]))]
-    theirs, ours = Words(FACT.question), QuestionWords(FACT.question)
-    for text in texts:
-        theirs.add(text)
-    found = ours.scores([ours.count(text) for text in texts])
-    assert found.argmax() == theirs.scores().argmax()
-
-
 def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
     excerpts = list(excerpts_of(open_sources([str(story)])))[:9]
     del excerpts[4]
@@ -267,9 +245,6 @@ def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
 
 
 def test_an_excerpt_gets_nothing_from_another_source() -> None:
-    from kvstream.answer.reread.excerpts import Excerpt
-    from kvstream.tokenization.passages import Passage
-
     one = Excerpt((Passage(0, 0, 100, 1, 1, "Anna opened the gate"),))
     two = Excerpt((Passage(1, 101, 200, 1, 1, "nothing to see"),))
     assert with_neighbors(np.array([2.0, 0.0]), [one, two]).tolist() == [2.0, 0.0]
@@ -281,7 +256,7 @@ def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path)
     parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 90
     parts[30] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
     path.write_text("".join(parts))
-    pair = Skimming(session, session, "words")
+    pair = Scouting(session, session)
     [result] = ask(pair, path, "Where did Zorbak hide the brass lamp?")
     assert result.skim is not None
     assert result.skim["kept"]["dropped_bytes"] > 0
@@ -298,18 +273,41 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
     question, start = "Who came to the inn?", path.read_text().index(lines[2])
     cited = [Passage(0, start, start + 20, 1, 1, "", 1.0)]
     firsts = {}
-    for by in BY:
-        for questions in ((), (question,)):
-            kept = KeptPassages(10_000, by, questions)
-            for block in open_sources([str(path)]):
-                kept.feed(block)
-            kept.note(memory.trace.end, memory, final=True)
-            assert len(kept) == len(lines)
-            chosen = kept.choose(question, memory, cited, session.tokenizer, (200, 1))
-            firsts[by, bool(questions)] = chosen[0].passages[0].text.strip()
-    assert firsts["memory", True] == firsts["memory", False] == lines[2].strip()
-    assert firsts["words", True] == firsts["words", False] == lines[1].strip()
-    assert firsts["both", False] == lines[1].strip()
+    for questions in ((), (question,)):
+        passages = PassageMemory(10_000, questions)
+        for block in open_sources([str(path)]):
+            passages.feed(block)
+        passages.note(memory.trace.end, memory, final=True)
+        assert len(passages) == len(lines)
+        ranking = passages.ranked(question, memory, cited)
+        [first] = passages.chosen(ranking, session.tokenizer, (200, 1))
+        firsts[bool(questions)] = first.passages[0].text.strip()
+    assert firsts[False] == lines[1].strip()
+    assert firsts[True] in (lines[1].strip(), lines[2].strip())
+
+
+def test_a_larger_model_reads_more_passages() -> None:
+    size, tokens = SMALL
+    assert enough(1) == enough(size) == tokens
+    assert tokens < enough(4 * size) < enough(20 * size) <= MOST
+    assert enough(10**12) == MOST
+
+
+def test_the_scout_is_chosen_by_what_reading_costs(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, known = Request(command="chat"), Request(("Who?",))
+    monkeypatch.setattr(Session, "speed", 1000.0)
+    quick = choose_scout(session, 4300 * 59, known)
+    assert quick.scout is session
+    assert "in about 59 s" in quick.why
+    monkeypatch.setattr(Session, "speed", 10.0)
+    slow = choose_scout(session, 4300 * 59, known)
+    assert slow.scout is None
+    assert "98 minutes" in slow.why
+    assert choose_scout(session, 4300 * 59, later).scout is not None
+    assert choose_scout(session, None, known).scout is None
+    assert "length of the text is unknown" in choose_scout(session, None, later).why
 
 
 # Chat and memory files.
@@ -320,7 +318,7 @@ def test_the_budget_of_a_memory_of_two_models_is_that_of_both_caches(
 ) -> None:
     """The skimming model's cache has smaller entries, and fills more of its budget."""
     skimmer = Session(session.model.storing(torch.bfloat16), session.tokenizer)
-    model = Model(session, Skimming(session, skimmer))
+    model = Model(session, Scouting(session, skimmer))
     memory = model.read(story, questions=[FACT.question], budget=640, max_tokens=8)
     result = memory.ask(FACT.question).result
     assert result.budget_bytes == memory.budget[1] + model.kv_bytes(budget=640, method="full")
@@ -329,7 +327,7 @@ def test_the_budget_of_a_memory_of_two_models_is_that_of_both_caches(
 def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     session: Session, story: Path, tmp_path: Path
 ) -> None:
-    model = Model(session, Skimming(session, session))
+    model = Model(session, Scouting(session, session))
     memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
     first = memory.ask(FACT.question)
     assert first.result.skim is not None
@@ -359,10 +357,11 @@ def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: P
     """The rarity of a word depends on the whole text, and the file lacks most of the text."""
     story = tmp_path / "story.txt"
     story.write_text("".join(generate(tokens=6000, seed=SEED, facts=FACTS)))
-    model = Model(session, Skimming(session, session))
+    model = Model(session, Scouting(session, session))
     memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
     memory.save(tmp_path / "two.kvs")
-    said = [m.ask(FACT.question) for m in (memory, model.recall(tmp_path / "two.kvs"))]
+    recalled = model.recall(tmp_path / "two.kvs")
+    said = [m.ask(FACT.question, max_tokens=8) for m in (memory, recalled)]
     pieces = [each.result.skim["pieces"] for each in said if each.result.skim]
     assert pieces[0] == pieces[1]
     assert said[0].text == said[1].text
@@ -373,9 +372,9 @@ def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: P
         whole.count(excerpt.text)
     assert beside.dropped > 0
     assert beside.words == [whole.totals]
-    kept = KeptPassages.of(beside, [FACT.question])
+    kept = PassageMemory.of(beside, [FACT.question])
     assert kept.beside("", "", 0).words == [whole.totals]
-    older = KeptPassages.of(replace(beside, words=[]), [FACT.question])
+    older = PassageMemory.of(replace(beside, words=[]), [FACT.question])
     assert older.beside("", "", 0).words[0][0] == len(beside.excerpts) < whole.totals[0]
     assert beside.excerpts
     for wrong in (
@@ -385,7 +384,7 @@ def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: P
         [1, 9, *(2 for _ in whole.totals[2:])],
     ):
         with pytest.raises(ValueError, match="counted wrongly"):
-            KeptPassages.of(replace(beside, words=[wrong]), [FACT.question])
+            PassageMemory.of(replace(beside, words=[wrong]), [FACT.question])
 
 
 def test_a_budget_past_the_small_models_training_is_refused(
@@ -395,12 +394,12 @@ def test_a_budget_past_the_small_models_training_is_refused(
     path.write_text("The sun rose over the town, and nobody came.\n" * 900)
     trained = session.model.trained_length
     run = replace(RUN, budget=Budget(tokens=trained))
-    pair = Skimming(session, session)
-    skims = pair.skims(Request(("Who?",), run))
+    pair = Scouting(session, session)
+    skims = pair.scouts(Request(("Who?",), run))
     assert skims.run.budget == run.budget
     past = Request(("Who?",), replace(run, budget=Budget(tokens=trained + 1)))
     with pytest.raises(BudgetError, match="let pocket read everything: --skim none"):
-        pair.skims(past)
+        pair.scouts(past)
 
 
 def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: Path) -> None:
@@ -411,7 +410,7 @@ def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: P
     last = Passage(0, 6, 12, 1, 1, "night.", place=3, page_end=4)
     [told] = Excerpts([Excerpt((first, last))], ["a.pdf"], [0]).to_json()
     assert (told["page"], told["page_end"], told["line_end"]) == (3, 4, None)
-    memory = Model(session, Skimming(session, session)).read(story, budget=320, max_tokens=8)
+    memory = Model(session, Scouting(session, session)).read(story, budget=320, max_tokens=8)
     assert memory._engine.beside is not None
     memory._engine.beside = replace(memory._engine.beside, excerpts=[(first, last)])
     state, tensors = memory_state(memory._engine)
@@ -421,7 +420,7 @@ def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: P
 
 
 def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path) -> None:
-    model = Model(session, Skimming(session, session))
+    model = Model(session, Scouting(session, session))
     memory = model.read(story, questions=["Where is the zinc box?"], budget=320, max_tokens=8)
     before = memory.read_tokens
     memory.read(text="Years later the zinc box was found in the boat house. " * 3)
@@ -436,7 +435,7 @@ def two_files(
     session: Session, write_story: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Path, Path]]:
     """Return stories, each with a memory file of two models."""
-    model, folder = Model(session, Skimming(session, session)), tmp_path_factory.mktemp("two")
+    model, folder = Model(session, Scouting(session, session)), tmp_path_factory.mktemp("two")
     found = []
     for seed in (SEED, SEED + 1):
         text, file = write_story(tokens=3000, seed=seed, facts=FACTS), folder / f"{seed}.kvs"
@@ -449,7 +448,7 @@ def test_a_folder_is_asked_by_the_models_of_its_files(
     session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
 ) -> None:
     """Files of two models use their passages. A file of only the skimming model answers too."""
-    two, files = Model(session, Skimming(session, session)), [file for _, file in two_files]
+    two, files = Model(session, Scouting(session, session)), [file for _, file in two_files]
     for number, file in enumerate(files):
         shutil.copy(file, tmp_path / f"two-{number}.kvs")
     assert models_of(memory_files(tmp_path)) == ("pocket", "pocket")
@@ -485,7 +484,7 @@ def test_a_file_of_the_answering_model_is_asked_by_it(session: Session, tmp_path
 def test_counts_of_words_are_joined_by_question(session: Session, tmp_path: Path) -> None:
     """The order of the questions in each file does not matter."""
     asked = ["Who painted the old boat red?", "Where did Ada go?"]
-    model, files, totals = Model(session, Skimming(session, session)), [], []
+    model, files, totals = Model(session, Scouting(session, session)), [], []
     for number, questions in enumerate((asked, asked[::-1])):
         text = "".join(generate(tokens=2000, seed=number, facts=2))
         memory = model.read(text=text, questions=questions, budget=320, max_tokens=8)
@@ -503,7 +502,7 @@ def test_counts_of_words_are_joined_by_question(session: Session, tmp_path: Path
 def test_memories_of_two_models_are_joined(
     session: Session, two_files: list[tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    model, (texts, files) = Model(session, Skimming(session, session)), zip(*two_files, strict=True)
+    model, (texts, files) = Model(session, Scouting(session, session)), zip(*two_files, strict=True)
     before = [model.recall(file).answering for file in files]
     memory = model.merge(files)
     kept = memory.answering
@@ -515,7 +514,7 @@ def test_memories_of_two_models_are_joined(
     counted = sum(part["bytes"] + part["dropped_bytes"] for part in before if part is not None)
     assert kept["bytes"] + kept["dropped_bytes"] == counted
     assert memory._skim is not None
-    excerpts = memory._skim[1].kept.excerpts
+    excerpts = memory._skim[1].passages.excerpts
     assert {e.passages[0].source for e in excerpts} == {0, 1}
     bases = memory._engine.trace.bases
     for passage in (p for excerpt in excerpts for p in excerpt.passages):
@@ -542,7 +541,7 @@ def test_memories_of_two_models_are_joined(
 def test_the_budget_of_joined_memories_is_that_of_both_models(
     session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
 ) -> None:
-    model, files = Model(session, Skimming(session, session)), [file for _, file in two_files]
+    model, files = Model(session, Scouting(session, session)), [file for _, file in two_files]
     memory = model.merge(files, "640")
     assert memory.budget[0] == 640
     assert memory.answering is not None
@@ -558,16 +557,13 @@ def test_the_budget_of_joined_memories_is_that_of_both_models(
 def test_files_that_were_not_read_alike_are_refused(
     session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
 ) -> None:
-    model, first = Model(session, Skimming(session, session)), two_files[0][1]
-    alone, words = tmp_path / "alone.kvs", tmp_path / "words.kvs"
+    model, first = Model(session, Scouting(session, session)), two_files[0][1]
+    alone = tmp_path / "alone.kvs"
     Model(session).read(story, budget=320, method="keydiff").save(alone)
-    Model(session, Skimming(session, session, "words")).read(story, budget=320).save(words)
     for files in ((first, alone), (alone, first)):
         with pytest.raises(UsageError, match="pocket alone") as refused:
             model.merge(files)
         assert "pocket for pocket" in str(refused.value)
-    with pytest.raises(UsageError, match=r"different settings of --skim-by \(both, words\)"):
-        model.merge([first, words])
 
 
 @given(
@@ -590,7 +586,7 @@ def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: P
     from kvstream.memory.packing import beside_of
     from kvstream.memory.saving import memory_state
 
-    model = Model(session, Skimming(session, session))
+    model = Model(session, Scouting(session, session))
     memory = model.read(story, questions=["Who?"], budget=320, max_tokens=8)
     state, tensors = memory_state(memory._engine)
     state = json.loads(json.dumps(state))
@@ -605,19 +601,17 @@ def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: P
 
 
 def test_options_for_one_model_are_refused(session: Session, story: Path) -> None:
-    model = Model(session, Skimming(session, session))
-    for options in ({"reread": "citations"}, {"extract": True}, {"every": 1000}):
+    model = Model(session, Scouting(session, session))
+    for options in ({"extract": True}, {"every": 1000}):
         with pytest.raises(UsageError, match="--skim none"):
             model.ask(story, "Who?", budget=320, **options)
-    with pytest.raises(UsageError, match="skim_by is one of"):
-        Skimming(session, session, "magic")
     assert model.summarize(story, budget=320, max_tokens=8).result.skim is None
 
 
 @pytest.mark.parametrize("command", ["ask", "remember"])
 def test_a_plan_is_what_is_run(session: Session, story: Path, command: Any) -> None:
     """This holds for a budget in bytes too, which is halved if both caches stay."""
-    model = Model(session, Skimming(session, session))
+    model = Model(session, Scouting(session, session))
     entry = model.kv_bytes(budget=2) - model.kv_bytes(budget=1)
     begun: list[Event] = []
     options: dict[str, Any] = {"budget": f"{900 * entry}B", "max_tokens": 8}
@@ -647,8 +641,8 @@ def test_a_skim_model_that_cannot_be_bounded(
     GPT2LMHeadModel(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((pocket.path() / name).read_bytes())
-    with pytest.raises(UnsupportedModelError, match="cannot skim"):
-        Skimming.open(ModelSettings(), ModelSettings(model=str(folder)))
+    with pytest.raises(UnsupportedModelError, match="cannot scout"):
+        Scouting.open(ModelSettings(), ModelSettings(model=str(folder)))
     done = cli("ask", str(story), "Q?", "--skim", str(folder), "-q")
     assert done.code == 4
     assert "--skim none" in done.stderr
@@ -672,7 +666,7 @@ def test_two_models_that_do_not_fit_together(
     assert "--skim none" in done.stderr
 
 
-def test_a_budget_too_small_for_the_answering_model(pair: Skimming, story: Path) -> None:
+def test_a_budget_too_small_for_the_answering_model(pair: Scouting, story: Path) -> None:
     with pytest.raises(BudgetError, match="Use --budget"):
         ask(pair, story, "Who?", run=RunSettings(Budget(tokens=70)))
 
@@ -686,20 +680,19 @@ def test_the_command_line_with_another_tokenizer(
     """Once fetched, ``reader`` (a tiny model here) answers without -m. A report needs a memory."""
     tiny = tiny_reader(tmp_path, monkeypatch)
     page = str(tmp_path / "page.html")
-    arguments = ("--budget", "500", "-n", "8", "--json", "--report", page)
+    arguments = ("--budget", "500", "-n", "8", "--json", "--skim", "pocket", "--report", page)
     done = cli("ask", str(story), FACT.question, *arguments)
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["model"] == "reader"
     assert said["skim"]["model"] == "pocket"
     assert said["peak"]["kv_tokens"] <= 500
-    assert done.stderr.count("reader answers; pocket reads a long text for it") == 1
     assert "cannot be read again" in done.stderr or not said["skim"]["kept"]["dropped_bytes"]
     assert "passages kept as text" in done.stderr
     piped = cli("ask", FACT.question, *arguments, stdin=story.read_bytes()[:30000])
     assert json.loads(piped.stdout)["skim"]["model"] == "pocket"
     tiny.base.unlink()
-    alone = json.loads(cli("ask", str(story), FACT.question, *arguments[:-2]).stdout)
+    alone = json.loads(cli("ask", str(story), FACT.question, *arguments[:-4]).stdout)
     assert alone["model"] == "pocket"
     assert alone["skim"] is None
 
@@ -717,14 +710,11 @@ def test_who_answers_is_decided_by_what_is_asked(
         assert said["model"].endswith(said.get("answering", said)["model"])
         return said["model"], done.stderr
 
-    assert models("ask", path, "Q?")[0] == "word search for reader"
+    assert models("ask", path, "Q?")[0] == "reader"  # a tiny model, which reads in no time
     assert models("ask", path, "Q?", "--skim", "pocket")[0] == "pocket for reader"
-    for about in (("--method", "h2o"), ("--skim-by", "words"), ("--keep", "100")):
-        assert models("ask", path, "Q?", *about)[0] == "pocket for reader"
+    assert models("ask", path, "Q?", "--skim", "words")[0] == "words for reader"
     assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"
     assert models("ask", path, "Q?", "-m", "pocket")[0] == "pocket"
-    assert models("ask", path, "Q?", "-m", "reader")[0] == "word search for reader"
-    assert models("ask", path, "Q?", "-m", "smollm2")[0] == "smollm2"
     assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"
     assert models("ask", path, "Q?", "--extract")[0] == "pocket"
     assert models("summarize", path, "--as", "prose")[0] == "pocket"
@@ -736,15 +726,10 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert "one model reads here" in refused.stderr
     same = cli("ask", path, "Q?", "-m", "pocket", "--skim", "pocket")
     assert same.code == 2
-    assert "name two models" in same.stderr
-    useless = cli("ask", path, "Q?", "--skim", "none", "--skim-by", "words")
-    assert useless.code == 2
+    assert "--skim self" in same.stderr
     follows = cli("ask", path, "Q?", "--skim", "pocket", "--follow")
     assert follows.code == 2
     assert "--follow is for one model" in follows.stderr
-    several = cli("ask", "--each", path, "-Q", "Q?", "--skim-by", "words")
-    assert several.code == 2
-    assert "--skim-by is for one text" in several.stderr
     alone = cli("ask", "--each", path, "-Q", "Q?", "--skim", "none", "-n", "2", "--budget", "500")
     assert alone.code == 0, alone.stderr
     assert "choose another with -m" in alone.stderr
@@ -755,7 +740,8 @@ def test_memory_files_and_chats_of_two_models(
 ) -> None:
     tiny_reader(tmp_path, monkeypatch)
     file = str(tmp_path / "two.kvs")
-    done = cli("remember", str(story), "-Q", FACT.question, "-o", file, "--budget", "500", "-q")
+    scouted = ("--skim", "pocket", "--budget", "500", "-q")
+    done = cli("remember", str(story), "-Q", FACT.question, "-o", file, *scouted)
     assert done.code == 0, done.stderr
     asked = cli("ask", "--memory", file, FACT.question, "-n", "4", "--json")
     assert asked.code == 0, asked.stderr
@@ -772,7 +758,7 @@ def test_memory_files_and_chats_of_two_models(
     short, both = str(tmp_path / "second.kvs"), str(tmp_path / "both.kvs")
     text = tmp_path / "second.txt"
     text.write_text("".join(generate(tokens=900, seed=SEED + 1, facts=2)))
-    second = ("remember", str(text), "-Q", FACT.question, "-o", short, "--budget", "500", "-q")
+    second = ("remember", str(text), "-Q", FACT.question, "-o", short, *scouted)
     assert cli(*second).code == 0
     joined = cli("merge", file, short, "-o", both, "--json")
     assert joined.code == 0, joined.stderr

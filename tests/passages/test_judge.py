@@ -1,4 +1,4 @@
-"""Passages reranked by the answering model: compared with the plain model, and bounded."""
+"""Passages judged by the answering model: compared with the plain model, and bounded."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.answer.reread.excerpts import Excerpt, excerpts_of
-from kvstream.answer.skim import reranking
-from kvstream.answer.skim.kept import KeptPassages
-from kvstream.answer.skim.reranking import Reranker
 from kvstream.answer.support import Calibration
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, Result
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
+from kvstream.passages import memory as passages_memory
+from kvstream.passages.excerpts import Excerpt, excerpts_of
+from kvstream.passages.judge import Judge
+from kvstream.passages.memory import PassageMemory
 from kvstream.reporters.plain import skim_line
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.run.request import Request
-from kvstream.session.searching import Searching
+from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -53,16 +53,16 @@ def refusing(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     return session
 
 
-def reranker_of(session: Session) -> Reranker:
+def judge_of(session: Session) -> Judge:
     whole = session.whole(Request((QUESTION,), RUN), QUESTION)
-    reranker = session.reranker(whole, QUESTION, session.passage_sizes(whole)[0])
-    assert reranker is not None
-    return reranker
+    judge = session.judge(whole, QUESTION, session.passage_sizes(whole)[0])
+    assert judge is not None
+    return judge
 
 
 def test_a_model_without_a_limit_for_refusals_reranks_nothing(session: Session) -> None:
     whole = session.whole(Request((QUESTION,), RUN), QUESTION)
-    assert session.reranker(whole, QUESTION, BUDGET) is None
+    assert session.judge(whole, QUESTION, BUDGET) is None
 
 
 def test_the_odds_are_those_of_the_plain_model(refusing: Session) -> None:
@@ -77,25 +77,25 @@ def test_the_odds_are_those_of_the_plain_model(refusing: Session) -> None:
             logits = plain(torch.tensor([ids])).logits[0, -1].float()
         others = [i for i in range(len(logits)) if i not in refusal]
         expected.append(float(logits[others].max() - logits[refusal].max()))
-    reranker = reranker_of(refusing)
-    once = reranker(excerpts())
+    judge = judge_of(refusing)
+    once = judge(excerpts())
     np.testing.assert_allclose(once, expected, atol=2e-2)
-    np.testing.assert_array_equal(reranker(excerpts()), once)  # the order leaves no trace
-    assert reranker.reranked == 2 * len(expected)
-    assert reranker.reader.cache.peak.tokens <= BUDGET
+    np.testing.assert_array_equal(judge(excerpts()), once)  # the order leaves no trace
+    assert judge.judged == 2 * len(expected)
+    assert judge.reader.cache.peak.tokens <= BUDGET
 
 
 def test_an_excerpt_that_does_not_fit_is_not_read(refusing: Session) -> None:
-    reranker = reranker_of(refusing)
-    assert set(reranker(excerpts("rain and " * 400)).tolist()) == {-np.inf}
-    assert reranker.reranked == 0
+    judge = judge_of(refusing)
+    assert set(judge(excerpts("rain and " * 400)).tolist()) == {-np.inf}
+    assert judge.judged == 0
     with pytest.raises(BudgetError, match="No passage of the text fits"):
         search(refusing, "rain and " * 400)
 
 
 def search(session: Session, text: str, run: RunSettings = RUN) -> Result:
     sources = open_sources([NamedStream("t", text.encode(), plain=True)])
-    events = Searching(session).ask(sources, Request((QUESTION,), run))
+    events = Scouting(session).ask(sources, Request((QUESTION,), run))
     return next(event.result for event in events if isinstance(event, Answered))
 
 
@@ -106,34 +106,34 @@ def test_a_search_reads_what_the_model_ranks_first(
     every = excerpts(text)
     wanted = every[4]
 
-    def reranked(self: Reranker, some: Sequence[Excerpt]) -> np.ndarray:
-        self.reranked += len(some)
+    def judged(self: Judge, some: Sequence[Excerpt]) -> np.ndarray:
+        self.judged += len(some)
         return np.array([99.0 * (excerpt.start == wanted.start) for excerpt in some])
 
-    monkeypatch.setattr(Reranker, "__call__", reranked)
-    monkeypatch.setattr(reranking, "RERANKED_SHARE", 0.0)
+    monkeypatch.setattr(Judge, "__call__", judged)
+    monkeypatch.setattr(passages_memory, "LEAST_SHARE", 0.0)
     result = search(refusing, text)
     assert result.skim is not None
     assert wanted.start in [piece["byte_start"] for piece in result.skim["pieces"]]
-    assert result.skim["reranked"] == len(every)
-    assert f"reranked {len(every)} passages and read " in str(skim_line(result))
+    assert result.skim["judged"] == len(every)
+    assert f"judged {len(every)} passages and read " in str(skim_line(result))
     assert result.peak_kv_tokens <= result.budget_tokens
 
 
 def test_only_the_best_passages_are_reranked(
     session: Session, write_story: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranking, "RERANKED", 3)
-    monkeypatch.setattr(reranking, "RERANKED_SHARE", 0.0)
+    monkeypatch.setattr(passages_memory, "MOST", 3)
+    monkeypatch.setattr(passages_memory, "LEAST_SHARE", 0.0)
     text = write_story(tokens=900, seed=1, facts=2).read_text()
-    kept = KeptPassages(10**6, "words", (QUESTION,))
+    kept = PassageMemory(10**6, (QUESTION,))
     for block in open_sources([NamedStream("t", text.encode(), plain=True)]):
         kept.feed(block)
     kept.note(len(text.encode()), final=True)
     sizes = 10**6, 10**6
     seen: list[list[Excerpt]] = []
 
-    class Backwards(Reranker):
+    class Backwards(Judge):
         def __init__(self) -> None:
             pass
 
@@ -141,14 +141,18 @@ def test_only_the_best_passages_are_reranked(
             seen.append(list(excerpts))
             return 100.0 * np.arange(len(excerpts))
 
-    everything = kept.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
+    def choose(passages: PassageMemory, sizes: tuple[int, int]) -> list[Excerpt]:
+        ranking = passages.ranked(QUESTION, None, ())
+        return passages.chosen(ranking, session.tokenizer, sizes, Backwards())
+
+    everything = choose(kept, sizes)
     assert everything == kept.excerpts
     assert len(seen[0]) == 3
-    best = kept.choose(QUESTION, None, (), session.tokenizer, (10**6, 1), Backwards())
+    best = choose(kept, (10**6, 1))
     assert best == [seen[1][-1]]
-    monkeypatch.setattr(reranking, "RERANKED_SHARE", 1.0)
-    kept.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
+    monkeypatch.setattr(passages_memory, "LEAST_SHARE", 1.0)
+    choose(kept, sizes)
     assert seen[2] == seen[0][:1]
-    nothing = KeptPassages(1, "words", (QUESTION,))
+    nothing = PassageMemory(1, (QUESTION,))
     with pytest.raises(BudgetError, match="No passage of the text fits"):
-        nothing.choose(QUESTION, None, (), session.tokenizer, sizes, Backwards())
+        choose(nothing, sizes)

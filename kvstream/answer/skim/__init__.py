@@ -1,1 +1,0 @@
-"""Skim: keep the most relevant passages for the answering model while another one reads."""

@@ -1,0 +1,1 @@
+"""Passages: the sentences of a text that memory keeps for the answering model."""

@@ -1,0 +1,566 @@
+"""Read a text that exceeds the budget for a model that answers from its best passages.
+
+A *scout* reads all of the text once. It is the answering model itself, a smaller model, or None,
+where the words of the questions alone choose passages. Meanwhile a `PassageMemory` keeps the best
+passages. The answering model reads those of a question whole, and answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from kvstream.answer.answering import abstains, answer, answered
+from kvstream.answer.citations import Basis
+from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    Event,
+    Notice,
+    Result,
+    Started,
+    StepDone,
+    changed,
+)
+from kvstream.input.blocks import TextBlock
+from kvstream.input.replayed import Replayed
+from kvstream.input.source import RereadableSource, nothing_in
+from kvstream.memory.base import Memory, Trace
+from kvstream.memory.kept import positions
+from kvstream.memory.kept.positions import Kept
+from kvstream.methods.whole import Passages
+from kvstream.model.loading import refuse_together
+from kvstream.passages.excerpts import Excerpt, Excerpts
+from kvstream.passages.judge import Judge
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, recalled
+from kvstream.run.request import Request
+from kvstream.session.reading import nothing_read, started, stopped_after
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
+
+GUESS = 32
+"""Maximum tokens of the scout's own answer, whose attention helps to choose passages."""
+STEP = 8192
+"""Number of tokens read at a time if no model scouts."""
+PATIENCE, SCOUTING = 60, 20
+"""Seconds that the answering model may take to read a text before it answers, and `pocket`."""
+BYTES_PER_TOKEN = 4.3
+"""Of English prose, for an estimate before a text is read."""
+NO_WORD = (
+    "No passage that was kept has a word of the question, so a word search cannot find its answer. "
+    "Use words of the text, or let a model scout: --skim pocket."
+)
+COMMON_WORDS = (
+    "The question has only common words, so a word search cannot find its answer. Name what it is "
+    "about, or let a model scout: --skim pocket."
+)
+
+
+@dataclass
+class Scouted:
+    """What a scout leaves: passages, and its memory if a model scouted."""
+
+    passages: PassageMemory
+    request: Request
+    """The request to the answering model."""
+    trace: Trace
+    scout: Memory | None = None
+    """Memory of the scout."""
+    stays: bool = False
+    """Whether memory stays beside the answering model's KV cache, for more questions."""
+    seconds: float = 0.0
+    """Time of the reading, if no model scouts."""
+    steps: int = 0
+    warnings: list[str] = field(default_factory=list)
+    """Of the reading, if no model scouts."""
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of the scout, where there is one."""
+        assert self.scout is not None
+        return self.scout
+
+
+class Scouting:
+    """A session that answers, and the scout that reads long texts for it. Raises as `Session`.
+
+    If a text fits the budget of the answering model, that model reads it alone. The scout is None
+    if the words of the questions alone choose passages; then the questions must be known.
+    """
+
+    def __init__(self, answerer: Session, scout: Session | None = None, why: str = "") -> None:
+        self.answerer, self.scout, self.why = answerer, scout, why
+        """`why` says how the scout was chosen, if kvstream chose it."""
+
+    @classmethod
+    def open(cls, settings: ModelSettings, skim: ModelSettings) -> Scouting:
+        """Load both models. Raises ModelError if they do not fit in RAM or GPU memory together, and
+        UnsupportedModelError if the KV cache of one of them cannot be bounded.
+        """
+        refuse_together(settings, skim)
+        try:
+            scout = Session.open(skim)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(
+                f"{error} So it cannot scout; choose another model with --skim, such as pocket, or "
+                "let one model read everything: --skim none."
+            ) from error
+        return cls(Session.open(settings), scout)
+
+    @property
+    def reader(self) -> Session:
+        """The session of the model that reads long texts."""
+        return self.scout or self.answerer
+
+    @property
+    def load_s(self) -> float:
+        """Seconds to load all models."""
+        alone = self.reader is self.answerer
+        return self.answerer.load_s + (0.0 if alone else self.reader.load_s)
+
+    # Reading.
+
+    def plan(self, sources: RereadableSource, request: Request) -> Started:
+        """Return the sizes, steps and memory of a run without running it.
+
+        They are those of the scout; `Started.answering` has those of the answering model. A request
+        for later questions gets the plan of `read`, others that of `ask`.
+        """
+        replayed = Replayed(sources)
+        if self.answerer.fits(replayed, request):
+            return self.answerer.plan(replayed, request)
+        if self.scout is None:
+            length = TokenStream(self.answerer.tokenizer, replayed).estimate()
+            return self._started_by_words(request, length)
+        if request.open_ended:
+            request = self._halved(request)  # as `read` does
+        plan = self._named(self.scout.plan(replayed, self.scouts(request)))
+        return replace(plan, answering=self._answering(request))
+
+    def _answering(self, request: Request) -> Started:
+        """Return the sizes of the answering model, with the longest question."""
+        answerer = self.answerer
+        whole = answerer.whole(request, max(request.questions, key=len, default=""))
+        passages = min(answerer.passage_sizes(whole))
+        reader = answerer.settle(whole).reader(answerer.model, whole.run, passages)
+        return replace(started(reader, whole.run), estimated_tokens=passages)
+
+    def _started_by_words(self, request: Request, length: int | None) -> Started:
+        plan = self.answerer.settle(request)
+        whole = self.answerer.whole(request, "")
+        return Started(
+            model=f"words for {self.answerer.model_name}",
+            method=Passages.name,
+            budget_tokens=plan.sizes.budget,
+            budget_bytes=self.answerer.kv_bytes(whole.run),
+            fixed_bytes=0,
+            prompt_tokens=plan.sizes.prompt,
+            reserved_tokens=plan.sizes.question + plan.sizes.answer,
+            schedule="",
+            chunk="",
+            estimated_tokens=length,
+            estimated_steps=None if length is None else -(-length // STEP),
+            lossless=False,
+            precision=self.answerer.model.precision,
+        )
+
+    def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
+        """Read the sources once, then answer every question. Raises as `Session.ask`."""
+        replayed = Replayed(sources)
+        if self.answerer.fits(replayed, request):
+            yield from self.answerer.ask(replayed, request)
+            return
+        scouted = yield from self._read(replayed, request)
+        if scouted.scout is None:
+            for number, question in enumerate(request.questions):
+                yield from self._by_words(scouted, question, number)
+            return
+        memory, questions = scouted.memory, request.questions
+        guesses = [answered(memory, question) for question in questions]
+        held = positions.kept(memory)
+        # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
+        ready = [
+            self._candidates(scouted, question, basis)
+            for question, (_, basis) in zip(questions, guesses, strict=True)
+        ]
+        memory.release()
+        for number, ((first, _), make) in enumerate(zip(guesses, ready, strict=True)):
+            yield from self._from_passages(scouted, first, make, number, lambda: held)
+
+    def read(
+        self, sources: RereadableSource, request: Request
+    ) -> Generator[Event, None, Memory | Scouted]:
+        """Read the sources for later questions: with the answering model if they fit, else with the
+        scout.
+        """
+        replayed = Replayed(sources)
+        if self.answerer.fits(replayed, request):
+            return (yield from self.answerer.read(replayed, request))
+        scouted = yield from self._read(replayed, self._halved(request))
+        scouted.stays = True
+        return scouted
+
+    def read_on(
+        self, sources: RereadableSource, request: Request, scouted: Scouted
+    ) -> Generator[Event, None, Scouted]:
+        """Read more text, behind the text that was read. Raises as `Session.read`."""
+        return (yield from self._scout(sources, self.scouts(request), scouted))
+
+    def scouts(self, request: Request) -> Request:
+        """Return the request to the scout. Raises BudgetError above its trained length."""
+        run, scout = request.run, self.reader
+        budget, most = run.budget and run.budget.tokens, scout.model.trained_length
+        if budget and budget > most:
+            small, large = scout.model_name, self.answerer.model_name
+            raise BudgetError(
+                f"A budget of {budget:,} entries exceeds the {most:,} positions that {small} was "
+                f"trained for, and {small} reads long texts for {large}. Use --budget {most} or "
+                f"less, or let {large} read everything: --skim none."
+            )
+        guess = replace(run, max_tokens=min(run.max_tokens, GUESS))
+        return replace(request, run=guess, strict=False)
+
+    def _halved(self, request: Request) -> Request:
+        """Halve a budget in bytes, because both KV caches exist during an answer."""
+        budget = request.run.budget
+        if budget is None or budget.bytes is None:
+            return request
+        half = Budget(bytes=max(1, budget.bytes // 2))
+        return replace(request, run=replace(request.run, budget=half))
+
+    def _named(self, event: Started) -> Started:
+        small, large = self.reader.model_name, self.answerer.model_name
+        return event if small == large else replace(event, model=f"{small} for {large}")
+
+    def _read(self, sources: Replayed, request: Request) -> Generator[Event, None, Scouted]:
+        """Read all of the sources with the scout, or without a model."""
+        if self.why:
+            yield Notice(self.why, note=True)
+        room = BYTES_A_TOKEN * self.answerer.settle(request).sizes.budget
+        scouted = Scouted(PassageMemory(room, request.questions), request, Trace())
+        read = self._scout if self.scout else self._read_words
+        return (yield from read(sources, self.scouts(request), scouted))
+
+    def _scout(
+        self, sources: RereadableSource, request: Request, scouted: Scouted
+    ) -> Generator[Event, None, Scouted]:
+        """Read the sources into `scouted`, which may have read others before."""
+        passages, answerer = scouted.passages, self.answerer
+        reading = self.reader.read(
+            sources, request, scouted.scout, show=passages.feed,
+            on_step=lambda memory: passages.note(memory.trace.end, memory),
+        )  # fmt: skip
+        memory = yield from changed(
+            reading, lambda event: self._named(event) if isinstance(event, Started) else event
+        )
+        passages.note(memory.trace.end, memory, final=True)
+        scouted.scout, scouted.trace = memory, memory.trace
+        budget = answerer.settle(scouted.request).sizes.budget
+        memory.beside = passages.beside(answerer.model_name, answerer.model.fingerprint, budget)
+        return scouted
+
+    def _read_words(
+        self, sources: Replayed, request: Request, scouted: Scouted
+    ) -> Generator[Event, None, Scouted]:
+        """Read the sources without a model: the words of the questions choose passages."""
+        words, passages = WordForms(), scouted.passages
+        trace = scouted.trace = Trace(sources.names, sources.bases, words=words)
+
+        def show(block: TextBlock) -> None:
+            passages.feed(block)
+            words.feed(block)
+
+        began = time.perf_counter()
+        stream = open_stream(self.answerer.tokenizer, sources, show)
+        yield self._started_by_words(scouted.request, stream.estimate())
+        # After Ctrl-C a pipe ends by itself, after the text that has already arrived.
+        while sources.ends_on_interrupt or not request.interrupted():
+            batch = stream.read(STEP)
+            if not batch:
+                if stream.paused and not request.interrupted():
+                    continue
+                break
+            trace.read, trace.end = stream.seen, batch.end
+            passages.note(trace.end)
+            scouted.steps += 1
+            scouted.seconds = time.perf_counter() - began
+            yield self._step(scouted, len(batch), stream.estimate())
+        ended = stream.at_end  # before `close`, after which nothing more can be read
+        stream.close()
+        if not trace.read:
+            raise nothing_read(interrupted=request.interrupted())
+        passages.note(trace.end, final=True)
+        if not len(passages) and not passages.dropped:
+            raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
+        if request.interrupted() and (sources.ends_on_interrupt or not ended):
+            trace.interrupted = True
+            scouted.warnings.append(stopped_after(trace.read, stream.estimate() or 0))
+        scouted.warnings += sources.warnings
+        for message in scouted.warnings:
+            yield Notice(message)
+        for message in sources.notes:
+            yield Notice(message, note=True)
+        scouted.seconds = time.perf_counter() - began
+        return scouted
+
+    def _step(self, scouted: Scouted, tokens: int, length: int | None) -> StepDone:
+        """Return the progress of a reading without a model; the KV cache is still empty."""
+        return StepDone(
+            step=scouted.steps,
+            chunk=tokens,
+            memory=(0,),
+            seen=scouted.trace.read,
+            estimated_tokens=length,
+            kv_tokens=0,
+            in_flight_tokens=0,
+            peak_tokens=0,
+            budget_tokens=self.answerer.settle(scouted.request).sizes.budget,
+            kv_bytes=0,
+            seconds=scouted.seconds,
+            coverage=lambda bins: [0.0] * max(1, min(bins, scouted.trace.read)),
+            retained=lambda: 0,
+        )
+
+    def recall(self, memory: Memory, answer: RunSettings) -> Scouted:
+        """Restore what a file holds; `memory`: the scout's, recalled.
+
+        Raises UsageError if the file has no passages, SourceError if it is damaged.
+        """
+        beside = memory.beside
+        if beside is None:
+            raise UsageError(f"The memory was read by {memory.model} alone; ask it without --skim.")
+        run = replace(answer, budget=Budget(tokens=beside.budget))
+        request = Request(run=run, command="chat", system=memory.plan.system)
+        return Scouted(recalled(memory), request, memory.trace, memory, stays=True)
+
+    # Answering.
+
+    def answer(
+        self,
+        scouted: Scouted,
+        question: str,
+        number: int = 0,
+        *,
+        earlier: Sequence[tuple[str, str]] = (),
+        stop: Sequence[str] = (),
+    ) -> Generator[Event, None, None]:
+        """Yield the events of one answer from passages; memory stays unchanged."""
+        first, basis = answered(scouted.memory, question)
+        make = self._candidates(scouted, question, basis)
+        held = partial(positions.kept, scouted.memory)
+        yield from self._from_passages(scouted, first, make, number, held, earlier, stop)
+
+    def _candidates(self, scouted: Scouted, question: str, basis: Basis) -> Chooser:
+        """Return a function that chooses passages with a judge, after memory has been released."""
+        ranking = scouted.passages.ranked(question, scouted.scout, basis.regions)
+        return partial(scouted.passages.chosen, ranking, self.answerer.tokenizer)
+
+    def _passages(
+        self, scouted: Scouted, question: str, choose: Chooser
+    ) -> tuple[Memory, Excerpts, Judge | None]:
+        """Judge and read the passages for a question; return the memory that holds them whole."""
+        session, trace = self.answerer, scouted.trace
+        whole = session.whole(scouted.request, question)
+        sizes = session.passage_sizes(whole)
+        judge = session.judge(whole, question, sizes[0])
+        chosen = choose(sizes, judge)
+        if judge is not None:
+            judge.reader.release()
+        excerpts = Excerpts(chosen, trace.names, trace.bases)
+        memory = session.read_excerpts(excerpts, whole, trace.words)
+        if judge is not None:
+            memory.reader.cache.peak.include(judge.reader.cache.peak)
+        return memory, excerpts, judge
+
+    def _from_passages(
+        self,
+        scouted: Scouted,
+        first: Result,
+        choose: Chooser,
+        number: int,
+        held: Callable[[], Kept],
+        earlier: Sequence[tuple[str, str]] = (),
+        stop: Sequence[str] = (),
+    ) -> Iterator[Event]:
+        """Yield the events of the answering model's answer.
+
+        `held` returns which tokens the scout's memory holds.
+        """
+        yield AnswerStarted(first.question, number, held)
+        began = time.perf_counter()
+        memory, excerpts, judge = self._passages(scouted, first.question, choose)
+        for event in answer(
+            memory, first.question, number,
+            last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
+        ):  # fmt: skip
+            if isinstance(event, Answered):
+                made = Second(event.result, excerpts, judge, time.perf_counter() - began)
+                yield Answered(self._together(scouted, first, made))
+            elif not isinstance(event, AnswerStarted):
+                yield event
+        memory.release()
+
+    def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
+        """Return the answer as the result of both models.
+
+        Its sizes are the larger ones. If memory stays, bytes include the capacity of its KV cache.
+        """
+        second = made.result
+        larger = max(first, second, key=lambda result: result.peak_kv_bytes)
+        beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
+        warnings = (*scouted.memory.warnings, *second.warnings, *self._refusal(scouted, second))
+        return replace(
+            first,
+            model=self.answerer.model_name,
+            answer=second.answer,
+            generated=second.generated,
+            stopped=second.stopped,
+            citations=second.citations,
+            support=second.support,
+            withheld=second.withheld,
+            absent=second.absent,
+            answer_s=first.answer_s + made.seconds,
+            peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
+            scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
+            peak_rss_bytes=second.peak_rss_bytes,
+            peak_device_bytes=second.peak_device_bytes,
+            narrowed=None,  # it concerns the scout; passages come from all sources
+            load_s=self.load_s,
+            budget_tokens=max(first.budget_tokens, second.budget_tokens),
+            budget_bytes=(second.budget_bytes + beside if beside else larger.budget_bytes),
+            peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
+            warnings=tuple(dict.fromkeys(warnings)),
+            skim=made.to_json(self.reader.model_name, scouted.passages, first),
+        )
+
+    def _by_words(self, scouted: Scouted, question: str, number: int) -> Iterator[Event]:
+        """Yield the events of an answer from the passages that the words of a question chose."""
+        began = time.perf_counter()
+        ranking = scouted.passages.ranked(question, None, ())
+        choose = partial(scouted.passages.chosen, ranking, self.answerer.tokenizer)
+        memory, excerpts, judge = self._passages(scouted, question, choose)
+        nothing = _unfound(scouted.passages, question)
+        for event in answer(memory, question, number, last=True, strict=scouted.request.strict):
+            if isinstance(event, Answered):
+                made = Second(event.result, excerpts, judge, time.perf_counter() - began)
+                event = Answered(self._of_words(scouted, made, nothing))
+            yield event
+        memory.release()
+
+    def _of_words(self, scouted: Scouted, made: Second, nothing: tuple[str, ...]) -> Result:
+        """Return the answer as the result of a run that read all of the text."""
+        said, read = made.result, scouted.trace.read
+        warnings = (
+            *scouted.warnings, *said.warnings, *self._refusal(scouted, said), *nothing
+        )  # fmt: skip
+        return replace(
+            said,
+            method=Passages.name,
+            read=read,
+            evicted=read - said.retained,
+            steps=scouted.steps,
+            prefill_s=scouted.seconds,
+            answer_s=made.seconds,
+            tokens_per_s=read / scouted.seconds if scouted.seconds else 0.0,
+            coverage=None,
+            interrupted=scouted.trace.interrupted,
+            warnings=tuple(dict.fromkeys(warnings)),
+            of_reading=tuple(scouted.warnings),
+            skim=made.to_json(None, scouted.passages, None),
+        )
+
+    def _refusal(self, scouted: Scouted, result: Result) -> tuple[str, ...]:
+        """Return a warning for a refusal, because the model read only some passages of the text."""
+        if not abstains(result.answer):
+            return ()
+        where = f"The answer is not in the {result.read:,} tokens of passages that were read; "
+        if dropped := scouted.passages.dropped:
+            return (
+                f"{where}it may be in the rest, of which {dropped:,} bytes were dropped and cannot "
+                "be read again. Read the text again with a larger --budget.",
+            )
+        return (
+            f"{where}it may be in the rest of the text. Use words of the text in the question.",
+        )
+
+
+def road(session: Session, request: Request) -> Session | Scouting:
+    """Return what reads and answers a request: the session alone, or passages by words."""
+    return Scouting(session) if request.run.method == Passages.name else session
+
+
+def choose_scout(session: Session, size: int | None, request: Request) -> Scouting:
+    """Return the scout for a text of `size` bytes (None: unknown), decided by what reading costs.
+
+    The answering model scouts on a GPU, or if it reads the text within PATIENCE. Else `pocket`
+    does, if that takes at most SCOUTING, or if questions come later. Else the words of the
+    questions alone choose passages.
+    """
+    name = session.model_name
+    if session.model.device.type != "cpu":
+        return Scouting(session, session, f"{name} reads all of the text, on a GPU.")
+    tokens = None if size is None else round(size / BYTES_PER_TOKEN)
+    cost = inf if tokens is None else tokens / session.speed
+    if cost <= PATIENCE:
+        return Scouting(session, session, f"{name} reads all of the text, in about {cost:.0f} s.")
+    slow = f"{name} would need {cost / 60:,.0f} minutes for the text" if tokens else (
+        "the length of the text is unknown"
+    )  # fmt: skip
+    scout = Session.open(ModelSettings(threads=session.settings.threads))
+    quick = inf if tokens is None else tokens / scout.speed
+    if quick <= SCOUTING or not request.questions:
+        return Scouting(session, scout, f"{scout.model_name} reads the text first: {slow}.")
+    return Scouting(session, None, f"Words of the question choose passages: {slow}.")
+
+
+Chooser = Callable[[tuple[int, int], Judge | None], list[Excerpt]]
+"""Chooses the passages that fit in (room, enough) tokens, with or without a judge."""
+
+
+@dataclass(frozen=True)
+class Second:
+    """An answer from passages, and what was read for it."""
+
+    result: Result
+    excerpts: Excerpts
+    judge: Judge | None
+    seconds: float
+    """Time to judge and read the passages and to answer."""
+
+    def to_json(
+        self, model: str | None, passages: PassageMemory, first: Result | None
+    ) -> dict[str, Any]:
+        """Return the object ``skim`` of a result; `model` and `first` are None without a scout."""
+        narrowed = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
+        said = first and {
+            "answer": first.answer, "citations": list(first.citations), **narrowed
+        }  # fmt: skip
+        return {
+            "model": model,
+            "pieces": self.excerpts.to_json(),
+            "tokens": self.result.read,
+            "judged": 0 if self.judge is None else self.judge.judged,
+            "kept": passages.to_json(),
+            "peak": {"skim": _peak(first), "answer": _peak(self.result)},
+            "seconds": round(self.seconds, 3),
+            "first": said,
+        }
+
+
+def _peak(result: Result | None) -> dict[str, int]:
+    tokens, size = (result.peak_kv_tokens, result.peak_kv_bytes) if result else (0, 0)
+    return {"kv_tokens": tokens, "kv_bytes": size}
+
+
+def _unfound(passages: PassageMemory, question: str) -> tuple[str, ...]:
+    """Return a warning that says why no passage has a word of the question; empty if one has."""
+    if passages.speaks(question):
+        return ()
+    _, _, *having = passages.totals(question) or (0, 0)
+    return (NO_WORD,) if having else (COMMON_WORDS,)
