@@ -24,7 +24,7 @@ _OBJECT = (
     r"two|three|only|\d+|el|la|los|las|este|esta|lo)\b"
 )
 _REQUEST = re.compile(
-    rf"[\s>*\-]*(?:\d+[.)]\s+)?(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
+    rf"[\s*\-]*(?:\d+[.)]\s+)?(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
     rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
     r"i[’']d like you to\b|(?:can|could|would|will) you\b|"
     r"你?[请請]|你需要|你的任[务務]|[总總][结結]|概括|翻[译譯]|生成|列出|解[释釋]|提取)",
@@ -61,7 +61,8 @@ def asks(paragraph: str) -> bool:
     Questions in quotes do not count, and neither does what somebody says in a conversation.
     """
     line = paragraph.rpartition("\n")[2]
-    if _ROLE.match(line) or (_SPEAKER.match(line) and len(_SPEAKER.findall(paragraph)) > 1):
+    talks = _SPEAKER.match(line) and len(_SPEAKER.findall(paragraph)) > 1
+    if talks or line.startswith(">") or _ROLE.match(line):
         return False
     paragraph = _PERSONA.sub("", paragraph, count=1) if _PERSONA.match(paragraph) else paragraph
     first = SENTENCE.split(paragraph, maxsplit=1)[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvstream.api.sources import Text
+from kvstream.server.asking import asks
 from kvstream.server.errors import ApiError
 from kvstream.server.question import Split, instruction_of_system, split
 from kvstream.server.schema import ChatRequest, clean, text_of
@@ -138,7 +139,10 @@ def conversation(
         if own is not None and at + 1 == len(messages):
             return Split(text.strip(), clean(own).strip(), "request")
         found = split(text, count, alone=not pieces and not of_memory)
-        if at or not system or split(text, count, alone=True).asks:
+        if at or not system:
+            return found
+        plain = split(text, count, alone=True)
+        if plain.asks and (plain.place != "message" or asks(text)):
             return found
         instruction = instruction_of_system(system, text, count)
         return found if instruction is None else Split(text.strip(), instruction, "system message")

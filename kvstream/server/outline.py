@@ -42,7 +42,7 @@ _MARK = re.compile(
     |(?P<label>(?:{_OWN}[ _-])?(?:{_TASK}|{_QUERY}|{_TEXT}))[ \t]*(?:[:：]|(?=\r?$))
     |(?P<line>[^\W\d][\w '’-]{{0,40}})[:：](?=[ \t\r]*$)
     |<(?P<tag>[^\W\d][\w-]*)(?:[ \t][^<>\n]*)?>
-    )""",
+    )(?:[ \t\r]*\n[=-]{{3,}}(?=[ \t\r]*$))?""",
     re.MULTILINE | re.IGNORECASE | re.VERBOSE,
 )
 
@@ -82,6 +82,11 @@ class Outline:
         if len(message) > 2 * reach:
             self._window = f"{message[:reach]}{_JOINT}{message[-reach:]}"
         self._sections = _sections(self._window)
+
+    @property
+    def begins_as_text(self) -> bool:
+        """Whether the message begins with a mark that announces a text."""
+        return any(s.begin == 0 and s.kind == "text" for s in self._sections[:1])
 
     @property
     def ends_quoted(self) -> bool:

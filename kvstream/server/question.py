@@ -14,9 +14,11 @@ MOST = 200
 """Maximum number of tokens of a question that is found in a message."""
 REACH = 8000
 """Characters at each end of a message in which its question is searched."""
-_LABEL = re.compile(r"\s*\n\s*(?:[\w#-]+[ \t]+)?(?:answer|response|a)[ \t]*[:：]$", re.IGNORECASE)
-"""A last line, such as "Answer:", with which prompts end after the question."""
+_LABEL = re.compile(r"\s*\n[^\w\n]*(?:[\w;-]+[ \t]+){0,3}[\w;-]+[ \t]*[:：]$")
+"""A last line, such as "Answer:" or "The title is:", with which prompts end after the question."""
 _LONGEST_LABEL = 80
+_ANNOUNCES = re.compile(r"^(?!.*(?:question|answer|frage)).*[:：]$", re.IGNORECASE | re.DOTALL)
+"""A request to do something with all that follows."""
 _WRAPPED = re.compile(r"\w[,;:–—-]?$")
 """The end of a line that continues on the next one."""
 _CLOSED = re.compile(r"(?:</[\w-]+>|```)$")
@@ -59,7 +61,9 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     first, last = _paragraphs(body)
     single = first == last == body
     last_asks = fits(last) and asks(last) and not outline.ends_quoted
-    first_asks = not single and fits(first) and asks(first)
+    first_asks = not (single or outline.begins_as_text) and fits(first) and asks(first)
+    if first_asks and _ANNOUNCES.search(first):
+        last_asks = False
     marked = outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)
     if marked is not None:
         return Split(marked.rest, marked.content + end, "instruction")

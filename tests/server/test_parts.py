@@ -108,6 +108,13 @@ def test_a_system_message_about_all_answers_is_no_question(system, message) -> N
     assert (found.last.question, found.system) == (message, system)
 
 
+def test_a_system_message_asks_about_a_few_words() -> None:
+    found = talk(("system", "Translate the input text."), ("user", "keeper of the light"))
+    assert (found.last.question, found.pieces[0].text) == (
+        "Translate the input text.", "keeper of the light",
+    )  # fmt: skip
+
+
 def test_a_message_that_asks_nothing_has_a_warning() -> None:
     (warning,) = talk(("user", "Ada hid it.\n\nBob saw it.")).warnings
     assert warning.startswith("Nothing in the message asks a question")
