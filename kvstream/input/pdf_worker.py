@@ -145,6 +145,8 @@ class _Band:
 
         Marks and numbers of a list are no column.
         """
+        if not self.gaps or len(self.rows) < LEAST_ROWS:
+            return False
         columns = self.columns()
         wide = [row for row in self.rows if sum(row.within(*c) is not None for c in columns) > 1]
         first = [box for row in wide if (box := row.within(*columns[0])) is not None]

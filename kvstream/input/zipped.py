@@ -17,7 +17,6 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.equations import MATH, Equation
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.lines import Lines, Piece, Undecoded, parts
 from kvstream.input.markup import html_parts, text_bytes
@@ -60,6 +59,13 @@ _TABLES = frozenset([
     "tbl", "tr", "tc", "tblLook", "tblHeader", "gridBefore", "gridSpan", "vMerge",
 ])  # fmt: skip
 _TRUE = ("", "1", "true", "on")
+
+
+MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
+_BEFORE = {"num": " ", "den": "/", "sup": "^", "sub": "_", "lim": "_", "nary": "∫"}
+"""Sign before each part of an equation. An operator without a name is an integral."""
+_BEFORE_OPERAND = {"rad": "√", "nary": " ", "func": " ", "mr": " ", "eqArr": " "}
+"""Sign before the operands of each element, such as cells of a matrix or rows."""
 
 
 class Packed:
@@ -289,7 +295,7 @@ class _Document:
         """Number of open tags within content that is not read."""
         self._chosen: list[bool] = []
         """Whether a choice was already read, for each open set of alternatives."""
-        self._equation = Equation()
+        self._equation = _Equation()
 
     def start(self, tag: str, attributes: Any) -> None:
         if self._dropped or tag in _NOT_READ or self._was_chosen(tag):
@@ -383,6 +389,53 @@ class _Document:
 
     def close(self) -> None:
         """Return nothing: `lines` gives the text while it is parsed."""
+
+
+class _Equation:
+    """Gives the signs between the texts of an equation: 1/2, 10^6, √2, f(x).
+
+    The file has them as markup. Without them numbers run together.
+    """
+
+    def __init__(self) -> None:
+        self._signs = ""
+        """Signs before the next text."""
+        self._open: list[str] = []
+        self._brackets: list[dict[str, str]] = []
+
+    def start(self, tag: str, value: str) -> None:
+        """Begin an element, with the value of its attribute."""
+        inside = self._open[-1] if self._open else ""
+        self._open.append(tag)
+        self._signs += _BEFORE.get(tag, "")
+        if tag == "d":
+            self._brackets.append({"begChr": "(", "sepChr": "|", "endChr": ")"})
+        elif inside == "dPr" and self._brackets and tag in self._brackets[-1]:
+            self._brackets[-1][tag] = value
+        elif inside == "naryPr" and tag == "chr":
+            self._signs = self._signs.removesuffix(_BEFORE["nary"]) + value
+        elif inside == "d" and tag == "e":
+            brackets = self._brackets[-1]
+            self._signs += brackets["begChr"]
+            brackets["begChr"] = brackets["sepChr"]  # before the next operand
+        elif tag == "e":
+            self._signs += _BEFORE_OPERAND.get(inside, "")
+
+    def end(self, tag: str) -> str:
+        """End an element; return the sign after it."""
+        self._open.pop()
+        if tag == "d":
+            return self.take() + self._brackets.pop()["endChr"]
+        if tag in ("sub", "sup"):  # it may be empty
+            self._signs = self._signs.removesuffix(_BEFORE[tag])
+        elif tag == "oMath":
+            self._signs = ""
+        return ""
+
+    def take(self) -> str:
+        """Return and clear the signs before the next text."""
+        signs, self._signs = self._signs, ""
+        return signs
 
 
 class _Notes(_Document):

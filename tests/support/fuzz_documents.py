@@ -1,4 +1,4 @@
-"""Target of tests/support/fuzz.py for PDF, EPUB, DOCX and HTML; needs the extra ``documents``."""
+"""Target of tests/support/fuzz.py for documents; needs the extra ``documents``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ LARGEST = 10**6
 _TAGS = (
     "<p>", "</p>", "<div>", "</div>", "<pre>", "</pre>", "<br/>", "<script>", "</script>", "<td>",
     "<!--", "-->", "<![CDATA[", "]]>", "<?xml ?>", "&amp;", "&#x1b;", "&#", "<a href='", "<", ">",
+    "<table>", "</table>", "<tr>", "<td rowspan=3>", "<th colspan=99>", "<thead>", "<tbody>",
     '<meta charset="utf-16">', "<svg/>", "</head>", "<h1>", "</b>", "\n", " ",
 )  # fmt: skip
 
@@ -63,9 +64,42 @@ def _docx(rng: random.Random) -> bytes:
     return docx(clean, lambda data: altered(rng, data) if rng.random() < 0.3 else data)
 
 
+_LINES = {
+    "eml": (
+        "From x@y Mon May  5 02:11:02 2025\n", "From: a <a@b>\n", "Subject: =?utf-8?q?=C3=A4?=\n",
+        "Content-Type: multipart/alternative; boundary=b\n", "Content-Type: text/html\n",
+        "--b\n",
+        "Content-Transfer-Encoding: base64\n", "Content-Type: message/rfc822\n", "--b--\n", "\n",
+        "Content-Type: text/plain; format=flowed; charset=utf-7\n", "SXQgcmFpbmVkLg==\n",
+        "> It \n",
+        "Content-Transfer-Encoding: quoted-printable\n", "It=20rained=\n", ">From it\n",
+    ),
+    "ipynb": (
+        '{"cells": [', '{"cell_type": "code", ', '"source": ', '["It rained."]', '"x', "}", "]", ",",
+        '"outputs": [', '{"data": {"text/html": "<b>"}}', '"text": ["a", "b"]',
+        "\\\\", "\\u00", "1e9",
+    ),
+    "srt": (
+        "1\n", "00:00:01,000 --> 00:00:02,000\n", "It rained.\n", "\n", "<c>It</c>\n", "NOTE\n",
+        "99:99:99.999 --> 0:00:00.0\n", "{\\an8}\n", "<v Liv>\n", "[br]\n",
+    ),
+}  # fmt: skip
+"""Lines of mail, of notebooks and of captions."""
+
+
+def _lines(kind: str) -> Callable[[random.Random], bytes]:
+    def make(rng: random.Random) -> bytes:
+        first, *_ = lines = _LINES[kind]
+        text = first + "".join(rng.choices(lines, k=rng.randrange(30))) + some_text(rng, 20)
+        return text.encode(rng.choice(["utf-8", "utf-16", "latin-1"]), "replace")
+
+    return make
+
+
 def documents(rng: random.Random, folder: Path) -> None:
-    """Read PDF, EPUB, DOCX and HTML, whole and damaged: their text, or a refusal."""
-    kind, make = rng.choice([("pdf", _pdf), ("epub", _epub), ("docx", _docx), ("html", _html)])
+    """Read documents, whole and damaged: their text, or a refusal."""
+    makers = {"pdf": _pdf, "epub": _epub, "docx": _docx, "html": _html}
+    kind, make = rng.choice([*makers.items(), *((kind, _lines(kind)) for kind in _LINES)])
     data = make(rng)
     path = folder / f"document.{kind}"
     path.write_bytes(altered(rng, data) if rng.random() < 0.6 else data)
