@@ -97,21 +97,25 @@ class Lines:
         """Characters of the cells of open rows."""
 
     def add(self, text: str) -> None:
-        for table in reversed(self._tables):
-            if table.cells:
-                table.cells[-1].text += text
-                self._held += len(text)
-                if self._held > LONGEST_ROW:
-                    self.loosen()
-                return
+        if (cell := self._cell()) is not None:
+            cell.text += text
+            self._held += len(text)
+            if self._held > LONGEST_ROW:
+                self.loosen()
+            return
         self._new.append(text)
         line = text.rpartition("\n")[2]
         self._open = bool(line.strip()) or (self._open and len(line) == len(text))
 
     def end_line(self) -> None:
         """Begin a new line, unless one has just begun."""
-        if self._open or self._held:
+        cell = self._cell()
+        if self._open if cell is None else cell.text[-1:] not in ("", "\n"):
             self.add("\n")
+
+    def _cell(self) -> Cell | None:
+        """Return the open cell of the innermost row that is held."""
+        return next((table.cells[-1] for table in reversed(self._tables) if table.cells), None)
 
     def begin_table(self) -> None:
         """Begin a table, which may be in a cell of another one."""

@@ -136,6 +136,15 @@ def test_a_table_for_layout_keeps_its_lines(tmp_path: Path) -> None:
     assert places == {"Rain"}
 
 
+def test_a_table_within_a_layout_has_no_empty_lines(tmp_path: Path) -> None:
+    body = rows(*(f"G{i}/{i}" for i in range(300)))
+    table = f"<table>{rows('Ship/Crew', cell='th')}{body}</table>"
+    for page in (f"<tr><td>{table}</td></tr>", f"<tr><td>Menu</td><td>{table}</td></tr>"):
+        lines = html(tmp_path, f"<table>{page}</table>").strip("\n").split("\n")
+        assert "" not in lines
+        assert lines[-1] == "Ship: G299 | Crew: 299"
+
+
 def test_a_table_of_a_megabyte_is_not_held(tmp_path: Path) -> None:
     table = rows("Ship/Crew", cell="th") + rows(*(f"Gull {i}/{i}" for i in range(30_000)))
     (tmp_path / "a.html").write_text(f"<html><table>{table}</table>")

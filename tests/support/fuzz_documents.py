@@ -75,8 +75,8 @@ _LINES = {
         "Content-Transfer-Encoding: quoted-printable\n", "It=20rained=\n", ">From it\n",
     ),
     "ipynb": (
-        '{"cells": [', '{"cell_type": "code", ', '"source": ', '["It rained."]', '"x', "}", "]", ",",
-        '"outputs": [', '{"data": {"text/html": "<b>"}}', '"text": ["a", "b"]',
+        '{"cells": [', '{"cell_type": "code", ', '"source": ', '["It rained."]', '"x', "}", "]",
+        ",", '"outputs": [', '{"data": {"text/html": "<b>"}}', '"text": ["a", "b"]',
         "\\\\", "\\u00", "1e9",
     ),
     "srt": (
