@@ -82,8 +82,14 @@ def _devices() -> Iterator[Finding]:
     if precision == "float32":
         why = "this CPU has no bfloat16 instructions; the KV cache stays in bfloat16"
     yield Finding("precision", f"{precision} on the CPU for models stored in bfloat16 ({why})")
-    problem = int8.problem()
-    yield Finding("int8", f"not used: {problem}" if problem else "works (--quantize int8)")
+    found = int8.measured()
+    value = f"not used: {found['problem']}"
+    if not found["problem"]:
+        value = (
+            f"works (--quantize int8): {found['many']:.1f} times as fast as float32 for many "
+            f"tokens and {found['one']:.1f} for one ({found['engine']})"
+        )
+    yield Finding("int8", value)
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)

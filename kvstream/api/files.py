@@ -112,13 +112,15 @@ class MemoryFile:
         for quantized weights."""
         from kvstream.model.placement import device_of
         from kvstream.model.precision import is_slow
+        from kvstream.settings import INT8
 
         found = dict(options)
         made = self.model["dtype"]
         device = device_of(str(found.get("device") or "auto")).type
         quantized = found.get("quantize") is not None
         if found.get("dtype", "auto") == "auto" and not is_slow(made, device) and not quantized:
-            found |= {"dtype": made, "like": self.path.name}
+            found |= {"quantize": made} if made == INT8 else {"dtype": made}
+            found["like"] = self.path.name
         if found.get("kv_dtype", "auto") == "auto":
             found["kv_dtype"] = str(self.kind.kv_dtype).removeprefix("torch.")
         return found

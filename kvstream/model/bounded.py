@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from kvstream.errors import BudgetError, KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
-from kvstream.model import hook
+from kvstream.model import hook, int8
 from kvstream.model.attention import HALF, STEP, AttentionRequest
 from kvstream.model.cache import BoundedCache
 from kvstream.model.fingerprint import fingerprint
 from kvstream.model.layer_store import LayerSpec
 from kvstream.model.recurrent import StateSpec
+from kvstream.settings import INT8
 
 HEAD_BLOCK = 256
 
@@ -129,6 +130,8 @@ class BoundedModel:
     @property
     def weights_dtype(self) -> str:
         """Number type of most weights, as torch names it; `fingerprint` hashes these weights."""
+        if int8.is_quantized(self.model):
+            return INT8
         return str(self.model.dtype).removeprefix("torch.")
 
     @cached_property
@@ -210,7 +213,7 @@ class BoundedModel:
 
 def runs_on(module: nn.Module) -> torch.device:
     """Return the device on which a module computes, even if its weights are on disk."""
-    device: torch.device = module.weight.device  # type: ignore[assignment]
+    device = next(module.parameters()).device
     if device.type == "meta":
         return torch.device(module._hf_hook.execution_device)  # type: ignore[union-attr,arg-type]
     return device

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import ModelError
+from kvstream.model import int8
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
 from kvstream.model.weights import SINGLE
@@ -39,31 +42,35 @@ from kvstream.tokenization.templates import check_template
 
 FORMAT = 1
 """Version of the conversion. Increase it if files must be converted again."""
-BLOCK = 1 << 24
-"""Numbers to unpack at once."""
+BLOCK = 1 << 18
+"""Numbers to unpack at once: several times as fast as more than fit in the processor's cache."""
 READ = 1 << 24
 """Bytes to read at once for the digest."""
 SPARE = 256 * 1024**2
 """Bytes of the disk to leave free."""
 STALE_S = 24 * 3600
 """Age in seconds from which an unfinished conversion is left over from a killed program."""
-_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_NAMES = {
+    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8",
+}  # fmt: skip
 F32, F16, BF16, MXFP4 = 0, 1, 30, 39
 """ggml's numbers for the types that `_dtype` and `_numbers` distinguish."""
 
 Tell = Callable[[str], None]
 
 
-def converted(path: Path, quiet: bool = False) -> Path:
+def converted(path: Path, quiet: bool = False, *, eight: bool = False) -> Path:
     """Return the model folder for a GGUF file. It is made if the cache does not have it.
+
+    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`.
 
     Raises ModelError for a problem with the file, the disk or the cache.
     """
     refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
     digest = digest_of(path)
-    folder = converted_folder() / f"{digest[:32]}-{FORMAT}"
+    folder = converted_folder() / f"{digest[:32]}-{FORMAT}{int8.SUFFIX if eight else ''}"
     if not is_whole(folder):
-        _convert(path, folder, _teller(quiet))
+        _convert(path, folder, _teller(quiet), eight)
     known = _known(path)
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
@@ -146,21 +153,23 @@ def _teller(quiet: bool) -> Tell:
     return tell
 
 
-def _convert(path: Path, folder: Path, tell: Tell) -> None:
+def _convert(path: Path, folder: Path, tell: Tell, eight: bool) -> None:
     file = gguf_file.read(path, texts=True)
     refuse_architecture(file, path)
     tokenizer, tokenizer_config = gguf_tokenizer.build(file.keys, str(path))
     check_template(tokenizer_config.get("chat_template"), tokenizer_config, str(path))
     config = model_config(file, path)
     names = plan(file, config, path)
+    small = names.quantized(path.name) if eight else frozenset()
     began = time.perf_counter()
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):
             try:
-                _write_weights(file, names, part, half, _progress(path, tell))
+                _write_weights(file, names, part, half, small, _progress(path, tell))
                 break
             except OverflowError:  # numbers beyond float16: write all of them in bfloat16
                 (part / SINGLE).unlink()  # the second attempt needs the disk space
+        # Also where weights have 8 bits: it is the default of the KV cache.
         config.dtype = torch.float32 if names.all_full else torch.bfloat16
         config.save_pretrained(part)
         (part / "tokenizer.json").write_text(tokenizer, "utf-8")
@@ -228,23 +237,28 @@ def _write_weights(
     names: Plan,
     folder: Path,
     half: torch.dtype | None,
+    small: AbstractSet[str],
     progress: Callable[[float], None],
 ) -> None:
-    """Write ``model.safetensors``, tensor by tensor.
+    """Write ``model.safetensors``, tensor by tensor; those of `small` in 8 bits.
 
     Raises OverflowError for numbers beyond float16, ModelError for a full disk or a damaged file.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     dtypes, end = {}, 0
     for target in names.targets:
-        dtype = dtypes[target.name] = _dtype(target, half)
-        size = target.numbers * dtype.itemsize
-        header[target.name] = {
-            "dtype": _NAMES[dtype],
-            "shape": list(target.shape),
-            "data_offsets": [end, end + size],
-        }
-        end += size
+        dtype = dtypes[target.name] = torch.float32 if small else _dtype(target, half)
+        stored = {target.name: (dtype, list(target.shape))}
+        if target.name in small:
+            stored = {
+                target.name: (torch.int8, list(target.shape)),
+                int8.scale_of(target.name): (torch.float32, [target.shape[0]]),
+            }
+        for name, (kind, shape) in stored.items():
+            size = math.prod(shape) * kind.itemsize
+            offsets = [end, end + size]
+            header[name] = {"dtype": _NAMES[kind], "shape": shape, "data_offsets": offsets}
+            end += size
     _refuse_without_room(folder, end)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -261,6 +275,13 @@ def _write_weights(
                     f"{tuple(tensor.shape)}, and its header asks for {target.shape}; "
                     f"{gguf_file.AGAIN}, or choose the model in the hub's format."
                 )
+            if target.name in small:
+                scales = []
+                for rows in tensor.split(max(1, BLOCK // target.shape[1])):
+                    weights, scale = int8.quantized(rows.float())
+                    _write(out, weights)
+                    scales.append(scale)
+                tensor = torch.cat(scales)
             _write(out, tensor.to(dtype))
             done += sum(place.bytes for place in target.sources)
         out.flush()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import ModelError
+from kvstream.model import int8
 from kvstream.store.gguf_file import AGAIN, GGUF, Place, all_float32
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_(freqs|factors_short|factors_long)\.weight")
@@ -44,6 +45,8 @@ class Plan:
     """All tensors that the model needs, and the function that makes each of them."""
 
     targets: tuple[Target, ...]
+    _model: Any
+    """The transformers model, without weights."""
     _make: Callable[[Target, Load], Tensor]
 
     def made(self, target: Target, load: Load) -> Tensor:
@@ -59,6 +62,12 @@ class Plan:
                 f"{place.path} is damaged: {place.name} has the shape {place.shape}, and the "
                 f"header says something else ({error}); {AGAIN}."
             ) from error
+
+    def quantized(self, name: str) -> frozenset[str]:
+        """Return the tensors that ``--quantize int8`` stores in 8 bits. Raises ModelError."""
+        int8.refuse_other_layers(self._model, name)
+        modules = self._model.named_modules()
+        return frozenset(f"{n}.weight" for n, m in modules if int8.takes(m, tables=True))
 
     @cached_property
     def all_full(self) -> bool:
@@ -108,7 +117,7 @@ def plan(file: GGUF, config: Any, path: Path) -> Plan:
                 f"{path} is damaged: {place.name} has the shape {place.shape}, and the header "
                 f"asks for {target.shape}; {AGAIN}."
             )
-    return Plan(tuple(targets), make)
+    return Plan(tuple(targets), model, make)
 
 
 Found = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]

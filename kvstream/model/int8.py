@@ -1,67 +1,110 @@
 """8-bit integer products on a CPU: weights quantized once, activations token by token.
 
-Each weight row and each token's vector has one scale, its largest absolute number over 127, and no
-offset. The product of the integers is exact (int32). The few columns with the largest activations
-stay in float32, because they would make the scale coarse for all others (LLM.int8(), arXiv
-2208.07339, section 3.2; here their number is fixed). The product is PyTorch's `torch._int_mm`,
-which the int8 configurations of torchao also call. Only this file uses it. On CPUs without VNNI it
-is slow for single tokens; there `torch._weight_int8pack_mm` takes bfloat16 activations.
+Each weight row and each token's vector has one scale. PyTorch's kernels quantize the activations,
+multiply, and scale the result in one call. They have one scale for all tokens, so each token is
+divided by its largest number before, and multiplied by it after. FBGEMM's kernel has a fixed scale:
+what other tokens a pass has does not change a token. Layers with the same input (query, key and
+value; the two halves of an MLP) are one product.
+
+A few columns of activations are much larger than the others in all tokens, and would make the scale
+coarse (LLM.int8(), arXiv 2208.07339, section 3.2). They stay in float32. Some made-up tokens show
+which they are.
+
+Without VNNI, kernels add the products of two neighbours in 16 bits, and the sum can saturate. So no
+two neighbouring weights of the same sign exceed 128 together: then the sum is exact on every
+machine, and the activations keep all of their 8 bits.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import platform
 import threading
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache, partial
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kvstream.errors import ModelError
 from kvstream.model.clock import processor_seconds
+from kvstream.model.weights import SINGLE, header
+from kvstream.store.stores import converted_folder
 
 LEAST = 64
 """Minimum width of a quantized layer. Narrower ones, such as routers, cost little and matter much.
 """
+COLUMNS = 16
+"""Maximum number of activation columns in float32; in narrow layers an eighth of the columns."""
+SAMPLE = 128
+"""Tokens that show which columns are large."""
 LEAST_SHARE = 0.5
 """Minimum share of a model's weights in layers that can be quantized."""
 WORTH = 1.3
 """Minimum speed of an 8-bit product relative to float32."""
-TRIED = (256, 768, 768)
+TRIED = (256, 768, 3072)
 """Tokens, width and outputs of the product that `problem` tests."""
-ERROR = 0.02
-"""Maximum relative error of that product; the measured error of 8 bits was 0.011."""
-LARGEST = 127
-COLUMNS = 16
-"""Maximum number of activation columns in float32; in narrow layers an eighth of the columns."""
-FEW = 4
-"""Fewer tokens than this may use `torch._weight_int8pack_mm`."""
-PACKED = 16
-"""Widths for `torch._weight_int8pack_mm` are multiples of this. For others PyTorch reads beyond the
-end of the rows."""
+ERROR = 0.03
+"""Maximum relative error of that product; the measured error was 0.012."""
+SCALE, SUFFIX = "scale", "-int8"
+"""Last part of the name of the tensor with a layer's scales, and of a folder with such tensors."""
+LARGE = "large-columns.json"
+"""File with the columns of each layer's input that stay in float32."""
+LARGEST, PAIR = 127, 128
+"""Largest 8-bit number, and the largest sum of two neighbouring weights of the same sign."""
+READ, WRITTEN = 2400, 40
+"""Tokens of a typical text and answer: the kernel that is faster for these is used."""
+JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers with the same input, as transformers names them."""
+
+Rows = tuple[Tensor, Tensor, Tensor | None]
+"""Weights of a layer as int8 [out, in], the scale of each row [out], and biases [out]."""
+Kernel = Callable[[Tensor, Any], Tensor]
+"""A product of rows whose largest number is 1, and packed weights."""
+
+
+def _fixed(rows: Tensor, packed: Any) -> Tensor:
+    run = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    out: Tensor = run(rows, 1 / LARGEST, LARGEST + 1, packed)
+    return out
+
+
+def _dynamic(rows: Tensor, packed: Any) -> Tensor:
+    out: Tensor = torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=False)
+    return out
+
+
+KERNELS: dict[str, Kernel] = {"fbgemm": _fixed, "onednn": _dynamic, "qnnpack": _dynamic}
 
 
 class Int8Linear(nn.Module):
     """A linear layer with 8-bit weights and float32 input and output."""
 
-    def __init__(self, linear: nn.Linear, *, packs: bool = False) -> None:
-        """Quantize `linear`.
-
-        packs: for few tokens use bfloat16 activations and widen weights within the product, if the
-        width allows it.
-        """
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> None:
+        """Pack `weight`, int8 [out, in], with the scale of each row [out] for a kernel."""
         super().__init__()
-        self.packs = packs and linear.in_features % PACKED == 0
-        weight, scale = quantized(linear.weight.detach().float())
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        """int8 [out, in]."""
-        self.scale = nn.Parameter(scale.flatten(), requires_grad=False)
-        """float32 [out]."""
-        bias = None if linear.bias is None else linear.bias.detach().float()
+        self._kernel, self._packed = KERNELS[engine], _pack(weight, scale, engine)
+        self.scale = nn.Parameter(scale, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._ones = torch.ones(self.out_features, dtype=torch.bfloat16)
+        self.out_features, self.in_features = weight.shape
+        self._columns: Tensor | None = None
+        self._apart = torch.empty(0)
+
+    def keep_in_float32(self, columns: Sequence[int]) -> None:
+        """Compute the products of these columns of the input in float32."""
+        self._columns = torch.tensor(columns)
+        weight = torch.ops.quantized.linear_unpack(self._packed)[0].int_repr()
+        self._apart = (weight[:, self._columns].float() * self.scale[:, None]).t().contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] -> [..., out], float32."""
@@ -72,40 +115,31 @@ class Int8Linear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """Compute the same as `forward`, without gradients."""
-        rows = x.reshape(-1, x.shape[-1])
-        if self.packs and rows.shape[0] < FEW:
-            out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
+        rows, columns = x.reshape(-1, x.shape[-1]), self._columns
+        sizes = rows.abs()
+        if columns is not None:
+            sizes.index_fill_(1, columns, 0)
+        largest = sizes.amax(1, keepdim=True).clamp_min_(1e-30)
+        scaled = torch.div(rows, largest, out=sizes)  # no new memory: it takes as long as the work
+        if columns is not None:
+            scaled.index_fill_(1, columns, 0)
+        out = self._kernel(scaled, self._packed)
+        if self.bias is None:
+            out.mul_(largest)
         else:
-            integers, scale, columns, apart = _newest.quantized(x)
-            out = torch._int_mm(integers, self.weight.t()).float().mul_(scale)
-            out.addmm_(apart, self.weight[:, columns].float().t())
-        out.mul_(self.scale)
-        if self.bias is not None:
-            out.add_(self.bias)
+            torch.addcmul(self.bias, out, largest, out=out)
+        if columns is not None:
+            out.addmm_(rows[:, columns], self._apart)
         return out.view(*x.shape[:-1], -1)
 
-
-class _Newest(threading.local):
-    """The newest input of this thread, quantized: layers with the same input share it."""
-
-    def __init__(self) -> None:
-        self._of: Callable[[], Tensor | None] = lambda: None
-        self._found: tuple[Tensor, ...] = ()
-
-    def quantized(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return `without_largest_columns` of the rows of x, and those columns in float32."""
-        if self._of() is not x:
-            rows = x.reshape(-1, x.shape[-1])
-            integers, scale, columns = without_largest_columns(rows)
-            self._of, self._found = weakref.ref(x), (integers, scale, columns, rows[:, columns])
-        return self._found
-
-
-_newest = _Newest()
+    def wide(self) -> Tensor:
+        """Return the weights in float32 [out, in], as rounded."""
+        weight: Tensor = torch.ops.quantized.linear_unpack(self._packed)[0]
+        return weight.dequantize()
 
 
 class _Product(torch.autograd.Function):
-    """The product with the gradient of the dequantized weights, because rounding has none."""
+    """The product with the gradient of the rounded weights, because rounding has none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Int8Linear) -> Tensor:
@@ -114,46 +148,110 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,), layer = grads, ctx.layer
-        return (grad * layer.scale) @ layer.weight.float(), None
+        return grads[0] @ ctx.layer.wide(), None
 
 
-def without_largest_columns(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantize rows [n, d], with zeros in the columns that have the largest numbers.
+class _Newest(threading.local):
+    """The newest product of this thread, until all layers of the group have taken their part."""
 
-    Returns the rows as int8, their scales [n, 1] float32, and the indices [k] int64 of the columns.
-    """
-    sizes = rows.abs()
-    columns = sizes.amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
-    scale = _scale(sizes.index_fill_(1, columns, 0))
-    # Few passes over the rows, and no new memory: together they take as long as the product.
-    integers = torch.div(rows, scale, out=sizes).round_().to(torch.int8)
-    return integers.index_fill_(1, columns, 0), scale, columns
+    def __init__(self) -> None:
+        self._of: Callable[[], Tensor | None] = lambda: None
+        self._out: Tensor | None = None
+        self._left = 0
+
+    def product(self, x: Tensor, whole: Int8Linear, parts: int) -> Tensor:
+        """Return the product of `x`, which each of `parts` layers asks for once."""
+        if self._of() is not x or self._out is None:
+            self._of, self._out, self._left = weakref.ref(x), whole(x), parts
+        out, self._left = self._out, self._left - 1
+        if not self._left:
+            self._out = None
+        return out
+
+
+class Part(nn.Module):
+    """One of several layers with the same input. Their product is computed once."""
+
+    def __init__(
+        self, whole: Int8Linear, newest: _Newest, parts: int, first: int, end: int
+    ) -> None:
+        super().__init__()
+        self.whole = whole
+        self._newest, self._parts, self._columns = newest, parts, slice(first, end)
+        self.in_features, self.out_features = whole.in_features, end - first
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer: [..., in] -> [..., out], float32."""
+        return self._newest.product(x, self.whole, self._parts)[..., self._columns]
+
+
+class Int8Embedding(nn.Module):
+    """A table of token vectors in 8 bits."""
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        """Take `weight`, int8 [tokens, width], and the scale of each row [tokens]."""
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.num_embeddings, self.embedding_dim = weight.shape
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the vectors of tokens in float32."""
+        return self.weight[ids].float() * self.scale[ids].unsqueeze(-1)
 
 
 def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows [n, d] as int8, and the scale of each row, [n, 1] float32."""
-    scale = _scale(rows.abs())
-    return (rows / scale).round_().to(torch.int8), scale
+    """Return rows [n, d] as int8, and the scale of each row [n] float32."""
+    first, second = rows[:, : rows.shape[1] // 2 * 2].unflatten(1, (-1, 2)).unbind(2)
+    together = (first + second).abs_().mul_(first * second > 0).amax(1)
+    scale = torch.maximum(rows.abs().amax(1) / LARGEST, together / (PAIR - 1))
+    return (rows / scale.clamp_min_(1e-30)[:, None]).round_().to(torch.int8), scale
 
 
-def _scale(sizes: Tensor) -> Tensor:
-    return sizes.amax(1, keepdim=True).div_(LARGEST).clamp_min_(1e-30)
+def _pack(weight: Tensor, scale: Tensor, engine: str) -> Any:
+    torch.backends.quantized.engine = engine
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch 2.14 replaces these tensors
+        none = torch.zeros(len(scale), dtype=torch.int64)
+        whole = torch._make_per_channel_quantized_tensor(weight, scale.double(), none, 0)
+    return torch.ops.quantized.linear_prepack(whole, None)
 
 
-def quantize(model: nn.Module, name: str) -> None:
-    """Quantize a model's linear layers. Raises ModelError if most weights are in other layers."""
-    places = [
-        (parent, key, child)
-        for parent in model.modules()
-        for key, child in parent.named_children()
-        if isinstance(child, nn.Linear)
-        and type(child).forward is nn.Linear.forward
-        and min(child.weight.shape) >= LEAST
-    ]
+def install(parent: nn.Module, layers: Mapping[str, Rows]) -> None:
+    """Replace linear layers of `parent`, those with the same input by parts of one product."""
+    engine, left = measured()["engine"], dict(layers)
+    for names in (*JOINED, *((name,) for name in layers)):
+        if not set(names) <= left.keys():
+            continue
+        weights, scales, biases = zip(*(left.pop(name) for name in names), strict=True)
+        bias = None
+        if any(b is not None for b in biases):
+            pairs = zip(biases, scales, strict=True)
+            bias = torch.cat([torch.zeros_like(s) if b is None else b for b, s in pairs])
+        whole = Int8Linear(torch.cat(weights), torch.cat(scales), bias, engine)
+        if len(names) == 1:
+            setattr(parent, names[0], whole)
+            continue
+        newest, ends = _Newest(), accumulate((len(w) for w in weights), initial=0)
+        for name, (first, end) in zip(names, pairwise(ends), strict=True):
+            setattr(parent, name, Part(whole, newest, len(names), first, end))
+    if isinstance(getattr(parent, "act_fn", None), nn.SiLU):  # its input is used nowhere else
+        parent.act_fn = nn.SiLU(inplace=True)
+
+
+def takes(module: Any, *, tables: bool = False) -> bool:
+    """Return whether a layer, or with `tables` also an embedding, can be quantized."""
+    own = nn.Embedding if tables and isinstance(module, nn.Embedding) else nn.Linear
+    plain = isinstance(module, own) and type(module).forward is own.forward
+    return plain and min(module.weight.shape) >= LEAST
+
+
+def refuse_other_layers(model: nn.Module, name: str) -> None:
+    """Raise ModelError if most weights are in layers that cannot be quantized."""
     # Embedding tables are not counted: they stay for lookup, even if tied to the output layer.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    inside = sum(c.weight.numel() for _, _, c in places if id(c.weight) not in tables)
+    weights: dict[int, Any] = {id(m.weight): m.weight for m in model.modules() if takes(m)}
+    inside = sum(w.numel() for key, w in weights.items() if key not in tables)
     beside = sum(p.numel() for p in model.parameters() if id(p) not in tables)
     if inside < LEAST_SHARE * beside:
         raise ModelError(
@@ -161,48 +259,219 @@ def quantize(model: nn.Module, name: str) -> None:
             f"{name}; the others are not linear layers, or are narrower than {LEAST}. Leave it "
             "out, or use --quantize 8bit."
         )
-    packs = packing_is_faster()
-    for parent, key, child in places:
-        setattr(parent, key, Int8Linear(child, packs=packs))
-
-
-def problem() -> str | None:
-    """Return what is wrong with 8-bit products on this machine, or None."""
-    tokens, width, outputs = TRIED
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tokens, width, generator=generator)
-    linear = nn.Linear(width, outputs, bias=False).requires_grad_(False)
-    linear.weight.data = torch.randn(outputs, width, generator=generator)
-    try:
-        layer = Int8Linear(linear)
-        with torch.inference_mode():
-            right, found = linear(x), layer(x)
-            error = float((found - right).norm() / right.norm())
-            if not error <= ERROR:
-                return f"its products are wrong by {error:.0%} on this CPU"
-            plain, ours = _seconds_of(linear, x), _seconds_of(layer, x)
-    except (RuntimeError, AttributeError) as exception:
-        return f"this PyTorch cannot do it ({str(exception).splitlines()[0][:80]})"
-    if plain < WORTH * ours:
-        return f"8-bit products are {plain / ours:.2f} times as fast as float32 on this CPU"
-    return None
 
 
 @torch.inference_mode()
-def packing_is_faster() -> bool:
-    """Return whether one token's product is faster here with bfloat16 activations."""
-    _, width, outputs = TRIED
-    linear = nn.Linear(width, outputs, bias=False)
-    x = torch.ones(1, width)
-    ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
+def keep_large_columns(
+    model: Any, run: Callable[[list[int]], Any], known: Path | None = None
+) -> None:
+    """Keep the largest columns of activations in float32.
+
+    `run` runs the model with token ids, and shows which columns these are. The file `known` stores
+    them.
+    """
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, Int8Linear)}
+    columns: dict[str, list[int]] = {}
+    with suppress(OSError, ValueError):
+        columns = json.loads(known.read_text("utf-8")) if known else {}
+    if columns.keys() != layers.keys():
+
+        def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            sizes = inputs[0].abs().flatten(0, -2).amax(0)
+            columns[name] = sizes.topk(min(COLUMNS, len(sizes) // 8)).indices.tolist()
+
+        hooks = [m.register_forward_pre_hook(partial(note, n)) for n, m in layers.items()]
+        rows = model.get_input_embeddings().num_embeddings
+        run([(11 + 7919 * i) % rows for i in range(SAMPLE)])
+        for hook in hooks:
+            hook.remove()
+        with suppress(OSError):  # without the file, the next start finds them again
+            if known:
+                known.write_text(json.dumps(columns), "utf-8")
+    for name in columns.keys() & layers.keys():
+        layers[name].keep_in_float32(columns[name])
+
+
+def quantize(model: nn.Module, name: str) -> None:
+    """Quantize a model's linear layers. Raises ModelError if most weights are in other layers."""
+    refuse_other_layers(model, name)
+    for parent in list(model.modules()):
+        layers = {key: child for key, child in parent.named_children() if takes(child)}
+        install(parent, {key: _rows(child) for key, child in layers.items()})
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Return whether layers of a model have 8-bit weights."""
+    return any(isinstance(module, (Int8Linear, Int8Embedding)) for module in model.modules())
+
+
+def scale_of(weight: str) -> str:
+    """Return the name of the tensor with the scales of a weight's rows."""
+    return weight.removesuffix("weight") + SCALE
+
+
+def opened(folder: Path) -> Any:
+    """Open a model folder with weights in 8 bits, as `gguf.converted` writes it.
+
+    Weights are read and packed layer by layer, and the table of token vectors stays on disk until
+    its rows are needed. So the model is in memory once.
+    """
+    from accelerate import init_empty_weights  # type: ignore[import-untyped]
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    config = AutoConfig.from_pretrained(folder)
+    with init_empty_weights(include_buffers=False), no_init_weights():
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.requires_grad_(False)
     try:
-        packed, plain = (_seconds_of(layer, x) for layer in ways)
-    except (RuntimeError, AttributeError):  # this PyTorch does not have it
-        return False
-    return packed < plain
+        _fill(model, Stored(folder / SINGLE))
+    except (OSError, ValueError, LookupError) as error:
+        raise ModelError(
+            f"{folder} is damaged ({error}); `kvstream models clean` removes it."
+        ) from error
+    model.eval()
+    keep_large_columns(
+        model,
+        lambda ids: model(input_ids=torch.tensor([ids]), use_cache=False),
+        folder / LARGE,
+    )
+    return model
 
 
-def _seconds_of(layer: nn.Module, x: Tensor) -> float:
-    """Return the processor time per call. Each call gets a tensor of its own, because the same one
-    would be quantized only once."""
-    return processor_seconds(lambda: layer(x[:]))
+def _fill(model: Any, stored: Stored) -> None:
+    """Read the weights of a model, which has none yet. Raises LookupError for missing ones."""
+    old, tied = model.get_input_embeddings(), {}
+    for name, table in list(model.named_modules()):
+        if table is old and f"{name}.{SCALE}" in stored.names:
+            rows = (
+                stored.get(f"{name}.weight", mapped=True),
+                stored.get(f"{name}.{SCALE}"),
+            )
+            model.set_input_embeddings(Int8Embedding(*rows))
+            if model.config.get_text_config().tie_word_embeddings:
+                tied = {id(model.get_output_embeddings()): (*rows, None)}
+
+    def fill(place: str, parent: nn.Module) -> None:
+        layers: dict[str, Rows] = {}
+        for key, child in parent.named_children():
+            name = f"{place}.{key}.".removeprefix(".")
+            if id(child) in tied:
+                layers[key] = tied[id(child)]
+            elif takes(child) and name + SCALE in stored.names:
+                bias = stored.get(f"{name}bias") if f"{name}bias" in stored.names else None
+                layers[key] = stored.get(f"{name}weight"), stored.get(name + SCALE), bias
+        install(parent, layers)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(fill, *zip(*list(model.named_modules()), strict=True)))
+    state = model.state_dict()
+    rest = {n: stored.get(n) for n in stored.names & state.keys() if state[n].is_floating_point()}
+    model.load_state_dict(rest, strict=False, assign=True)
+    missing = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+    if missing:
+        raise LookupError(f"it lacks {missing[0]}")
+
+
+class Stored:
+    """The tensors of a safetensors file, read without keeping the file in memory."""
+
+    def __init__(self, path: Path) -> None:
+        length, self._facts = header(path)
+        self.names = self._facts.keys() - {"__metadata__"}
+        self._path, self._start = path, 8 + length
+
+    def get(self, name: str, *, mapped: bool = False) -> Tensor:
+        """Read a tensor. With `mapped`, its pages are read when they are used."""
+        facts = self._facts[name]
+        first, _ = facts["data_offsets"]
+        kind = {"I8": np.int8, "F32": np.float32}[facts["dtype"]]
+        place: Any = {"dtype": kind, "offset": self._start + first}
+        if mapped:
+            return torch.from_numpy(
+                np.memmap(self._path, mode="c", shape=tuple(facts["shape"]), **place)
+            )
+        count = math.prod(facts["shape"])
+        found = np.fromfile(self._path, count=count, **place)
+        return torch.from_numpy(found.reshape(facts["shape"]))
+
+
+def _rows(linear: Any) -> Rows:
+    weight, scale = quantized(linear.weight.detach().float())
+    return weight, scale, None if linear.bias is None else linear.bias.detach().float()
+
+
+def problem() -> str | None:
+    """Return why 8-bit products are not used on this machine, or None."""
+    found: str | None = measured()["problem"]
+    return found
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """Return what was measured of 8-bit products here: once per machine and PyTorch.
+
+    The keys are ``problem``, ``engine``, and ``one`` and ``many``: how many times as fast as
+    float32 they are for one and for many tokens.
+    """
+    cpu = [line for line in _cpu_facts() if line.startswith(("model name", "flags"))][:2]
+    key = sha256(repr((torch.__version__, platform.machine(), cpu, ERROR, WORTH)).encode())
+    file = converted_folder() / f"products-{key.hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return found
+    found, stable = _measure()
+    with suppress(OSError):  # without the file, the next start measures again
+        if stable:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), "utf-8")
+    return found
+
+
+def _cpu_facts() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    return [f"model name {platform.processor()}"]
+
+
+@torch.inference_mode()
+def _measure() -> tuple[dict[str, Any], bool]:
+    """Return the facts of `measured` for the fastest kernel, and whether the times are stable.
+
+    Float32 and 8 bits take turns, because the speed of a busy machine changes.
+    """
+    tokens, width, outputs = TRIED
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, width, generator=generator)
+    plain = nn.Linear(width, outputs, bias=False)
+    plain.weight.data = torch.randn(outputs, width, generator=generator)
+    right, rows = plain(x), _rows(plain)
+    facts: dict[str, Any] = {"problem": "this PyTorch has no kernels for it", "engine": ""}
+    best, stable = math.inf, True
+    for engine in KERNELS.keys() & set(torch.backends.quantized.supported_engines):
+        try:
+            layer = Int8Linear(*rows, engine)
+            error = float((layer(x) - right).norm() / right.norm())
+            one, many = (_times(plain, layer, part) for part in (x[:1], x))
+        except (RuntimeError, AttributeError) as exception:
+            if not facts["engine"]:
+                facts["problem"] = f"PyTorch fails ({str(exception).splitlines()[0][:80]})"
+            continue
+        cost = READ / tokens * many[1] + WRITTEN * one[1]
+        if cost >= best or (facts["engine"] and not error <= ERROR):
+            continue
+        problem = None
+        if not error <= ERROR:
+            problem = f"its products are wrong by {error:.0%} on this CPU"
+        elif many[0] < WORTH:
+            problem = f"8-bit products are {many[0]:.2f} times as fast as float32 on this CPU"
+        best, stable = cost, many[2]
+        facts = {"problem": problem, "engine": engine, "one": one[0], "many": many[0]}
+    return facts, stable
+
+
+def _times(plain: nn.Module, layer: nn.Module, x: Tensor) -> tuple[float, float, bool]:
+    """Return how many times as fast the second layer is, its time, and whether rounds agree."""
+    pairs = [[processor_seconds(partial(f, x), rounds=2) for f in (plain, layer)] for _ in range(3)]
+    ratios = sorted(slow / fast for slow, fast in pairs)
+    return ratios[1], min(fast for _, fast in pairs), ratios[2] < 1.5 * ratios[0]

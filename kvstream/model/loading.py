@@ -31,7 +31,7 @@ from kvstream.model.precision import Precision, precision_of, told
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.model.widening import widen
-from kvstream.settings import ModelSettings
+from kvstream.settings import INT8, ModelSettings
 from kvstream.store import hub, offered, pocket, reader, stores
 from kvstream.store.gguf_file import is_gguf
 
@@ -117,7 +117,19 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
         raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
 
-    return converted(path, settings.quiet)
+    asked = settings.quantize == INT8 or _is_harmless(settings, path)
+    eight = asked and device_of(settings.device).type == "cpu" and int8.problem() is None
+    return converted(path, settings.quiet, eight=eight)
+
+
+def _is_harmless(settings: ModelSettings, path: Path) -> bool:
+    """Return whether the number type is open and 8 bits were measured as harmless for a file."""
+    if (settings.quantize, settings.dtype, settings.max_weights) != (None, "auto", None):
+        return False
+    from kvstream.model.gguf import digest_of
+
+    tried = {o.sha256: o.bytes for o in offered.OFFERS.values() if o.eight_bits}
+    return path.stat().st_size in tried.values() and digest_of(path) in tried
 
 
 def _check_config(path: Path) -> None:
@@ -177,6 +189,8 @@ def load(settings: ModelSettings) -> BoundedModel:
     refuse_too_large(where, settings, device, chosen.load)
     placement = {**device_map(settings, device), **quantization(settings)}
     _quiet()
+    if where.endswith(int8.SUFFIX):
+        return in_precision(int8.opened(Path(where)), settings, chosen)
     from transformers import AutoModelForCausalLM
 
     try:
@@ -210,6 +224,8 @@ def choose(settings: ModelSettings, device: torch.device, where: str | None) -> 
     Raises UsageError.
     """
     embedded = settings.model == POCKET
+    if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
+        settings = replace(settings, quantize=INT8)
     chosen = precision_of(settings, device, embedded=embedded, where=where)
     problem = int8.problem() if chosen.int8 else None
     if problem is None:
@@ -227,8 +243,12 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     if chosen.widen:
         widen(model)
     bounded = bound(model, settings.model).storing(chosen.kv).attending(chosen.attention)
-    if chosen.int8:  # after the probe: 8 bits would exceed its tolerances
+    if chosen.int8 and not int8.is_quantized(model):
         int8.quantize(model, settings.model)
+        cache = bounded.new_cache(min(int8.SAMPLE, bounded.trained_length))
+        int8.keep_large_columns(
+            model, lambda ids: bounded.logits(bounded.forward(ids[: cache.capacity], cache))
+        )
     one_token.speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype

@@ -10,6 +10,7 @@ import torch
 
 from kvstream.errors import UsageError
 from kvstream.model import placement
+from kvstream.model.int8 import SUFFIX
 from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, ModelSettings
 
@@ -107,7 +108,10 @@ def _for_int8(
     load, widen = torch.float32, False
     if stored in HALVES:
         load, widen = _stored_type(weights), True
-        kv = kv or (DTYPES[stored] if settings.kv_dtype == "auto" else None)
+    elif weights is not None and (where or "").endswith(SUFFIX):
+        stored = weights.declared_name  # the weights have 8 bits already
+    if stored in HALVES and settings.kv_dtype == "auto":
+        kv = DTYPES[stored]
     attention = kv if kv == torch.bfloat16 and fast_bfloat16() else None
     return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
 

@@ -22,7 +22,7 @@ from transformers.cache_utils import (
 )
 
 from kvstream.errors import UnsupportedModelError
-from kvstream.model import hook
+from kvstream.model import hook, int8
 from kvstream.model.bounded import BoundedModel, holding, runs_on
 from kvstream.model.layer_store import LayerSpec
 from kvstream.model.recurrent import StateSpec, spec_of
@@ -103,7 +103,7 @@ def _own_logits(model: Any, name: str) -> Tensor:
             f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
-    own = logits.to(model.dtype)  # the precision they were computed in
+    own = _rounded(logits, model)
     if not bool(own.isfinite().all()):
         kind = str(own.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
@@ -164,6 +164,10 @@ def _probe(
         first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
         second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
         here, there = first.stored, second.stored
+        rough = [
+            {i: tuple(_rounded(x, model) for x in each) for i, each in kept.items()}
+            for kept in (here, there)
+        ]
         if not _distance(out_here, out_there) <= _tolerance(out_here):
             raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) gives different answers at other positions: it has "
@@ -185,7 +189,7 @@ def _probe(
                 )
             # If every layer slides, there would be no memory, so then all layers are compressed.
             window = None if None not in sights.values() else sight
-            rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), here, there)
+            rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), *rough)
             (keys, values) = here[layer]
             specs.append(
                 LayerSpec(
@@ -276,8 +280,7 @@ def _record(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
-    logits = out.logits[0].to(model.dtype)  # the precision they were computed in
-    return cache, logits, met
+    return cache, _rounded(out.logits[0], model), met
 
 
 def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
@@ -292,8 +295,8 @@ def _positions(
     name: str,
     layer: int,
     rotary: Rotary | None,
-    here: dict[int, tuple[Tensor, Tensor]],
-    there: dict[int, tuple[Tensor, Tensor]],
+    here: Mapping[int, tuple[Tensor, ...]],
+    there: Mapping[int, tuple[Tensor, ...]],
 ) -> Rotary | None:
     """Return the rotation in a layer's keys, or None if they contain no position.
 
@@ -333,6 +336,11 @@ def _even(keys: Tensor) -> Tensor:
     return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
 
 
+def _rounded(x: Tensor, model: Any) -> Tensor:
+    """Return numbers in the precision that they were computed in: 8 bits are as bfloat16."""
+    return x.to(torch.bfloat16 if int8.is_quantized(model) else model.dtype)
+
+
 def _tolerance(x: Tensor) -> float:
     """Return the relative difference that rounding may cause; a wrong position causes about 1."""
     return 1e-3 if x.dtype in (torch.float32, torch.float64) else 0.1
@@ -358,6 +366,6 @@ def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
         return False
     trial = replace(bounded, head_is_plain=True)
     hidden = trial.forward(_probe_ids(model)[0].tolist(), trial.new_cache(PROBE_TOKENS))
-    if hidden.shape[-1] != model.get_output_embeddings().weight.shape[-1]:
+    if hidden.shape[-1] != model.get_output_embeddings().in_features:
         return False
     return _distance(trial.logits(hidden), own) <= _tolerance(own)

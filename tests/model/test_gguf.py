@@ -196,6 +196,39 @@ def test_parts_are_joined_and_a_missing_one_is_told(tmp_path: Path) -> None:
         converted(first)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_int8_converts_to_8_bits(family: str, tied: bool, tmp_path: Path) -> None:
+    model = gguf_files.tiny(
+        family, hidden_size=64, intermediate_size=192, head_dim=32, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=tied,
+    )  # fmt: skip
+    leave_out = ("output.weight",) if tied else ()
+    path = gguf_files.write(tmp_path / "m.gguf", model, leave_out=leave_out)
+    settings = ModelSettings(model=str(path), quantize="int8", quiet=True)
+    exact = load(exact_of(path))
+    first, again = load(settings), load(settings)
+    where = Path(folder(settings))
+    assert where.name.endswith("-int8")
+    sizes = [
+        (f / "model.safetensors").stat().st_size for f in (where, Path(folder(exact_of(path))))
+    ]
+    assert sizes[0] < 0.4 * sizes[1]
+    ids = list(range(3, 60))
+    logits = [m.logits(m.forward(ids, m.new_cache(64))) for m in (exact, first, again)]
+    assert torch.equal(logits[1], logits[2])
+    assert float((logits[1] - logits[0]).norm() / logits[0].norm()) < 0.1
+    assert first.fingerprint == again.fingerprint != exact.fingerprint
+    assert first.weights_dtype == "int8"
+    (where / "model.safetensors").write_bytes(b"0" * 100)
+    with pytest.raises(ModelError, match=r"is damaged .*`kvstream models clean` removes it"):
+        load(settings)
+
+
+def exact_of(path: Path) -> ModelSettings:
+    return ModelSettings(model=str(path), dtype="float32", quiet=True)
+
+
 def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gguf_files.write(tmp_path / "m.gguf")
     folder = converted(path)
