@@ -144,7 +144,7 @@ class Mail:
                 yield [(text, place) for text, _ in found or ()]
             return
         flowed = headers.get_param("format") == "flowed"
-        texts = (text or "" for text in decoded(read, self._undecoded, charset))
+        texts: Iterator[str] = (text or "" for text in decoded(read, self._undecoded, charset))
         if flowed:
             texts = _unflowed(texts, joined=headers.get_param("delsp") == "yes")
         yield from ([(text, place)] for text in texts if text)

@@ -98,11 +98,13 @@ class Session:
     @cached_property
     def speed(self) -> float:
         """Tokens per second of reading, measured once with a short text."""
-        plan = self.settle(Request(run=RunSettings(Budget(tokens=1024), "full")))
+        budget = Budget(tokens=min(1024, self.model.trained_length))
+        run = RunSettings(budget, "full", max_tokens=8)
+        plan = self.settle(Request(run=run))
         ids = list(range(100, 100 + TIMED))
         seconds = []
         for _ in range(2):  # the first pass also fetches weights into caches
-            reader = plan.reader(self.model, RunSettings(Budget(tokens=1024), "full"), TIMED)
+            reader = plan.reader(self.model, run, TIMED)
             began = time.perf_counter()
             next(reader.answer(ids, lambda logits: 0, frozenset((0,)), 1), None)
             seconds.append(time.perf_counter() - began)

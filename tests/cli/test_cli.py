@@ -197,7 +197,7 @@ def test_an_unknown_model_is_answered_with_those_that_need_no_hub(cli, book) -> 
     ran = cli("ask", book, "Q?", "--skim", "nosuch")
     assert ran.code == 4
     assert "Give --skim pocket, reader or another model of `kvstream models get`" in ran.stderr
-    assert "--skim also takes auto, none and words." in ran.stderr
+    assert "--skim also takes auto, self, words and none." in ran.stderr
 
 
 def test_the_config_file_may_have_strict_beside_extract(
@@ -313,7 +313,7 @@ def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     lines = cli("doctor").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     extras = {line.split()[2] for line in lines if line.startswith("ok  extra")}
-    assert extras >= {"zstd", "documents", "serve", "ray", "report", "words", "quantize"}
+    assert extras >= {"zstd", "documents", "serve", "ray", "report", "quantize"}
     assert sum(line.startswith(" " * 22) for line in lines) >= 2
 
 

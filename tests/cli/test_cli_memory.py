@@ -212,7 +212,7 @@ def test_remember_leaves_no_checkpoint_after_ctrl_c(
     ran = cli(
         "remember", str(story), *into, "--checkpoint", str(saved), "--checkpoint-every", "100"
     )
-    assert ran.code == 0, ran.stderr
+    assert ran.code == 130, ran.stderr
     assert "Reading was stopped" in ran.stderr
     assert "the same command resumes" not in ran.stderr
     assert not saved.exists()
