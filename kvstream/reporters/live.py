@@ -376,7 +376,7 @@ class PanelView:
         retained = self.view.retained
         words = f"{f.number(retained)} of {f.counted(step.seen, 'token')} "
         words += f"({f.share(retained, step.seen)}) stay{'s'[: retained == 1]}"
-        return _fitting(self.width, f"{words} in at least one head", words)
+        return _fitting(self.width, f"{words} in memory", words)
 
     def _progress(self, step: StepDone) -> Text:
         total = step.estimated_tokens

@@ -246,7 +246,7 @@ def step_line(event: StepDone) -> str:
         if total
         else f"read {counted(event.seen, 'token')}",
         f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)} entries",
-        f"kept {number(retained)} ({share(retained, event.seen)}) in at least one head",
+        f"kept {number(retained)} ({share(retained, event.seen)})",
         f"{number(speed)} tokens/s",
     ]
     if total and speed and total > event.seen:
@@ -298,6 +298,7 @@ def summary(result: Result) -> str:
         result.lines,
         result.shards,
         _owners(result),
+        " as passages" if result.skim and result.skim["model"] is None else "",
     )
 
 
@@ -326,16 +327,19 @@ def cost_line(
     lines: Mapping[str, Any] | None = None,
     shards: Mapping[str, int] | None = None,
     owners: tuple[str, str] = ("", ""),
+    what: str = "",
 ) -> str:
     """Describe the cost of a reading: tokens, peak and budget in entries and bytes, time.
 
-    `owners` (with two models): which model the entries and the bytes belong to.
+    `what` says in which form tokens are kept, if not as entries; `owners` (with two models) whose
+    the entries and the bytes are.
     """
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
+    portion = f" ({share(retained, read)})" if read else ""
     parts = [
         f"read {counted(read, 'token')}",
-        f"kept {number(retained)} in at least one head",
+        f"kept {number(retained)}{portion}{what}",
         f"evicted {number(read - retained)}",
         f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]

@@ -103,7 +103,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for question in memory["questions"] or ["(none: made without a question)"]:
         yield "question", question
     read, kept, evicted = (number(tokens[key]) for key in ("read", "retained", "evicted"))
-    yield "tokens", f"read {read} · kept {kept} in at least one head · evicted {evicted}"
+    yield "tokens", f"read {read} · kept {kept} · evicted {evicted}"
     prompt = f"{number(tokens['prompt'])} of the prompt"
     held = f"{entries(tokens['entries'])} ({prompt}) of {number(record['budget']['tokens'])}"
     yield "KV cache", f"{held} · peak {number(peak['kv_tokens'])} ({size(peak['kv_bytes'])})"

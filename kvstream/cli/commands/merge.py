@@ -106,7 +106,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
             entries, most = memory.budget
             reporter.tell(
                 f"Wrote {target} ({size(written)}): {memory.read_tokens:,} tokens of "
-                f"{len(memory.sources)} sources, {memory.retained:,} kept in at least one head, "
+                f"{len(memory.sources)} sources, {memory.retained:,} kept, "
                 f"{memory.evicted:,} evicted · budget {entries:,} entries ({size(most)})."
             )
             if memory.answering is not None:
