@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS
-from kvstream.logs.lines import LineParser, looks_like_log
+from kvstream.logs.line_parser import LineParser, looks_like_log
 from kvstream.logs.page import WIDTH, page, page_of_screen, record
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import MOST_TOKENS, NOTHING_LEFT, QUESTION, ROWS_READ, checked

@@ -41,7 +41,9 @@ _REST = re.compile(rf"{_BODY}*+\x9c?")
 
 def without_controls(text: str) -> str:
     """Return a text without control sequences and NULs."""
-    return text if text.isprintable() else _SEQUENCE.sub("", text)
+    if text.isprintable():  # this is fast
+        return text
+    return _SEQUENCE.sub("", text) if any(map(text.__contains__, _SIGNS)) else text
 
 
 class ControlFilter:
@@ -66,7 +68,7 @@ class ControlFilter:
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
         held, text = self._held, block.text
-        if held is None and not self._in_string and not any(sign in text for sign in _SIGNS):
+        if held is None and not self._in_string and not any(map(text.__contains__, _SIGNS)):
             self._in_line = text[-1:] != "\n"
             return block
         offsets = block.offsets()

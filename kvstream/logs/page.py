@@ -15,7 +15,7 @@ from typing import Any
 from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.lines import LONGEST_LINE
+from kvstream.logs.line_parser import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
 from kvstream.reporters.cells import beginning, cells
@@ -271,7 +271,7 @@ def _row(
     shape = f"{by}: {_said(text)}" if by else _said(text)
     told = [*finding.notes]
     bulk = finding.section == SECTIONS[3]
-    if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
+    if brief and width < NARROW and finding.count == 1 and not told and not finding.trace.held:
         row = f"{finding.count:>7,}{level}  {finding.span(when)}  {place}  "
         if width - cells(row) >= LEAST_ROOM:
             return [row + _shown(shape, width - cells(row))]
@@ -297,8 +297,8 @@ def _row(
         lines += [indent + _shown(line, width - len(indent)) for line in cut[:1]]
         if len(cut) > 1:
             lines.append(indent + _shown(" ".join(cut[1:]), width - len(indent)))
-    if finding.trace and finding.section == SECTIONS[0]:
-        lines.append(indent + _shown(finding.trace[-1].strip(), width - len(indent)))
+    if finding.section == SECTIONS[0]:
+        lines += [indent + _shown(line, width - len(indent)) for line in finding.trace.key_lines]
     return lines
 
 
@@ -321,7 +321,7 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
                 "first": {**_time(finding.first_time), "line": first, "source": source or None},
                 "last": {**_time(finding.last_time), "line": log.where(finding.last_line)[1]},
                 "example": finding.example or None,
-                "trace": finding.trace,
+                "trace": finding.trace.lines,
                 "notes": finding.notes,
                 "variables": finding.variables,
                 "components": finding.components,

@@ -27,7 +27,7 @@ _OF_SYSLOG = ("PRIORITY", "severity")
 # An atomic group and space between pairs prevent catastrophic backtracking.
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
-_LONGEST_KEY = 48
+LONGEST_KEY = 48
 """Number of characters within which the first key of logfmt must end."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
 _LONGEST_RECORD = 4000
@@ -38,7 +38,7 @@ def record_of(line: str) -> dict[str, Any] | None:
     """Return the values of a line of JSON or logfmt by key; None for another line."""
     if line[:1] == "{":
         return _json(line)
-    if line.find("=", 0, _LONGEST_KEY) < 0 or _KEY_FIRST.match(line) is None:
+    if _KEY_FIRST.match(line) is None:
         return None
     line = line[:_LONGEST_RECORD]
     if not _LOGFMT.match(line):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kvstream.logs.components import LEVEL_FIRST
 from kvstream.logs.levels import LEVELS, level_of, level_of_status
-from kvstream.logs.parts import LEVEL_FIRST
 
 _HTTP = re.compile(r"HTTP/[\d.]+\"? ([45]\d\d)\b")
 """``"GET / HTTP/1.1" 500`` of a server; ``"HTTP/1.1 500 Internal Server Error"`` of a client."""

@@ -28,10 +28,19 @@ class Series:
         self.first_line = 0
         self.last_line = 0
 
-    def begin(self, line: int, time: float | None) -> None:
-        """Note the first line."""
-        self.first_line = line
-        self.first_time = self.low = self.high = time
+    def take(self, line: int, time: float | None, bucket: int | None) -> None:
+        """Count a line."""
+        if not self.count:
+            self.first_line, self.first_time = line, time
+        self.count += 1
+        self.last_line, self.last_time = line, time
+        if bucket is not None:
+            self.buckets[bucket] += 1
+        if time is not None:
+            if self.low is None or time < self.low:
+                self.low = time
+            if self.high is None or time > self.high:
+                self.high = time
 
     def merge(self, other: Series) -> None:
         """Add the counts of another series."""
@@ -72,22 +81,25 @@ class Component(Series):
         self.second = 0.0
         """Length of the second longest gap that does not overlap the longest."""
 
-    def gap(self, line: int, time: float | None) -> None:
-        """Note the time since the line before the last one, as one line does not end a silence."""
+    def take(self, line: int, time: float | None, bucket: int | None) -> None:
+        """Count a line, and note the time since the line before the last one, as one line does not
+        end a silence."""
         start, since = self.before
         self.before = self.last_line, self.last_time
-        if not start:
-            return
-        length = line - start if time is None or since is None else time - since
-        if length <= self.second:
-            return
-        apart = start >= self.longest.line + self.longest.lines
-        if length > self.longest.length:
+        if start:
+            length = line - start if time is None or since is None else time - since
+            if length > self.second:
+                self._note_gap(Gap(length, line - start, start, since, time))
+        Series.take(self, line, time, bucket)
+
+    def _note_gap(self, gap: Gap) -> None:
+        apart = gap.line >= self.longest.line + self.longest.lines
+        if gap.length > self.longest.length:
             if apart:
                 self.second = self.longest.length
-            self.longest = Gap(length, line - start, start, since, time)
+            self.longest = gap
         elif apart:
-            self.second = length
+            self.second = gap.length
 
 
 class Rush:

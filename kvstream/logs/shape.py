@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kvstream.logs.components import message_of
 from kvstream.logs.levels import LEVELS, SEVERE
-from kvstream.logs.parts import message_of
+from kvstream.logs.line_parser import Entry
 from kvstream.logs.series import Rush, Series
 from kvstream.logs.swings import Swings
 from kvstream.logs.templates import WILDCARD, Template, ValueReader, shown, values_of
+from kvstream.logs.traces import EXAMPLE, Trace, is_trace
 
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
 """Number of first lines of a template whose values are all read; then one line per step is read.
@@ -31,8 +33,8 @@ MOST_VARIABLES = 8
 MOST_SAME, LONGEST_SAME = 32, 80
 """Maximum number of values that may be the same in all lines of a template, and of characters of
 one."""
-EXAMPLE = 400
-"""Maximum number of characters of an example."""
+MEASURED = 5
+"""Step of the lines whose quantities are read for short changes."""
 _QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
 
 
@@ -121,8 +123,14 @@ class FirstLine:
     line: str
     message: str
     """The line without its time."""
-    trace: list[str] = field(default_factory=list)
-    """Lines that continue it."""
+    trace: Trace
+    """The first lines that continue a line of the template."""
+
+    @classmethod
+    def of(cls, entry: Entry, time: float | None) -> FirstLine:
+        """Return the beginning of a line, which is at this time."""
+        line, message = entry.text[:EXAMPLE], entry.rest[:EXAMPLE].strip()
+        return cls(entry.number, time, line, message, Trace(line))
 
 
 class Shape(Series):
@@ -132,11 +140,10 @@ class Shape(Series):
         "components",
         "continued",
         "end",
-        "example",
+        "first",
         "fixed",
         "level",
         "measured",
-        "message",
         "odd",
         "places",
         "reader",
@@ -145,20 +152,15 @@ class Shape(Series):
         "same",
         "since",
         "template",
-        "trace",
         "variables",
         "words",
     )
 
-    def __init__(self, template: Template, level: str, example: str, message: str) -> None:
+    def __init__(self, template: Template, level: str, first: FirstLine) -> None:
         super().__init__()
-        self.template = template
-        self.level = level
-        self.example = example[:EXAMPLE]
-        self.message = message[:EXAMPLE].strip()
-        """The example without its time."""
-        self.trace: list[str] = []
-        """Lines that continue the example."""
+        self.template, self.level = template, level
+        self.first = first
+        """The first line of all."""
         self.continued = 0
         """Number of lines that continue lines of this template."""
         self.components: Counter[str] = Counter()
@@ -188,15 +190,11 @@ class Shape(Series):
         """The first line after the last report."""
 
     @property
-    def first(self) -> FirstLine:
-        """The first line of all."""
-        return FirstLine(self.first_line, self.first_time, self.example, self.message, self.trace)
-
-    @property
-    def told(self) -> list[str]:
-        """The words of the template, with those values that have been the same in all lines."""
+    def text(self) -> str:
+        """The template for display, with the values that have been the same in all lines."""
         self._note_words()
-        return [self.same.get(place, word) for place, word in enumerate(self.words)]
+        words = [self.same.get(place, word) for place, word in enumerate(self.words)]
+        return shown(message_of(self.first.message), words)
 
     def _note_words(self) -> None:
         """Update the words if the template has changed by joining another one.
@@ -228,19 +226,42 @@ class Shape(Series):
         self.fixed, self.end = (), ""
         if not self.same or self.odd > ALL_VALUES:
             return
-        message = message_of(self.message)
-        line = f"\n{self.message}"
+        message = message_of(self.first.message)
+        line = f"\n{self.first.message}"
         start = len(line) - len(message) - 1  # include the character before: 11 also ends with 1
         before = line[start : start + 1] if line.endswith(message) else ""
-        *texts, end = f"{before}{shown(message, self.told)}".split(WILDCARD)
-        if len(self.message) < EXAMPLE:
+        *texts, end = f"{before}{self.text}".split(WILDCARD)
+        if len(self.first.message) < EXAMPLE:
             self.end = end
         else:
             texts.append(end)
         values = set(self.same.values())
         self.fixed = tuple(text for text in texts if any(value in text for value in values))
 
-    def check(self, rest: str) -> None:
+    def read(self, rest: str, near: int, bucket: int | None, at: float) -> None:
+        """Read a line that was counted, at this time or with this number.
+
+        `near`: number of lines in the same bucket, on which it depends whether its values are read.
+        """
+        if self.count <= ALL_VALUES or self.count % STEPS[near > MANY] == 0:
+            self._look(rest, bucket)
+        elif self.same:
+            self._check(rest)
+        if self.rush is not None:
+            self.rush.take(at)
+        if self.measured and self.count % MEASURED == 0:
+            self._measure(rest, at)
+
+    def trail(self, line: str) -> None:
+        """Note a line that continues the last one."""
+        for first in (self.first, self.since):
+            if first is not None and first.trace.line in (0, self.last_line):
+                first.trace.line = self.last_line
+                first.trace.add(line)
+        if self.level in ("", "info", "suspect") and is_trace(line):
+            self.level, self.rush = "error", self.rush or Rush()
+
+    def _check(self, rest: str) -> None:
         """Update `same` if a line whose values are not read has other values."""
         for text in self.fixed:
             if text not in rest:
@@ -258,7 +279,7 @@ class Shape(Series):
         self.odd += len(self.same) == held
         self._fix()
 
-    def look(self, rest: str, bucket: int | None) -> None:
+    def _look(self, rest: str, bucket: int | None) -> None:
         """Read the values of a line."""
         held = len(self.same)
         self._note_words()
@@ -292,7 +313,7 @@ class Shape(Series):
                 if place in self.variables and self.variables[place].swings is not None
             ]
 
-    def measure(self, rest: str, at: float) -> None:
+    def _measure(self, rest: str, at: float) -> None:
         """Add the quantities of a line at this time (or line) to their swings."""
         values = None if self.reader is None else self.reader.read(message_of(rest))
         if values is not None:
@@ -302,7 +323,7 @@ class Shape(Series):
     def take_over(self, other: Shape) -> None:
         """Add the counts of a template that has joined this one."""
         if other.first_line < self.first_line:
-            self.example, self.message, self.trace = other.example, other.message, other.trace
+            self.first = other.first
         super().merge(other)
         self.continued += other.continued
         self.reported += other.reported

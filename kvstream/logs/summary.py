@@ -11,30 +11,18 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
+from kvstream.logs.components import component_of, message_of
+from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.levels import level_of
-from kvstream.logs.lines import LineParser, LineSplitter
-from kvstream.logs.parts import component_of, is_trace, message_of
-from kvstream.logs.series import Component, Rush, Series
-from kvstream.logs.shape import (
-    ALL_VALUES,
-    EXAMPLE,
-    MANY,
-    MOST_VALUES,
-    STEPS,
-    FirstLine,
-    Shape,
-    add_sums,
-)
+from kvstream.logs.line_parser import Entry, LineParser, LineSplitter
+from kvstream.logs.series import Component, Series
+from kvstream.logs.shape import MOST_VALUES, FirstLine, Shape, add_sums
 from kvstream.logs.templates import Template, TemplateTree
 
 MOST_BUCKETS = 240
 """Maximum number of time buckets with lines."""
-MEASURED = 5
-"""Step of the lines whose quantities are read for short changes."""
 MOST_COMPONENTS = 256
 """Maximum number of components held: those seen last."""
-TRACE_LINES = 12
-"""Maximum number of lines of a stack trace held with the example."""
 JUMP = 60.0
 """Maximum seconds by which a clock may go back without a jump."""
 UNTIMED = 1000
@@ -126,7 +114,7 @@ class LogSummary:
 
     def begin(self, name: str) -> None:
         """Begin another source."""
-        self._lines(self.splitter.close())
+        self.close()
         self.sources.append((name, self.lines))
         self._parser.begin()
         self._shape = None
@@ -134,11 +122,13 @@ class LogSummary:
 
     def feed(self, text: str) -> None:
         """Read more text of the log."""
-        self._lines(self.splitter.feed(text))
+        self._read(self.splitter.feed(text))
 
     def close(self) -> None:
-        """Read the last line at the end of the text."""
-        self._lines(self.splitter.close())
+        """Read the last line at the end of the text, and lines whose end is missing."""
+        self._read(self.splitter.close())
+        for entry in self._parser.rest():
+            self._count(entry)
 
     def where(self, line: int) -> tuple[str, int]:
         """Return the source of a line and its number in this source, from 1."""
@@ -165,20 +155,27 @@ class LogSummary:
             self.jumped += 1
             self.first_jump = self.first_jump or number
 
-    def _lines(self, lines: list[str]) -> None:
+    def _read(self, lines: list[str]) -> None:
         for line in lines:
-            self._line(line)
+            self.lines += 1
+            entry = self._parser.entry(line, self.lines)
+            if entry is not None:
+                self._count(entry)
 
-    def _line(self, line: str) -> None:
-        self.lines += 1
-        number = self.lines
-        line, time, rest, container, continued = self._parser.entry(line)
+    def _count(self, entry: Entry) -> None:
+        """Count a line for its template and its component."""
+        text, time, rest, container, continues, more, number, pieces = entry
+        if pieces > 1:
+            self.continued += pieces - 1
+            self.splitter.shortened += len(text) == LONGEST_LINE
         if time is None:
-            if not line or line.isspace():
+            if not text or text.isspace():
                 self.blank += 1
                 return
-            if self._shape is not None and container == self._container and continued:
-                self._continue(self._shape, line)
+            if continues and self._shape is not None and container == self._container:
+                self.continued += 1
+                self._shape.continued += 1
+                self._shape.trail(text)
                 return
             time = self._time
         else:
@@ -192,82 +189,34 @@ class LogSummary:
         else:
             bucket = None if time is None else int(time // self.width)
         template, component = self.tree.add_named(rest)
+        if template.data is None:
+            template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
         shape: Shape = template.data
-        if shape is None:
-            shape = template.data = Shape(template, level_of(rest), line, rest)
-            shape.begin(number, time)
-        shape.count += 1
-        shape.last_line, shape.last_time = number, time
-        if shape.since is None:
-            shape.since = FirstLine(number, time, line[:EXAMPLE], rest[:EXAMPLE].strip())
         self._shape, self._container = shape, container
-        total = self.total
-        total.count += 1
-        total.last_line, total.last_time = number, time
-        if total.first_time is None:
-            total.begin(number, time)
-        if time is not None:
-            if shape.low is None or shape.high is None:  # lines without a time came first
-                shape.low = shape.high = time
-            elif time > shape.high:
-                shape.high = time
-            elif time < shape.low:
-                shape.low = time
-            if total.low is None or total.high is None:  # lines without a time came first
-                total.low = total.high = time
-            elif time > total.high:
-                total.high = time
-            elif time < total.low:
-                total.low = time
-        near = shape.count
-        if bucket is not None:
-            near = shape.buckets[bucket] + 1
-            shape.buckets[bucket] = near
-            total.buckets[bucket] += 1
-            if len(total.buckets) > MOST_BUCKETS:
-                self._widen()
-                bucket = int((number if time is None else time) // self.width)
+        if shape.since is None:
+            shape.since = FirstLine.of(entry, time)
+        shape.take(number, time, bucket)
+        self.total.take(number, time, bucket)
+        near = 0 if bucket is None else shape.buckets[bucket]
+        if len(self.total.buckets) > MOST_BUCKETS:
+            self._widen()
+            bucket = int((number if time is None else time) // self.width)
         if component is not None:
-            self._component(component, number, time, bucket)
+            series = self.components.get(component) or self._begun(component)
+            self.components.move_to_end(component)
+            series.take(number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:
                 shape.components[component] += 1
-        if shape.count <= ALL_VALUES or shape.count % STEPS[near > MANY] == 0:
-            shape.look(rest, bucket)
-        elif shape.same:
-            shape.check(rest)
-        if shape.rush is not None:
-            shape.rush.take(number if time is None else time)
-        if shape.measured and shape.count % MEASURED == 0:
-            shape.measure(rest, number if time is None else time)
+        shape.read(rest, near, bucket, number if time is None else time)
+        for line in more:
+            shape.trail(line)
 
-    def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
-        series = self.components.get(name)
-        if series is None:
-            series = self.components[name] = Component()
-            series.begin(number, time)
-            if len(self.components) > MOST_COMPONENTS:
-                self.components.popitem(last=False)
-        else:
-            self.components.move_to_end(name)
-            series.gap(number, time)
-        series.count += 1
-        series.last_line, series.last_time = number, time
-        if time is not None and (series.high is None or time > series.high):
-            series.high = time
-        if bucket is not None:
-            series.buckets[bucket] += 1
-
-    def _continue(self, shape: Shape, line: str) -> None:
-        """Count a line that continues the previous one."""
-        self.continued += 1
-        shape.continued += 1
-        if shape.count == 1 and len(shape.trace) < TRACE_LINES:
-            shape.trace.append(line[:EXAMPLE])
-        first = shape.since
-        if first and first.number == shape.last_line and len(first.trace) < TRACE_LINES:
-            first.trace.append(line[:EXAMPLE])
-        if shape.level in ("", "info", "suspect") and is_trace(line):
-            shape.level, shape.rush = "error", shape.rush or Rush()
+    def _begun(self, name: str) -> Component:
+        """Return a new component, and drop the one whose last line is the oldest if needed."""
+        series = self.components[name] = Component()
+        if len(self.components) > MOST_COMPONENTS:
+            self.components.popitem(last=False)
+        return series
 
     def _widen(self) -> None:
         """Double the width of the buckets until there are at most MOST_BUCKETS / 2."""

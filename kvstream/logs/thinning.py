@@ -20,11 +20,12 @@ import numpy as np
 
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, SourceOver
+from kvstream.input.terminal import without_controls
+from kvstream.logs.components import component_of, message_of
 from kvstream.logs.levels import level_of
-from kvstream.logs.lines import LONGEST_LINE, LineParser, looks_like_log
-from kvstream.logs.parts import component_of, message_of
-from kvstream.logs.shape import EXAMPLE
+from kvstream.logs.line_parser import LONGEST_LINE, LineParser, looks_like_log
 from kvstream.logs.templates import TemplateTree
+from kvstream.logs.traces import EXAMPLE
 
 HEAD = 32 * 1024
 """Number of first characters of a source by which a log is recognized."""
@@ -78,13 +79,17 @@ class Thinner:
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
         self._seen += 1
-        line, time, rest, _, continued = self._parser.entry(line)
+        line = without_controls(line)
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
             self._note(found, source, number, line)
-        if time is None and (not line or line.isspace() or continued):
+        entry = self._parser.entry(line)
+        if entry is None or entry.pieces > 1:  # a line that a runtime split
+            self._passed = self._passed or bool(found)
             return self._passed
-        count = self._tree.add(rest).count
+        if entry.time is None and (not entry.text or entry.text.isspace() or entry.continues):
+            return self._passed
+        count = self._tree.add(entry.rest).count
         self._passed = (
             count <= FIRST
             or count % min(1 << (count.bit_length() - 1), SELDOM) == 0

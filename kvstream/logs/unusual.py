@@ -17,13 +17,13 @@ from kvstream.logs.bursts import (
     telling_burst,
 )
 from kvstream.logs.clock import Clock
+from kvstream.logs.components import message_of
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.parts import is_trace, message_of
 from kvstream.logs.series import RUSH
 from kvstream.logs.shape import Shape
 from kvstream.logs.silences import gap_of, silence_of
 from kvstream.logs.summary import LogSummary
-from kvstream.logs.templates import shown
+from kvstream.logs.traces import Trace
 from kvstream.logs.values import changed_value, variables_of
 from kvstream.reporters.format import counted
 
@@ -58,7 +58,7 @@ class Finding:
     example: str = ""
     message: str = ""
     """The message of `first_line`; empty for a component."""
-    trace: list[str] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
     notes: list[str] = field(default_factory=list)
     variables: list[dict[str, Any]] = field(default_factory=list)
     same: set[int] = field(default_factory=set)
@@ -131,10 +131,10 @@ class Unusual:
         if rare:
             self._tell_cause(shape, remarks)
         section = self._section(shape, remarks)
-        if any(map(is_trace, shape.trace)):
+        if shape.first.trace.is_stack and shape.continued:
             several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
             remarks.notes.append(several.format(shape.continued))
-        elif shape.trace:
+        elif shape.continued:
             remarks.notes.append(counted(shape.continued, "continuation line"))
         since = shape.since if self.news and shape.reported else None
         first = since or shape.first
@@ -142,7 +142,7 @@ class Unusual:
             section=section,
             count=self.count(shape),
             level=shape.level,
-            text=shown(message_of(shape.message), shape.told),
+            text=shape.text,
             first_line=first.number,
             last_line=shape.last_line,
             first_time=first.time,
@@ -206,7 +206,7 @@ class Unusual:
         if before is None:
             return
         gap, flood = before
-        what = shown(message_of(flood.message), flood.told)[:60]
+        what = flood.text[:60]
         unit = "lines" if self.log.by_line else "s"
         remarks.notes.append(f"{gap:.0f} {unit} before a burst of: {what}")
         remarks.score += CAUSE if flood.level in SEVERE else CAUSE - 2

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstream.logs.components import component_of, message_of
+from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.levels import level_of
-from kvstream.logs.lines import LONGEST_LINE, LineParser, LineSplitter, looks_like_log
-from kvstream.logs.parts import bare, component_of, message_of
+from kvstream.logs.line_parser import LineParser, LineSplitter, looks_like_log
 
 NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
 
@@ -507,11 +508,13 @@ def test_the_name_of_a_container_is_the_component(prefix: str, name: str) -> Non
     noon = "2024-05-01T12:00:00Z"
     record = json.dumps({"time": noon, "level": "error", "msg": "db down"})
     for line in (f"{noon} ERROR db down", record):
-        _, time, rest, container, continued = LineParser().entry(prefix + line)
-        assert (time, container, continued, level_of(rest)) == (NOON, name, False, "error")
-        assert (component_of(rest), message_of(rest)) == (name, "db down")
+        entry = LineParser().entry(prefix + line)
+        assert entry is not None
+        assert (entry.time, entry.container, entry.continues) == (NOON, name, False)
+        assert level_of(entry.rest) == "error"
+        assert (component_of(entry.rest), message_of(entry.rest)) == (name, "db down")
     assert looks_like_log([f"{prefix}{noon} up"] * 3)
-    assert bare("2024-05-01 12:00:00 | INFO | a") == ("2024-05-01 12:00:00 | INFO | a", "", "")
+    assert LineParser().entry("2024-05-01 12:00:00 | INFO | a").container == ""
 
 
 @pytest.mark.parametrize(
@@ -527,13 +530,14 @@ def test_what_a_container_runtime_adds_is_no_part_of_the_line(line: str) -> None
     parser = LineParser()
     own = "2024-05-01 12:00:09 ERROR db down"
     assert parser.entry(line.format(own))[:2] == (own, NOON + 9)
-    text, time, rest, container, continued = parser.entry(line.format("db down"))
-    assert (text, rest.removeprefix("web-1: "), continued) == ("db down", "db down", False)
-    assert time == pytest.approx(NOON + 0.1234, abs=1e-4)
-    assert container in ("", "web-1")
-    text, time, _, _, continued = parser.entry(line.format("  at a.b(c)"))
-    assert (text, time, continued) == ("  at a.b(c)", None, True)
-    assert parser.entry(line.format(""))[1] is None
+    entry = parser.entry(line.format("db down"))
+    assert (entry.text, entry.rest.removeprefix("web-1: ")) == ("db down", "db down")
+    assert not entry.continues
+    assert entry.time == pytest.approx(NOON + 0.1234, abs=1e-4)
+    assert entry.container in ("", "web-1")
+    entry = parser.entry(line.format("  at a.b(c)"))
+    assert (entry.text, entry.time, entry.continues) == ("  at a.b(c)", None, True)
+    assert parser.entry(line.format("")).time is None
     assert looks_like_log([line.format("up")] * 3)
 
 

@@ -242,7 +242,7 @@ def test_a_stack_trace_stays_with_its_line() -> None:
     trace = ["java.io.IOException: gone", "\tat a.B.c(B.java:7)", "\t... 3 more"]
     log = read([at(0, "INFO a: start"), at(1, "INFO a: caught"), *trace, at(2, "INFO a: start")])
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
-    assert finding.trace == trace
+    assert finding.trace.lines == trace
     assert log.continued == 3
     assert balanced(log)
 
@@ -253,7 +253,7 @@ def test_a_stack_trace_stays_with_the_line_of_its_container() -> None:
     lines += [("web", trace[1]), ("db", at(2, "INFO start")), ("web", trace[1]), ("db", "")]
     log = read([f"{name}-1  | {line}" for name, line in lines])
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
-    assert (finding.trace, finding.text) == (trace, "caught")
+    assert (finding.trace.lines, finding.text) == (trace, "caught")
     assert (log.continued, log.blank) == (2, 1)
     assert balanced(log)
 
@@ -277,7 +277,7 @@ def test_colors_are_no_part_of_a_log() -> None:
     (finding,) = report(log).findings
     assert (finding.count, finding.level, finding.text) == (2, "error", "pool is full")
     assert finding.example == at(0, "ERROR db: pool is full")
-    assert finding.trace == ["Caused by: a.B: gone"]
+    assert finding.trace.lines == ["Caused by: a.B: gone"]
     assert finding.first_time == 1_714_521_600
 
 
@@ -403,7 +403,7 @@ def test_times_are_counted_wherever_lines_have_none(lines: list[tuple[int | None
     every = [t for times in spans.values() for t in times]
     assert (log.total.low, log.total.high) == (min(every, default=None), max(every, default=None))
     for shape in log.shapes:
-        times = spans.get(next(t for _, t in lines if shape.example.endswith(t)), [])
+        times = spans.get(next(t for _, t in lines if shape.first.line.endswith(t)), [])
         assert (shape.low, shape.high) == (min(times, default=None), max(times, default=None))
     assert balanced(log)
     page(log)

@@ -10,9 +10,9 @@ import pytest
 from kvstream.api.sources import Source, open_sources
 from kvstream.input.blocks import TextBlock
 from kvstream.logs import thinning
-from kvstream.logs.lines import LONGEST_LINE
-from kvstream.logs.shape import EXAMPLE
+from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
+from kvstream.logs.traces import EXAMPLE
 from kvstream.tokenization.passages import Passages
 
 

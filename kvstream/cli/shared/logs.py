@@ -374,8 +374,8 @@ def _first_time(parser: LineParser, name: str, *, plain: bool) -> float | None:
     """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
         lines = _head(open_sources([name], plain=plain)).splitlines()
-        times = (parser.entry(line)[1] for line in lines)
-        return next((time for time in times if time is not None), None)
+        entries = (parser.entry(line) for line in lines)
+        return next((e.time for e in entries if e is not None and e.time is not None), None)
     return None
 
 

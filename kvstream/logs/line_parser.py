@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from kvstream.input.terminal import without_controls
-from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
-from kvstream.logs.parts import (
-    bare,
-    continues,
+from kvstream.logs.components import without_fields
+from kvstream.logs.containers import (
+    ADDED,
+    LONGEST_LINE,
+    ContainerLine,
+    SplitLines,
+    container_line,
     names_container,
     with_name,
-    without_fields,
 )
-from kvstream.logs.records import TIMES, line_of, record_of
+from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
+from kvstream.logs.records import LONGEST_KEY, TIMES, line_of, record_of
 from kvstream.logs.requests import (
     FIELDS,
     place_of_status,
@@ -28,9 +31,8 @@ from kvstream.logs.requests import (
     with_status_at,
 )
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
+from kvstream.logs.traces import Continuation
 
-LONGEST_LINE = 65_536
-"""Maximum number of characters kept of a line. Longer lines are cut and counted."""
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
 LONG = 16_384
@@ -50,6 +52,26 @@ _LENGTHS = 4
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
 _PRIORITY = re.compile(r"<(\d{1,3})>(\d )?$")
 """Of syslog: eight times the facility, and the level; then the version, in RFC 5424 alone."""
+
+
+class Entry(NamedTuple):
+    """A line of a log."""
+
+    text: str
+    """The line as its program wrote it, without what a container runtime adds."""
+    time: float | None
+    rest: str
+    """The line without its time, with the name of its container as its component."""
+    container: str
+    """The name of its container; empty if it has none."""
+    continues: bool
+    """Whether it continues the line before it, if that is of the same container."""
+    more: Sequence[str]
+    """The other lines of the text of a record, such as a stack trace."""
+    number: int
+    """The number of the line in the log, and of the first one if a runtime split it."""
+    pieces: int
+    """Number of lines of the log into which a runtime split it."""
 
 
 class LineParser:
@@ -74,6 +96,8 @@ class LineParser:
         """Whether the day comes before the month, once a number above 12 shows it."""
         self._status: int | None = None
         """Which field has the status of a request, if a header says so."""
+        self._split_lines = SplitLines()
+        self._continuation = Continuation()
         self.dated = True
         """Whether the times have a year."""
         self.has_days = False
@@ -83,24 +107,43 @@ class LineParser:
         """Begin another source: the header of the one before it says nothing about its fields."""
         self._status = None
 
-    def entry(self, line: str) -> tuple[str, float | None, str, str, bool]:
-        """Parse a line as it is in the log.
+    def entry(self, line: str, number: int = 0) -> Entry | None:
+        """Parse a line as it is in the log, where it has this number.
 
-        Return the line without colors and without what a container runtime adds; its time; the line
-        without its time, with the name of its container as component; this name; and whether the
-        line continues another one, if that is one of the same container.
+        None if it is a piece of a line whose end is still to come: it is returned with its end.
         """
-        text, name, stamp = bare(line)
+        if not line.isprintable():
+            line = without_controls(line)
+        added = container_line(line) if ADDED.match(line) else None
+        if added is None:
+            return self._entry(line, "", "", number, 1)
+        if added.stamp:
+            added = self._split_lines.joined(added._replace(number=number))
+        return None if added is None else self._of_container(added)
+
+    def rest(self) -> list[Entry]:
+        """Return the split lines whose end is missing, at the end of a source."""
+        return [self._of_container(line) for line in self._split_lines.rest()]
+
+    def _of_container(self, line: ContainerLine) -> Entry:
+        return self._entry(line.text, line.name, line.stamp, line.number, line.pieces)
+
+    def _entry(self, text: str, name: str, stamp: str, number: int, pieces: int) -> Entry:
+        """Parse a line from which `container_line` has taken what a runtime added."""
         time, rest = self.parse(text)
-        if time is not None:
-            continued = False
-        elif not stamp:
-            continued = continues(text)
-        else:  # its program wrote no time, as some do for all lines
-            continued = text[:1].isspace()
-            time = None if continued or not text else self._split(stamp)[0]
-        rest = without_controls(rest)  # JSON may hold colored text
-        return text, time, with_name(name, rest) if name else rest, name, continued
+        more: Sequence[str] = ()
+        if text[:1] == "{":  # the text of a record may have colors and several lines
+            rest, *more = without_controls(rest).split("\n")
+        continues = False
+        if time is None and text:
+            # With a stamp, the program may write no time in any line.
+            continues = self._continuation.continues(text, surely=bool(stamp))
+            if stamp and not continues:
+                time = self._split(stamp)[0]
+        if not continues and text and (self._continuation.expects or text[-1] == ":"):
+            self._continuation.begin(text)
+        rest = with_name(name, rest) if name else rest
+        return Entry(text, time, rest, name, continues, more, number, pieces)
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a `bare` line, or None, and the line without the time.
@@ -115,7 +158,7 @@ class LineParser:
         return time, with_failure(rest)
 
     def _split(self, line: str) -> tuple[float | None, str]:
-        record = record_of(line)
+        record = record_of(line) if line[:1] == "{" or "=" in line[:LONGEST_KEY] else None
         if record is not None:
             time = self._time_in(record)
             if time is not None or line[:1] == "{":
@@ -324,19 +367,19 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     parser = LineParser()
     stamped = own = rows = 0
     widths: set[int] = set()
-    for line, time, rest, container, continued in map(parser.entry, lines):
-        if not line.strip():
+    for entry in map(parser.entry, lines):
+        if entry is None or not (text := entry.text).strip():
             continue
-        if time is None and (line[:1].isspace() or (stamped and continued)):
+        if entry.time is None and (text[:1].isspace() or (stamped and entry.continues)):
             continue
         own += 1
-        if time is not None or begins_with_level(line) or names_container(container):
+        if entry.time is not None or begins_with_level(text) or names_container(entry.container):
             stamped += 1
-            least = 1 if len(line) >= LONG else least
-            separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
-            if separator is not None and level_of(rest) in ("", "suspect"):
+            least = 1 if len(text) >= LONG else least
+            separator = next((c for c in ",;\t" if entry.rest.lstrip('"')[:1] == c), None)
+            if separator is not None and level_of(entry.rest) in ("", "suspect"):
                 rows += 1
-                widths.add(rest.count(separator))
+                widths.add(entry.rest.count(separator))
     if stamped < least or stamped * 2 < own:
         return False
     return not (rows * 10 >= stamped * 9 and len(widths) == 1)

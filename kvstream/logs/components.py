@@ -1,0 +1,66 @@
+"""The parts of a line without its time: its component and its message."""
+
+from __future__ import annotations
+
+import re
+
+_COMPONENT = re.compile(
+    r"[\s|\-\]]*(?:\d+[\s|]+){0,2}"
+    r"(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?"
+    r"|\w[\w.-]*+ (?=(?:[\w./()@-]+\[\d+\]|kernel): ))?"  # the host of a line of syslog
+    r"(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
+    r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:::[\w.$/-]+)*(?:\([\w-]+\))?)"
+    r"(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+    r"(?:\[ *\d+\.\d{6}\] )?"  # of a kernel: the seconds since its start
+)
+# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message; and of Kubernetes
+# L     1 file.go:88] message
+_LOGGER = re.compile(
+    r"[\s|-]*(?:\d+\s+)?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\s+"
+    r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
+    r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
+)
+LEVEL_FIRST = re.compile(
+    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO(?:RMATION)?|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
+    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b(?:\s*\])?"
+    r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
+    re.IGNORECASE,
+)
+"""A level at the beginning of a line without its time, and what follows it."""
+_FIELDS = re.compile(
+    r" ?\S+ (?P<app>\S+) (?P<process>\S+) \S+ "
+    r"(?:(?:-|(?:\[(?:\\.|[^\]\\])*\])+)(?: |$))?\ufeff?"
+)
+"""Of RFC 5424: host, program, process, message type and data before the message."""
+
+
+def without_fields(rest: str) -> str:
+    """Return a line of RFC 5424 without its time as older programs write it: program[7]: message.
+
+    Its host, message type and structured data are left out.
+    """
+    fields = _FIELDS.match(rest)
+    if fields is None or fields["app"] == "-":
+        return rest
+    process = "" if fields["process"] == "-" else f"[{fields['process']}]"
+    return f"{fields['app']}{process}: {rest[fields.end() :]}"
+
+
+def component_of(rest: str) -> str | None:
+    """Return the program, service or class that wrote a line without its time; None: unknown."""
+    found = _named(rest)
+    return found.group(found.lastindex or 1) if found is not None else None
+
+
+def _named(rest: str) -> re.Match[str] | None:
+    """Return a match that ends behind the component of a line, None if it names none."""
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    if found is None or LEVEL_FIRST.fullmatch(found.group(found.lastindex or 1)):
+        return None
+    return found
+
+
+def message_of(rest: str) -> str:
+    """Return a line, given without its time, also without its level and component."""
+    found = _named(rest) or LEVEL_FIRST.match(rest)
+    return rest[found.end() :] if found is not None and found.end() < len(rest) else rest

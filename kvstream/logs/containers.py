@@ -1,0 +1,114 @@
+"""What a container runtime adds to the lines of a program, and the lines that it splits."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from kvstream.input.terminal import without_controls
+from kvstream.logs.components import LEVEL_FIRST
+
+LONGEST_LINE = 65_536
+"""Maximum number of characters kept of a line. Longer lines are cut and counted."""
+MOST_STREAMS = 64
+"""Maximum number of streams with an unfinished line. The oldest such line then ends."""
+ADDED = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
+"""Beginning of a line to which a runtime may have added something."""
+_NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
+# docker logs --timestamps; files of Kubernetes have the stream too, and F if the line is full
+_RUNTIME = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{8,9}|\d+(?=\S* std)))(?:Z|[+-]\d\d:\d\d) "
+    r"(?:(?P<stream>stdout|stderr) (?P<flag>[FP])(?::\S*)?(?: |$))?"
+)
+_DOCKER = {"log", "stream", "time", "attrs"}
+"""Keys of the records in which Docker stores lines. A collector may add others."""
+_CONTAINER = re.compile(r"[-_]\d+$|/")
+"""In a name: the number that compose adds, or what is between pod and container."""
+
+
+class ContainerLine(NamedTuple):
+    """A line as its program wrote it, and what a container runtime added to it."""
+
+    text: str
+    name: str = ""
+    """The name of the container before the line: ``docker compose logs`` writes ``web-1  | ``,
+    ``kubectl logs --prefix`` ``[pod/web/app] ``."""
+    stamp: str = ""
+    """The time that the runtime noted."""
+    stream: str = ""
+    whole: bool | None = True
+    """Whether the line ends here. None: perhaps, it has no newline in a record of Docker."""
+    number: int = 0
+    """Number of the line of the log at which it begins."""
+    pieces: int = 1
+    """Number of lines of the log into which the runtime split it."""
+
+
+def container_line(line: str) -> ContainerLine | None:
+    """Take off a line that begins like ADDED what a container runtime adds to it; None: nothing."""
+    name = ""
+    if (found := _NAME.match(line)) is not None:
+        name, line = found.group(found.lastindex or 1), line[found.end() :]
+    if (found := _RUNTIME.match(line)) is not None:
+        stream, whole = found["stream"] or "", found["flag"] != "P"
+        return ContainerLine(line[found.end() :], name, found.group(), stream, whole)
+    if '"log"' in line and line.lstrip()[:1] == "{":
+        return _docker_line(line, name)
+    return ContainerLine(line, name) if name else None
+
+
+def _docker_line(line: str, name: str) -> ContainerLine | None:
+    """Return the line in a record of Docker, and its time; None for another record."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = {}
+    stream, text = str(record.get("stream", "")), record.get("log")
+    known = record.keys() <= _DOCKER or stream in ("stdout", "stderr")
+    if not isinstance(text, str) or not known:
+        return ContainerLine(line, name) if name else None
+    stamp, whole = f"{record.get('time', '')} ", text[-1:] == "\n" or None
+    return ContainerLine(without_controls(text.rstrip("\r\n")), name, stamp, stream, whole)
+
+
+class SplitLines:
+    """Joins the pieces of a line that a runtime splits, for each stream of each container."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], ContainerLine] = {}
+        self._ends = False
+        """Whether the log has records of Docker with a newline, so that others are pieces."""
+
+    def joined(self, line: ContainerLine) -> ContainerLine | None:
+        """Return the whole line that ends with this one, or None if its end is still to come.
+
+        Too many open lines: return the oldest instead, without its end.
+        """
+        self._ends = self._ends or (line.whole is True and line.stamp != "")
+        key = line.name, line.stream
+        if (begun := self._open.pop(key, None)) is not None:
+            text = (begun.text + line.text)[:LONGEST_LINE]
+            line = begun._replace(text=text, whole=line.whole, pieces=begun.pieces + 1)
+        if line.whole or (line.whole is None and not self._ends):
+            return line
+        self._open[key] = line
+        return self._open.pop(next(iter(self._open))) if len(self._open) > MOST_STREAMS else None
+
+    def rest(self) -> list[ContainerLine]:
+        """Return the lines whose end is missing, and forget them."""
+        lines, self._open, self._ends = list(self._open.values()), {}, False
+        return lines
+
+
+def names_container(name: str) -> bool:
+    """Return whether a name before a line is one of compose or Kubernetes, and of no table row."""
+    return _CONTAINER.search(name) is not None
+
+
+def with_name(name: str, rest: str) -> str:
+    """Return a line without its time, with the name of its container as its component."""
+    level = LEVEL_FIRST.match(rest)
+    if level is None:
+        return f"{name}: {rest.lstrip()}"
+    return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"

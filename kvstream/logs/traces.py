@@ -1,0 +1,120 @@
+"""Lines that continue another one: stack traces, and other indented lines."""
+
+from __future__ import annotations
+
+import re
+
+TRACE_LINES, EXAMPLE = 12, 400
+"""Maximum number of first lines held of a trace, and of characters of a line."""
+_ERROR = (
+    r"(?:[\w$-]+(?:\.|::|/))*[\w$]*(?:Exception|Error|Exit|Interrupt|Panic)"
+    r"(?: [\[(][\w.]+[\])])?(?:: |$)"
+)
+_SURELY = re.compile(
+    r"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |#\d+ "
+    r"|During handling of|The above exception|goroutine \d+ \[|\[signal SIG"
+    r"|[Ss]tack (?:back)?trace:|note: (?:run with|[Ss]ome details)"
+)
+"""These lines continue another one, even if the program of a container writes no times at all."""
+_CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
+_TRACE = re.compile(
+    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|[Ss]tack (?:back)?trace:"
+    rf"|note: run with|#\d+ |\s*---> |{_ERROR}"
+)
+_CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")
+_NAMED = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
+_CHAIN = ("During handling of", "The above exception")
+_PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
+_GO = re.compile(r"[\w./-]+(?:\.\(?[\w.*·\[\]]+\)?)*\(.*\)$|created by |panic\(")
+_ANY = re.compile(r"\S")
+
+
+def is_trace(line: str) -> bool:
+    """Return whether a line that continues another is part of a stack trace."""
+    return _TRACE.match(line) is not None
+
+
+class Continuation:
+    """Says whether a line without a time continues the line before it.
+
+    The last line of a trace of Python, the message of a panic of Rust and the functions of one of
+    Go are known only by the lines before them.
+    """
+
+    def __init__(self) -> None:
+        self.expects: re.Pattern[str] | None = None
+        """What the next line of the trace is like, if its form does not show it."""
+
+    def begin(self, line: str) -> None:
+        """Note a line that does not continue another one. (Without `expects`, only a line that ends
+        with a colon matters.)"""
+        self.expects = None
+        if line.endswith(_PYTHON) or (_RUST in line and line[-1:] == ":"):
+            self.expects = _ANY
+
+    def continues(self, line: str, *, surely: bool = False) -> bool:
+        """Return whether a line continues the one before. `surely`: an exception's name alone may
+        begin another line."""
+        expected = self.expects is not None and self.expects.match(line) is not None
+        known = _SURELY.match(line) or (not surely and _CONTINUES.match(line))
+        if not expected and not known:
+            return False
+        if line.endswith(_PYTHON) or line.startswith(_CHAIN):
+            self.expects = _ANY
+        elif line.startswith("goroutine "):
+            self.expects = _GO
+        elif self.expects is _ANY and not line[0].isspace():
+            self.expects = None
+        return True
+
+
+class Trace:
+    """The lines that continue a line: the first ones, and those that name an exception and its
+    cause."""
+
+    __slots__ = ("_head", "_python", "cause", "exception", "held", "is_stack", "line")
+
+    def __init__(self, head: str = "") -> None:
+        self._head, self._python = head, False
+        self.line = 0
+        """Number of the line that is continued; 0 if there is none yet."""
+        self.held: list[str] = []
+        self.exception = self.cause = ""
+        self.is_stack = False
+        """Whether it is a stack trace."""
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        line = line[:EXAMPLE]
+        text = line.strip(" \t|+-")
+        if line.startswith('  File "') or line.endswith(_PYTHON):
+            self._python = True
+        elif _CAUSE.match(line.strip()) is not None:
+            self.cause = line.strip()
+        elif self.cause.startswith("Caused by:") and self.cause.endswith(":"):  # of Rust
+            self.cause = f"{self.cause} {text}"
+        elif self.cause.startswith("Caused by: ") and re.match(r"\d+: ", text):
+            self.cause = f"Caused by: {text}"
+        elif self._python and not line[:1].isspace() and _SURELY.match(line) is None:
+            self.exception = text  # the last one
+        elif not self.exception and (
+            _NAMED.match(text) or (not self.held and _RUST in self._head and self._head[-1] == ":")
+        ):
+            self.exception = text
+        self.is_stack = self.is_stack or is_trace(line)
+        if len(self.held) < TRACE_LINES:
+            self.held.append(line)
+
+    @property
+    def key_lines(self) -> list[str]:
+        """The lines to show: the exception and its cause, else the first place of a stack, or the
+        last line of another text."""
+        named = [line for line in (self.exception, self.cause) if line]
+        places = [line for line in self.held if line[-1:] != ":"][:1]
+        return named or [line.strip() for line in (places if self.is_stack else self.held[-1:])]
+
+    @property
+    def lines(self) -> list[str]:
+        """The first lines, and those of `key_lines` that come later."""
+        held = {line.strip(" \t|+-") for line in self.held}
+        return self.held + [k for k in self.key_lines if k.strip(" \t|+-") not in held]

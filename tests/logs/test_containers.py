@@ -1,0 +1,132 @@
+"""Lines that a container runtime wraps and splits are read as their programs wrote them."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+
+import pytest
+
+from kvstream.logs import containers
+from kvstream.logs.findings import report
+from kvstream.logs.summary import LogSummary
+from kvstream.logs.thinning import Thinner
+
+ERROR = '{"level":"error","msg":"batch of invoices rejected","rows":[10,20,30,40,50,60]}'
+INFO = '{"level":"info","msg":"alive"}'
+
+
+def read(lines: list[str]) -> LogSummary:
+    log = LogSummary()
+    log.begin("a.log")
+    log.feed("".join(f"{line}\n" for line in lines))
+    log.close()
+    parts = sum(shape.count for shape in log.shapes) + log.continued + log.blank
+    assert (log.lines, parts) == (len(lines), len(lines))
+    return log
+
+
+def cri(text: str, second: int, stream: str, flag: str, prefix: str = "") -> str:
+    return f"{prefix}2025-05-09T01:00:{second:02}.00000000{second % 10}Z {stream} {flag} {text}"
+
+
+def templates(log: LogSummary) -> dict[str, int]:
+    return {shape.text: shape.count for shape in log.shapes}
+
+
+@pytest.mark.parametrize("tag", ["", ":x"])
+@pytest.mark.parametrize("prefix", ["", "web-1  | ", "[pod/web/app] "])
+@pytest.mark.parametrize("cuts", [(30,), (10, 20, 30, 40), (0, 79)])
+def test_pieces_of_a_line_are_joined_in_each_stream(
+    cuts: tuple[int, ...], prefix: str, tag: str
+) -> None:
+    lines = [cri(INFO, 1, "stdout", "F", prefix)]
+    edges = [0, *cuts, len(ERROR)]
+    for begin, end in pairwise(edges):
+        flag = ("F" if end == len(ERROR) else "P") + tag
+        lines += [cri(ERROR[begin:end], 2, "stderr", flag, prefix)]
+        lines += [cri(INFO[:9], 3, "stdout", "P", prefix), cri(INFO[9:], 3, "stdout", "F", prefix)]
+    log = read(lines)
+    assert templates(log) == {"alive": 1 + (len(edges) - 1), "batch of invoices rejected": 1}
+    (error,) = [f for f in report(log).findings if f.level == "error"]
+    assert (error.first_line, error.example) == (2, ERROR)
+
+
+def test_what_is_held_of_split_lines_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "MOST_STREAMS", 8)
+    lines = [cri("x" * 60_000, 1, "stdout", "P", f"web-{i}  | ") for i in range(20)] * 3
+    log = LogSummary()
+    log.begin("a.log")
+    for line in lines:
+        log.feed(f"{line}\n")
+        held = log._parser._split_lines._open
+        assert len(held) <= 8
+        assert all(len(each.text) <= containers.LONGEST_LINE for each in held.values())
+    read(lines)
+    long = [cri("x" * 60_000, 1, "stdout", "P"), cri("x" * 60_000, 1, "stdout", "F")]
+    assert read(long).splitter.shortened == 1
+
+
+def test_a_line_whose_end_is_missing_is_counted() -> None:
+    log = read([cri("INFO up", 1, "stdout", "F"), cri("ERROR disk", 2, "stderr", "P")])
+    assert templates(log) == {"up": 1, "disk": 1}
+
+
+def test_pieces_in_any_order_are_all_counted() -> None:
+    rng = random.Random(3)
+    for _ in range(50):
+        read([
+            cri(rng.choice(["a", '{"level":', "ERROR x", ""]), rng.randrange(60),
+                rng.choice(["stdout", "stderr"]), rng.choice("PPF"), rng.choice(["", "web-1 | "]))
+            for _ in range(40)
+        ])  # fmt: skip
+
+
+def test_docker_writes_pieces_as_records_without_a_newline() -> None:
+    def record(log: str, stream: str) -> str:
+        return json.dumps({"log": log, "stream": stream, "time": "2025-05-12T09:00:00.5Z"})
+
+    lines = [record(f"{INFO}\n", "stdout"), record(ERROR[:30], "stderr")]
+    lines += [record(f"{INFO}\n", "stdout"), record(f"{ERROR[30:]}\r\n", "stderr")]
+    assert templates(read(lines)) == {"alive": 2, "batch of invoices rejected": 1}
+    lines = [record(f"order {i} priced", "stdout") for i in range(9)]  # of a collector
+    assert templates(read(lines)) == {"order <*> priced": 9}
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" , ", " : ")])
+@pytest.mark.parametrize(
+    "keys",
+    [("log", "stream", "time"), ("time", "log", "stream"), ("attrs", "stream", "time", "log"),
+     ("kubernetes", "stream", "log", "time", "logtag")],
+)  # fmt: skip
+def test_a_record_of_docker_may_have_any_order_and_spaces(
+    keys: tuple[str, ...], separators: tuple[str, str]
+) -> None:
+    def record(text: str, second: int) -> str:
+        time = f"2025-05-12T09:00:{second:02}.5+00:00"
+        values = {"log": f"{text}\n", "stream": "stdout", "attrs": {"tag": "a"}, "time": time}
+        values |= {"logtag": "F", "kubernetes": {"pod": "a"}}
+        return json.dumps({key: values[key] for key in keys}, separators=separators)
+
+    lines = [record(INFO, i) for i in range(9)] + [record(ERROR, 10)]
+    for pad in ("", "  "):
+        log = read([pad + line for line in lines])
+        assert templates(log) == {"alive": 9, "batch of invoices rejected": 1}
+        assert log.levels == {"info": 9, "error": 1}
+        assert log.total.high - log.total.low == 10
+
+
+def test_other_records_with_a_log_stay_as_they_are() -> None:
+    made = {"time": "2025-05-12T09:00:00Z", "level": "error", "log": "app.log", "msg": "rotated"}
+    assert templates(read([json.dumps(made)])) == {"rotated": 1}
+    ecs = {"@timestamp": "2025-05-12T09:00:00Z", "log": {"level": "error"}, "message": "gone"}
+    assert templates(read([json.dumps(ecs)])) == {"gone": 1}
+
+
+def test_a_thinned_log_keeps_the_pieces_of_a_line_together() -> None:
+    thinner = Thinner()
+    lines = [cri(INFO[:9], 1, "stdout", "P"), cri(INFO[9:], 1, "stdout", "F")]
+    passed = [[thinner.passes(line) for line in lines] for _ in range(50)]
+    assert passed[0] == [True, True]
+    assert all(first == second for first, second in passed)

@@ -1,0 +1,169 @@
+"""The summary of a log shows the exception of a stack trace and its cause, in each language."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvstream.logs.findings import report
+from kvstream.logs.page import page
+from kvstream.logs.summary import LogSummary
+
+JAVA = """\
+org.sample.OrderException: order 3 is gone
+\tat org.sample.Shop.order(Shop.java:3)
+\tSuppressed: org.sample.CloseError: not closed
+\t\tat org.sample.Shop.close(Shop.java:9)
+Caused by: org.sample.StoreException: no store
+\tat org.sample.Store.get(Store.java:4)
+\t... 2 more
+Caused by: java.net.ConnectException: refused by db.internal
+\tat java.base/java.net.Socket.connect(Socket.java:1)
+\t... 5 more"""
+PYTHON = """\
+Traceback (most recent call last):
+  File "shop.py", line 3, in order
+    stock[item]
+KeyError: 'lamp'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+""" + '  File "shop.py", line 9, in f\n    f()\n' * 9 + "shop.OutOfStock: no lamp"  # fmt: skip
+RUST = """\
+the row is 7 but there are 3
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+stack backtrace:
+   0: rust_begin_unwind
+             at /rustc/1/library/std/src/panicking.rs:1:5"""
+ANYHOW = """\
+
+Caused by:
+    0: cannot open the store
+    1: No such file or directory (os error 2)"""
+CSHARP = """\
+System.InvalidOperationException: order 3 failed
+ ---> System.IO.IOException: the disk is gone
+ ---> System.TimeoutException (0x80131505): 30 s are over
+   at Shop.Store.Get(Int32 id) in /src/Store.cs:line 3
+   --- End of inner exception stack trace ---
+   at Shop.Order.Run() in /src/Order.cs:line 9"""
+NODE = """\
+TypeError [ERR_INVALID]: price is not a number
+    at price (/app/shop.js:3:9)
+    at process.processTicksAndRejections (node:internal/process/task_queues:95:5) {
+  code: 'ERR_INVALID',
+  [cause]: RangeError: 99 is too much
+      at check (/app/check.js:1:1)
+}
+
+Node.js v20.1.0"""
+GO = """\
+
+goroutine 7 [running]:
+main.(*Shop).order(0xc000012345, {0x1, 0x2})
+\t/src/shop.go:3 +0x1d
+net/http.HandlerFunc.ServeHTTP(...)
+\t/go/src/net/http/server.go:1
+created by main.main in goroutine 1
+\t/src/main.go:9 +0x25
+
+goroutine 1 [chan receive]:
+main.main()
+\t/src/main.go:10
+exit status 2"""
+PHP = """\
+Stack trace:
+#0 /app/shop.php(9): order()
+#1 {main}
+  thrown in /app/shop.php on line 3"""
+CASES = {
+    "java": ("ERROR shop: request failed", JAVA,
+             ["org.sample.OrderException: order 3 is gone",
+              "Caused by: java.net.ConnectException: refused by db.internal"]),
+    "python": ("ERROR shop: request failed", PYTHON, ["shop.OutOfStock: no lamp"]),
+    "python in the line": ("ERROR shop: Traceback (most recent call last):",
+                           PYTHON.partition("\n")[2], ["shop.OutOfStock: no lamp"]),
+    "rust": ("ERROR thread 'main' panicked at src/main.rs:4:5:", RUST,
+             ["the row is 7 but there are 3"]),
+    "anyhow": ("ERROR start failed", ANYHOW,
+               ["Caused by: 1: No such file or directory (os error 2)"]),
+    "c#": ("fail: request failed", CSHARP,
+           ["System.InvalidOperationException: order 3 failed",
+            "---> System.TimeoutException (0x80131505): 30 s are over"]),
+    "node": ("ERROR request failed", NODE,
+             ["TypeError [ERR_INVALID]: price is not a number",
+              "[cause]: RangeError: 99 is too much"]),
+    "go": ("panic: runtime error: index out of range [5] with length 3", GO,
+           ["main.(*Shop).order(0xc000012345, {0x1, 0x2})"]),
+    "go again": ("ERROR panic: no stock [recovered]", "\tpanic: no lamp" + GO, ["panic: no lamp"]),
+    "php": ("PHP Fatal error:  Uncaught RuntimeException: no lamp in /app/shop.php:3", PHP,
+            ["#0 /app/shop.php(9): order()"]),
+}  # fmt: skip
+
+
+def read(text: str) -> LogSummary:
+    log = LogSummary()
+    log.begin("a.log")
+    log.feed(text)
+    log.close()
+    return log
+
+
+def around(lines: str) -> str:
+    before = "".join(f"2025-04-02 08:00:{i:02} INFO shop: order {i} priced\n" for i in range(20))
+    return f"{before}{lines}\n{before.replace('08:00', '08:02')}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_exception_and_its_cause_are_shown(name: str, end: str) -> None:
+    head, trace, told = CASES[name]
+    log = read(around(f"2025-04-02 08:01:00 {head}\n{trace}").replace("\n", end))
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert len(log.shapes) == 2, [shape.text for shape in log.shapes]
+    assert finding.trace.key_lines == told
+    assert set(told) <= {line.strip() for line in finding.trace.lines}
+    shown = page(log)
+    assert all(line in shown for line in [*told, head.partition(": ")[2][:60]])
+
+
+@pytest.mark.parametrize("name", ["java", "python", "rust", "c#", "node", "go"])
+def test_a_container_writes_the_same_without_times(name: str) -> None:
+    head, trace, told = CASES[name]
+    lines = [f"INFO order {i} priced" for i in range(9)] + [head, *trace.split("\n"), "INFO end"]
+    stamp = "2025-05-09T01:00:{:02}.000000001Z stderr F "
+    log = read("".join(f"{stamp.format(i % 60)}{line}\n" for i, line in enumerate(lines)))
+    keys = [f.trace.key_lines for f in report(log).findings if f.section == "errors and warnings"]
+    shown = page(log)
+    told = [line.removeprefix("org.sample.") for line in told]  # a row has the name of the class
+    assert all(line in shown for line in told), shown
+    assert all(len(each) <= 2 for each in keys)
+
+
+def test_a_record_may_hold_the_trace() -> None:
+    records = [
+        {"time": f"2025-04-02T08:00:0{i}Z", "level": "info", "msg": "priced"} for i in range(9)
+    ]
+    records += [{"time": "2025-04-02T08:00:10Z", "level": "error", "msg": "failed", key: JAVA}
+                for key in ("exception", "stack_trace")]  # fmt: skip
+    log = read("".join(json.dumps(record) + "\n" for record in records))
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert finding.text == "failed org.sample.OrderException: order <*> is gone".replace("<*>", "3")
+    assert finding.trace.key_lines == [CASES["java"][2][1]]
+    assert log.continued == 0
+
+
+def test_the_first_trace_is_shown_though_the_first_line_has_none() -> None:
+    line = "2025-04-02 08:01:00 ERROR shop: request failed"
+    log = read(around(f"{line}\n{line}\n{JAVA}\n{line}\n{PYTHON}"))
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert finding.trace.key_lines == CASES["java"][2]
+
+
+def test_a_cut_trace_takes_no_line_of_others() -> None:
+    for head in ("Traceback (most recent call last):", "thread 'a' panicked at src/a.rs:1:1:"):
+        cut = f"2025-04-02 08:01:00 ERROR a: {head}\n2025-04-02 08:01:01 INFO b: well\nDisk is full"
+        log = read(around(cut))
+        assert "Disk is full" in {shape.text for shape in log.shapes}
