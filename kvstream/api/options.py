@@ -117,7 +117,7 @@ class MemoryOptions(AnswerOptions, total=False):
     preset: Literal["paper"] | None
     """Settings and schedule of the method's paper. Options that you pass as well override them."""
     keep: int | str | None
-    """Entries in memory after the last chunk."""
+    """Entries in memory after the last eviction."""
     start: int | str | None
     """Entries in memory after the first chunk, or ``"paper"``."""
     schedule: str

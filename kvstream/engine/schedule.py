@@ -156,8 +156,12 @@ class Schedule:
         else:
             self._advance()
         goes_on = self.length is not None and self.seen < self.length <= self._room
-        if min(present) == self.seen and (goes_on or (last and self.seen <= self._room)):
-            self.held = tuple(present)  # everything is still held, and the rest is expected to fit
+        if (last and max(present) <= max(self._limit, self._room)) or (
+            goes_on and min(present) == self.seen
+        ):
+            # Nothing more is read, or the rest is expected to fit: no need to evict (InfiniPot
+            # distills a pot only when it is about to overflow).
+            self.held = tuple(present)
         elif self.name == "adaptive":
             self.held = self._adapt(self._target(linear), ratios, present, last)
         else:
@@ -165,8 +169,8 @@ class Schedule:
             lower, upper = self._target(self._lower), self._target(self._upper)
             self.held = tuple(
                 # Held entries stay: a revised length may put the curve below them. Only a memory
-                # that reads on after its end may hold too much for another chunk.
-                min(max(lower if j < half else upper, m if last else min(m, self._limit)), m + read)
+                # that reads on after its end may hold more than m_max.
+                min(max(lower if j < half else upper, m if last else min(m, self.m_max)), m + read)
                 for j, m in enumerate(self.held)
             )
         if self._left == 0 or not planned:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import add_attention, pool, pooling_width
+from kvstream.methods.tools.scoring import pool, pooling_width
 from kvstream.methods.tools.submodular import (
     CONCAVE,
     Mixture,
@@ -53,7 +53,7 @@ class BumbleBee(Method):
         "BumbleBee, section 6.3 and appendix D",
         {
             "mixture": "0.3", "concave": "log", "algorithm": "stochastic", "samples": "23",
-            "picks": "1", "pool": "1", "recent": "0", "sinks": "0",
+            "picks": "1", "pool": "1", "recent": "0", "sinks": "0", "centered": "false",
         },
         {"schedule": "fixed", "chunk": "fixed"},
     )  # fmt: skip
@@ -88,6 +88,7 @@ class BumbleBee(Method):
         1, "width of the max pooling of the attention, in source tokens; 1: none"
     )
     recent: int = setting(32, "newest tokens that always stay")
+    centered: bool = setting(False, "subtract the mean key of each head; false: the paper's")
 
     def evidence(self) -> Evidence:
         return Evidence(accumulated_attention=True)
@@ -96,7 +97,10 @@ class BumbleBee(Method):
         return (EntryTensor("attention"),)
 
     def absorb(self, step: Step) -> None:
-        add_attention(step)
+        attention = step.state["attention"]  # [G, K, n], as in `h2o`
+        attention[..., attention.shape[-1] - step.new :] = 0
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
 
     @property
     def needs_keys(self) -> bool:
@@ -113,7 +117,10 @@ class BumbleBee(Method):
 
         def keys() -> Tensor:
             # The caller gathers the keys, so they can be freed as soon as they are normalized.
-            return _joined(step.keys()) if fast else step.keys().flatten(0, 1)
+            keys = step.keys()
+            if self.centered:
+                keys = keys - keys.mean(-2, keepdim=True, dtype=torch.float32).to(keys.dtype)
+            return _joined(keys) if fast else keys.flatten(0, 1)
 
         chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
         chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)

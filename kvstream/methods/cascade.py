@@ -25,7 +25,7 @@ from kvstream.methods.base import (
     Step,
     setting,
 )
-from kvstream.methods.tools.scoring import unlikeness
+from kvstream.methods.keydiff import unlikeness
 from kvstream.methods.tools.subcaches import insert
 
 SINK_SHARE = 16

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scoring import add_attention, pool, pooling_width
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,10 @@ class H2O(ScoredMethod):
     """Keeps what all tokens so far attended to most (heavy hitters), and the newest.
 
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
-    Models", section 4 and algorithm 1: an entry's score is the sum of the attention from all later
-    queries, ``F(j) = sum_t softmax(q_t K^T)_j``, and half of the memory belongs to the newest
-    entries. The sum is the ``attention`` of each entry, [G, K, n].
+    Models", section 4 and algorithm 1: the score of an entry is its ``attention``, the sum over
+    all queries q_t so far, and half of the memory belongs to the newest entries:
+
+        attention_j = sum_t softmax(q_t K^T / sqrt(D))_j
 
     Departures: eviction once per chunk, where the paper evicts one entry per token. The attention
     of the query heads of a group is averaged.
@@ -38,7 +39,10 @@ class H2O(ScoredMethod):
         return (EntryTensor("attention"),)
 
     def absorb(self, step: Step) -> None:
-        add_attention(step)
+        attention = step.state["attention"]  # [G, K, n]
+        attention[..., attention.shape[-1] - step.new :] = 0  # these places have values of others
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
 
     def score(self, step: Step) -> Tensor:
         return pool(step.state["attention"], step.origin, self.pool)

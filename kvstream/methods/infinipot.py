@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import best, observed, pool, pooling_width
+from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -22,12 +22,19 @@ class InfiniPot(Method):
     """Keeps what a catalyst prompt attends to, and with alpha what surprised the model.
 
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
-    The catalyst is a text, such as the question, that is read after every chunk and then removed.
-    Selects ``alpha * keep`` entries by novelty, which is their cross-entropy (the paper's NuC), the
-    rest by the attention of the catalyst's tokens (its CaP). Departures: an entry keeps its first
-    novelty; scores are pooled along the source, so that neighbors stay together; all heads share a
-    part of memory, because few heads find what a question asks for and all need it for the answer;
-    alpha is 0 and not 0.5, because novelty takes room from answers if the question is the catalyst.
+    The catalyst is a text of tokens x_i, such as the question, that is read before every
+    distillation and then removed. ``alpha * keep`` entries stay by their novelty (the paper's NuC,
+    eq. 3), the rest by the attention that the catalyst pays them (its CaP, eq. 2):
+
+        novelty_t   = -log P(x_t | entries in memory, x_<t)
+        attention_t = sum_i softmax(q_i K^T / sqrt(D))_t
+
+    Departures: an entry keeps its first novelty; scores are pooled along the source, so that
+    neighbors stay together; all heads share a part of memory, because few heads find what a
+    question asks for and all need it for the answer; alpha is 0 and not 0.5, because novelty takes
+    room from answers if the question is the catalyst; the catalyst is the bare question, without
+    the paper's instruction before it. The paper keeps far fewer entries than the pot holds, and
+    names no number; by default 7/8 of the pot stay, also with the preset (see --keep).
     """
 
     name: ClassVar[str] = "infinipot"
@@ -35,7 +42,7 @@ class InfiniPot(Method):
     paper: ClassVar[Preset] = Preset(
         "InfiniPot, sections 3.2, 4.4.1 and 4.4.2, Code 1",
         {
-            "alpha": "0.5", "catalyst_kind": "auto", "pool": "1", "pool_novelty": "1",
+            "alpha": "0.5", "catalyst_kind": "both", "pool": "1", "pool_novelty": "1",
             "shared": "0", "recent": "0", "sinks": "0",
         },
         {"schedule": "fixed", "chunk": "decremental"},
@@ -90,10 +97,16 @@ class InfiniPot(Method):
     def votes(self, step: Step) -> Tensor | None:
         if not self.shared or step.window_attention is None:
             return None
-        return observed(step, self.pool)
+        return self._representative(step)
+
+    def _representative(self, step: Step) -> Tensor:
+        """Return CaP, the pooled attention of the catalyst's tokens: float32 [G, K, n]."""
+        attention = step.window_attention
+        assert attention is not None
+        return pool(attention, step.origin, self.pool)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        scores = observed(step, self.pool) if step.votes is None else step.votes
+        scores = self._representative(step) if step.votes is None else step.votes
         n, recent = scores.shape[-1], min(self.recent, keep)
 
         def first(ranked: Tensor, count: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvstream.methods.base import Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scoring import pool, pooling_width, unlikeness
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,15 @@ class KeyDiff(ScoredMethod):
     """Keeps the keys that are least similar to the mean key; needs no attention.
 
     Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
-    Resource-Constrained Environments", section 3. With the anchor ``a = mean_j k_j / |k_j|`` over
-    the candidates of a head, an entry's score is ``-cos(k_j, a)``; keys [1, K, n, D]. The paper
-    also works block by block within a budget.
+    Resource-Constrained Environments", section 3. Over the candidates j of a head,
 
-    Departure: it compares keys before their rotation, because positions change at every eviction.
+        anchor  = mean_j k_j / |k_j|
+        score_j = -cos(k_j, anchor)
+
+    The paper also works block by block within a budget. Departure: it compares keys before their
+    rotation, because positions change at every eviction. With `centered` the mean key of the head
+    is subtracted first: in some models all keys point the same way, so their cosines are all
+    close to 1 and differ by rounding.
     """
 
     name: ClassVar[str] = "keydiff"
@@ -29,13 +33,25 @@ class KeyDiff(ScoredMethod):
 
     recent: int = setting(0, "newest tokens that always stay")
     pool: int = pooling_width(1)
+    centered: bool = setting(False, "subtract the mean key of each head; false: the paper's")
 
     @property
     def needs_keys(self) -> bool:
         return True
 
     def score(self, step: Step) -> Tensor:
-        return pool(unlikeness(step.keys()), step.origin, self.pool)
+        return pool(unlikeness(step.keys(), self.centered), step.origin, self.pool)
 
     def newest(self, keep: int) -> int:
         return self.recent
+
+
+def unlikeness(keys: Tensor, centered: bool = False) -> Tensor:
+    """Return the scores of KeyDiff for keys [..., n, D], up to a factor per head: [..., n]."""
+    keys = keys.float()
+    if centered:
+        keys = keys - keys.mean(-2, keepdim=True)
+    inverse = keys.norm(dim=-1).clamp_min_(1e-12).reciprocal_()
+    # The sum of the normalized keys has the direction of their mean; its length does not matter.
+    anchor = inverse[..., None, :] @ keys
+    return (keys @ anchor.transpose(-1, -2))[..., 0] * inverse.neg_()

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-NAMES = (
-    "infinipot", "cascade", "bumblebee", "edgeinfinite",
-    "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "foresight", "append",
-    "streaming", "window", "random", "truncate", "full", "passages",
-)  # fmt: skip
-"""Names of the built-in methods, in the order of `kvstream methods`. A test compares them with
-`BUILT_IN` of the registry, which has the classes and imports torch."""
+CLASSES = {
+    "infinipot": "infinipot:InfiniPot", "cascade": "cascade:Cascade",
+    "bumblebee": "bumblebee:BumbleBee", "edgeinfinite": "edgeinfinite:EdgeInfinite",
+    "snapkv": "snapkv:SnapKV", "pyramidkv": "pyramidkv:PyramidKV", "h2o": "h2o:H2O",
+    "tova": "tova:TOVA", "sirllm": "sirllm:SirLLM", "keydiff": "keydiff:KeyDiff",
+    "foresight": "foresight:Foresight", "append": "append:Append",
+    "streaming": "recency:Streaming", "window": "recency:Window", "random": "recency:Random",
+    "truncate": "whole:Truncate", "full": "whole:Full", "passages": "whole:Passages",
+}  # fmt: skip
+"""The built-in methods in the order of `kvstream methods`: ``module:class`` in this package. They
+import torch, so they are named here and imported by the registry."""
+NAMES = tuple(CLASSES)
 GROUP = "kvstream.methods"
 """Group of the entry points with which other packages add methods."""
 

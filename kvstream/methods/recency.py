@@ -17,7 +17,7 @@ class Streaming(Method):
     """Keeps the first tokens (attention sinks) and the newest ones.
 
     Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (StreamingLLM),
-    section 3.
+    section 3: of n candidates stay ``n - keep .. n - 1``, the same in all heads.
     """
 
     name: ClassVar[str] = "streaming"

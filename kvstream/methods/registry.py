@@ -12,34 +12,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
-from kvstream.methods.append import Append
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import Method, Preset, in_words, limits
-from kvstream.methods.bumblebee import BumbleBee
-from kvstream.methods.cascade import Cascade
-from kvstream.methods.edgeinfinite import EdgeInfinite
-from kvstream.methods.foresight import Foresight
-from kvstream.methods.h2o import H2O
-from kvstream.methods.infinipot import InfiniPot
-from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.names import IN_USE, NAMES, plugins
-from kvstream.methods.pyramidkv import PyramidKV
-from kvstream.methods.recency import Random, Streaming, Window
-from kvstream.methods.sirllm import SirLLM
-from kvstream.methods.snapkv import SnapKV
-from kvstream.methods.tova import TOVA
-from kvstream.methods.whole import Full, Passages, Truncate
+from kvstream.methods.names import CLASSES, IN_USE, NAMES, plugins
 
-BUILT_IN: tuple[type[Method], ...] = (
-    InfiniPot, Cascade, BumbleBee, EdgeInfinite,
-    SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Foresight, Append,
-    Streaming, Window, Random, Truncate, Full, Passages,
-)  # fmt: skip
-
+BUILT_IN: tuple[type[Method], ...] = tuple(
+    getattr(import_module(f"kvstream.methods.{module}"), kind)
+    for module, _, kind in (place.partition(":") for place in CLASSES.values())
+)
 SETTING_TYPES = (int, float, bool, str)
 
 
@@ -101,9 +86,8 @@ def _fault(loaded: Any) -> str | None:
 
 def named(name: str, also: Sequence[str] = ()) -> type[Method]:
     """Return the method of a name. Raise UsageError with the known names, which include `also`."""
-    for method in BUILT_IN:  # without a look at other packages, which may be broken
-        if method.name == name:
-            return method
+    if name in NAMES:  # without a look at other packages, which may be broken
+        return BUILT_IN[NAMES.index(name)]
     methods = available()
     if name in methods:
         return methods[name]

@@ -16,12 +16,13 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 class SirLLM(ScoredMethod):
     """Keeps sinks and the tokens with the highest cross-entropy.
 
-    Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
-    token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. The
-    factor ``decay`` lowers older entropies at every chunk (in the paper at every turn of a
-    dialogue: 1, 0.9 or 0.7 by task). The paper's own runs keep 4 sinks and no recency window.
+    Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the score of a token t, that
+    was read c chunks ago, is its first "token entropy", the same in all heads and layers:
 
-    Apart from the decay, an entry keeps its first ``entropy``, [G, K, n].
+        entropy_t = decay^c * -log P(x_t | x_<t)
+
+    In the paper c counts turns of a dialogue (decay 1, 0.9 or 0.7 by task). The paper's own runs
+    keep 4 sinks and no recency window.
     """
 
     name: ClassVar[str] = "sirllm"

@@ -17,8 +17,11 @@ class TOVA(ScoredMethod):
     """Keeps what the last token of each chunk attends to, the same in all heads of a layer.
 
     Oren et al., "Transformers are Multi-State RNNs" (TOVA), section 3.2: evicts the entry with the
-    least attention from the newest query, averaged over the heads of the layer. Recent tokens are
-    not protected; only the newest token itself always stays.
+    least attention from the newest query q, averaged over the H heads of the layer,
+
+        score_j = sum_h softmax(q_h K_h^T / sqrt(D))_j / H
+
+    Recent tokens are not protected; only the newest token itself always stays.
 
     Departures: one decision per chunk instead of one per token. With ``heads=independent`` each KV
     head decides separately, as in the other methods.
@@ -38,11 +41,12 @@ class TOVA(ScoredMethod):
         return Evidence(window_attention=1)
 
     def score(self, step: Step) -> Tensor:
-        assert step.window_attention is not None
+        attention = step.window_attention
+        assert attention is not None
         if self.heads == "independent":
-            return pool(step.window_attention, step.origin, self.pool)
+            return pool(attention, step.origin, self.pool)
         # Heads that always decide together hold the same tokens, so one origin is enough.
-        return pool(step.window_attention.mean(1, keepdim=True), step.origin[:, :1], self.pool)
+        return pool(attention.mean(1, keepdim=True), step.origin[:, :1], self.pool)
 
     def newest(self, keep: int) -> int:
         return 1

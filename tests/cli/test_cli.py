@@ -514,13 +514,6 @@ def test_help_shows_what_people_use_and_help_all_the_rest(cli) -> None:
     assert "--help-all" not in cli("doctor", "--help").stdout
 
 
-def test_names_of_methods_are_those_of_the_registry() -> None:
-    from kvstream.methods.names import NAMES
-    from kvstream.methods.registry import BUILT_IN
-
-    assert tuple(method.name for method in BUILT_IN) == NAMES
-
-
 def test_options_for_all_commands_are_ignored_where_they_have_no_effect(
     cli, fake_session, book, monkeypatch, tmp_path
 ) -> None:

@@ -175,12 +175,38 @@ def test_a_file_that_is_shorter_than_thought_stays_whole_where_it_fits() -> None
     assert schedule.memory(800, last=True) == (800, 800)
 
 
-def test_keep_is_obeyed_by_a_source_that_would_fit() -> None:
-    schedule = Schedule(
-        name="linear", chunk="decremental", layers=2, free=1000, final=800, keep=100, length=300
+def ending(length: int, schedule: str = "fixed") -> Schedule:
+    """Read a text of this length with a small memory in a pot of 1,000, of which 800 may be used
+    when the question comes."""
+    read = Schedule(
+        name=schedule, chunk="decremental", layers=2, free=1000, final=800, keep=100, length=length
     )
-    assert not schedule.whole
-    assert schedule.memory(300, last=True) == (100, 100)
+    while read.seen < length:
+        size = min(read.chunk(), length - read.seen)
+        read.memory(size, last=read.seen + size == length)
+    return read
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(length=st.integers(1, 6000))
+@settings(max_examples=25, deadline=None)
+def test_a_last_pot_with_room_is_not_distilled(schedule: str, length: int) -> None:
+    """InfiniPot, section 3.2: distillation comes right before the pot overflows, not at the end."""
+    read = ending(length, schedule)
+    assert max(read.held) <= 800
+    if length <= 800:
+        assert read.held == (length, length)
+    if schedule == "fixed":
+        pot = length if length <= 1000 else 100 + ((length - 1000 - 1) % 900 + 1)
+        assert read.held == ((pot, pot) if pot <= 800 else (100, 100))
+
+
+def test_a_pot_with_room_is_distilled_when_reading_goes_on() -> None:
+    read = ending(1300)
+    assert read.held == (400, 400)
+    read.reopen(5000)
+    assert read.chunk() == 600
+    assert read.memory(600) == (100, 100)
 
 
 def test_square_sqrt_gives_the_upper_half_more() -> None:
@@ -331,7 +357,7 @@ def test_a_hundred_million_tokens_cost_nothing(schedule: str) -> None:
 def test_the_page_of_schedules_has_the_table_of_its_script(monkeypatch, capsys) -> None:
     research = Path(__file__).parents[2] / "docs" / "research"
     monkeypatch.setattr("sys.argv", ["schedules.py"])
-    runpy.run_path(str(research / "scripts" / "schedules.py"))
+    runpy.run_path(str(research / "lab" / "schedules.py"))
     rows: dict[str, list[str]] = {}
     for line in capsys.readouterr().out.splitlines():
         if not line.startswith("m_0"):

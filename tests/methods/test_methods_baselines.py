@@ -92,11 +92,14 @@ def test_tova_keeps_what_the_last_token_attends_to_in_all_heads_alike() -> None:
         assert chosen.flatten(0, 1).tolist() == top(rows, size, recent=1)
 
 
-def test_keydiff_keeps_what_is_least_like_the_mean_key() -> None:
-    memory = Memory(KeyDiff())
+@pytest.mark.parametrize("centered", [False, True])
+def test_keydiff_keeps_what_is_least_like_the_mean_key(centered: bool) -> None:
+    memory = Memory(KeyDiff(centered=centered))
     for count, size in ((30, 20), (13, 22)):
         step = memory.read(count)
         keys = memory.keys.double()
+        if centered:
+            keys = keys - keys.mean(-2, keepdim=True)
         unit = keys / keys.norm(dim=-1, keepdim=True)
         anchor = unit.mean(-2, keepdim=True)
         cosine = torch.nn.functional.cosine_similarity(keys, anchor, dim=-1)
@@ -158,7 +161,7 @@ def test_append_under_a_growing_memory_is_spread_and_under_a_fixed_one_full_at_o
         text, before = tokens(900, seed=1), None
         while read.seen < 900:
             piece = Chunk(text[read.seen :][:64], read.seen)
-            read.step(piece, last=read.seen + len(piece.ids) == 900)
+            read.step(piece, last=False)  # the last step would keep what fits
             store = read.compressible[0]
             held = store.origin[:, : store.used].clone()
             if before is not None:

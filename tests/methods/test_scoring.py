@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvstream.methods.tools import scoring
-from kvstream.methods.tools.scoring import best, pool, together, unlikeness
+from kvstream.methods.keydiff import unlikeness
+from kvstream.methods.tools.scoring import best, pool, together
 
 
 def entries(seed: int, n: int, most: int) -> tuple[Tensor, Tensor]:
@@ -79,3 +80,14 @@ def test_a_key_of_zero_leaves_the_others_their_scores() -> None:
     keys = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(3))
     with_zero = torch.cat((keys, torch.zeros(1, 2, 1, 8)), 2)
     torch.testing.assert_close(unlikeness(with_zero)[..., :6], unlikeness(keys))
+
+
+@given(seed=st.integers(0, 2**16), shift=st.floats(-100, 100))
+@settings(max_examples=30, deadline=None)
+def test_a_direction_that_all_keys_share_changes_no_centered_score(seed: int, shift: float) -> None:
+    """The biases of some models point all keys of a head the same way."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn(1, 2, 12, 8, generator=generator, dtype=torch.float64).float()
+    same = torch.randn(1, 2, 1, 8, generator=generator) * shift
+    scores, shifted = (unlikeness(k, centered=True) for k in (keys, keys + same))
+    torch.testing.assert_close(shifted, scores, atol=1e-2, rtol=1e-2)

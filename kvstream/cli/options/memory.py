@@ -36,7 +36,7 @@ memory_options = stack(
     ),
     option(
         "--keep", type=CountType(), metavar="N", advanced=True, section="Memory",
-        help="Entries in memory after the last chunk. [default: as many as fit]",
+        help="Entries in memory after the last eviction. [default: as many as fit]",
     ),
     option(
         "--start", type=StartType(), metavar="N|paper", advanced=True, section="Memory",

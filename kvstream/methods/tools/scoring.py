@@ -18,14 +18,6 @@ WIDEST = 1024
 takes at most half a second per head, a width four times as large several seconds."""
 
 
-def add_attention(step: Step) -> None:
-    """Add the attention of a chunk to the sum of each entry, the tensor ``attention`` [G, K, n]."""
-    attention = step.state["attention"]
-    attention[..., attention.shape[-1] - step.new :] = 0  # these places have values of others
-    if step.accumulated_attention is not None:
-        attention += step.accumulated_attention
-
-
 def pooling_width(
     default: int, help: str = "width of the max pooling of the scores, in source tokens; 1: none"
 ) -> Any:
@@ -98,25 +90,6 @@ def together(scores: Sequence[Tensor], origins: Sequence[Tensor]) -> list[Tensor
     sums = flat.new_zeros(len(place)).index_add_(0, place, flat)[place]
     parts = sums.split([s.numel() for s in scores])
     return [p.view(s.shape).to(s.device) for p, s in zip(parts, scores, strict=True)]
-
-
-def unlikeness(keys: Tensor) -> Tensor:
-    """Return how far each of the keys [..., n, D] points away from their mean: [..., n] float32.
-
-    This is the score of KeyDiff: with the anchor ``a = mean_j k_j / |k_j|`` it is ``-cos(k_j, a)``,
-    up to a factor that all scores of a head share.
-    """
-    keys = keys.float()
-    inverse = keys.norm(dim=-1).clamp_min_(1e-12).reciprocal_()
-    # The sum of the normalized keys has the direction of their mean; its length does not matter.
-    anchor = inverse[..., None, :] @ keys
-    return (keys @ anchor.transpose(-1, -2))[..., 0] * inverse.neg_()
-
-
-def observed(step: Step, width: int) -> Tensor:
-    """Return the pooled window attention of each entry: float32 [G, K, n]."""
-    assert step.window_attention is not None
-    return pool(step.window_attention, step.origin, width)
 
 
 def latest(step: Step, keep: int) -> Tensor:

@@ -72,7 +72,7 @@ case_options = stack(
     ),
     option(
         "--keep", type=COUNTS, metavar="N,...", section="Compared",
-        help="Entries in memory after the last chunk. [default: as many as fit]",
+        help="Entries in memory after the last eviction. [default: as many as fit]",
     ),
     option(
         "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",
