@@ -11,10 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import size
 from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
 
 PACKAGES = ("torch", "transformers", "accelerate", "tiktoken", "safetensors", "numpy")
 SPARE_BYTES = 1024**3
@@ -158,7 +163,34 @@ def _loads(name: str, remedy: str) -> Finding:
     from kvstream.settings import ModelSettings
 
     try:
-        Session.open(ModelSettings(model=name, quiet=True))
+        session = Session.open(ModelSettings(model=name, quiet=True))
     except KvstreamError as error:
         return Finding(name, f"does not load: {error}", False, remedy)
-    return Finding(name, "loads")
+    cosines = cosines_of_keys(session)
+    mean, most = sum(cosines) / len(cosines), max(cosines)
+    return Finding(name, f"loads; keys of a head: mean cosine {mean:.2f}, up to {most:.2f} by layer")
+
+
+def cosines_of_keys(session: Session) -> list[float]:
+    """Return, by layer, the mean cosine of two unrotated keys of a head, over a short text.
+
+    Near 1, methods that compare keys see little: set ``keydiff.centered`` (docs/research/methods.md).
+    """
+    from torch.nn.functional import normalize
+
+    from kvstream.engine.chunks import Chunk
+    from kvstream.run.request import Request
+    from kvstream.settings import Budget, RunSettings
+
+    ids = session.tokenizer.encode(Path(__file__).read_text("utf-8"))[:256]
+    run = RunSettings(Budget(tokens=1024), "streaming")
+    reader = session.settle(Request(("?",), run)).reader(session.model, run, len(ids))
+    reader.step(Chunk(ids, 0), last=True)
+    cosines = []
+    for store in reader.compressible:
+        part = slice(reader.first_candidate, store.used)
+        unit = normalize(store.unrotated_keys(part, reader.cache.base).float(), dim=-1)
+        n = unit.shape[1]
+        every = unit.sum(1).square().sum(-1)  # of all pairs, also of each key with itself
+        cosines.append(float(((every - n) / (n * (n - 1))).mean()))
+    return cosines
