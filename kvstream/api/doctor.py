@@ -168,13 +168,16 @@ def _loads(name: str, remedy: str) -> Finding:
         return Finding(name, f"does not load: {error}", False, remedy)
     cosines = cosines_of_keys(session)
     mean, most = sum(cosines) / len(cosines), max(cosines)
-    return Finding(name, f"loads; keys of a head: mean cosine {mean:.2f}, up to {most:.2f} by layer")
+    return Finding(
+        name, f"loads; keys of a head: mean cosine {mean:.2f}, up to {most:.2f} by layer"
+    )
 
 
 def cosines_of_keys(session: Session) -> list[float]:
     """Return, by layer, the mean cosine of two unrotated keys of a head, over a short text.
 
-    Near 1, methods that compare keys see little: set ``keydiff.centered`` (docs/research/methods.md).
+    Near 1, methods that compare keys see little; ``--set keydiff.centered=true`` subtracts what
+    the keys share.
     """
     from torch.nn.functional import normalize
 

@@ -156,9 +156,9 @@ class Schedule:
         else:
             self._advance()
         goes_on = self.length is not None and self.seen < self.length <= self._room
-        if (last and max(present) <= max(self._limit, self._room)) or (
-            goes_on and min(present) == self.seen
-        ):
+        whole = min(present) == self.seen
+        fits = max(present) <= self._limit or (whole and self.seen <= self._room)
+        if (last and fits) or (goes_on and whole):
             # Nothing more is read, or the rest is expected to fit: no need to evict (InfiniPot
             # distills a pot only when it is about to overflow).
             self.held = tuple(present)

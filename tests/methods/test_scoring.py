@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvstream.methods.tools import scoring
 from kvstream.methods.keydiff import unlikeness
+from kvstream.methods.tools import scoring
 from kvstream.methods.tools.scoring import best, pool, together
 
 
