@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ POCKET = "pocket"
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 FETCHED, FILE = "fetched", "file"
 
+LEAST_SPEED, PEAK = 100, 0.7
+"""Minimum tokens per second that `best_model` accepts on a CPU, and the share of the speed of large
+products that a reading reaches."""
 KEEPS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
 """Kinds of layers that keep keys and values. States of recurrent layers are not counted."""
 
@@ -65,6 +69,19 @@ class Room:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The best offered model for this machine."""
+
+    name: str
+    speed: int | None
+    """Expected tokens of text per second on a CPU."""
+
+    def __str__(self) -> str:
+        speed = f", which reads about {self.speed} tokens/s here" if self.speed else ""
+        return f"The best model that fits this machine is {self.name}{speed}."
+
+
+@dataclass(frozen=True)
 class ModelEntry:
     """A model that `load` accepts. Sizes are in bytes, or None if unknown."""
 
@@ -101,6 +118,32 @@ def reader_is_shipped() -> bool:
 def reader_is_ready() -> bool:
     """Return whether ``reader`` can be loaded: its base was fetched and its adapter is here."""
     return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()
+
+
+def best_model() -> Best:
+    """Return the largest offered model that this machine holds and reads fast enough, or pocket.
+
+    It need not be fetched. The speed is that of large products here, which were timed once.
+    """
+    import torch
+
+    from kvstream.model import int8
+
+    room, folder = free_memory(), stores.cache_folder()
+    while not folder.exists():
+        folder = folder.parent
+    products, disk = int8.measured(), shutil.disk_usage(folder).free
+    for offer in sorted(offered.OFFERS.values(), key=lambda o: (-o.bytes, o.name)):
+        if offer.name == reader.NAME and not reader.is_shipped():
+            continue
+        eight = offer.eight_bits and room.device == "cpu" and not products["problem"]
+        speed = products.get("float32", 0) * (products["many"] if eight else 1)
+        tokens = PEAK * speed * torch.get_num_threads() / (2 * offer.passed)
+        takes = (2 if eight else 4) * offer.bytes  # 4-bit weights become 8-bit or 16-bit
+        fits = takes * (1 if eight else 2) < room.free and takes + offer.bytes < disk
+        if fits and (room.device == "cuda" or tokens >= LEAST_SPEED):
+            return Best(offer.name, round(tokens) if room.device == "cpu" else None)
+    return Best(POCKET, None)
 
 
 def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntry]:

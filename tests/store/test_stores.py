@@ -504,3 +504,34 @@ def test_a_damaged_number_of_layers_takes_no_memory() -> None:
     keys = {"block_count": 2**60, "attention.head_count": 8, "embedding_length": 512}
     file = SimpleNamespace(of_model=lambda name, default=None: keys.get(name, default))
     assert _gguf_entry(file, 2) > 2**60  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("free", "disk", "float32", "problem", "best"),
+    [
+        (2**34, 2**36, 1e12, None, "qwen-1.5b"),
+        (2**31, 2**36, 1e12, None, "qwen-0.5b"),  # 8 bits fit, 16 bits of the larger one do not
+        (2**34, 2**36, 1e11, None, "qwen-0.5b"),
+        (2**34, 2**36, 1e11, "slow", "reader"),
+        (2**34, 2**28, 1e12, None, "pocket"),
+        (2**34, 2**36, 1e9, None, "pocket"),
+        (2**27, 2**36, 1e12, None, "pocket"),
+    ],
+)
+def test_the_best_model_fits_memory_and_disk_and_is_fast(
+    free: int, disk: int, float32: float, problem: str | None, best: str,
+    monkeypatch: pytest.MonkeyPatch, home: Path,
+) -> None:  # fmt: skip
+    import torch
+
+    from kvstream.model import int8
+
+    facts = {"problem": problem, "many": 2.0, "float32": float32}
+    monkeypatch.setattr(int8, "measured", lambda: facts)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(catalog, "free_memory", lambda: catalog.Room("cpu", free))
+    usage = shutil.disk_usage(home)._replace(free=disk)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    found = catalog.best_model()
+    assert found.name == best
+    assert best in str(found)
