@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kvstream.logs.bursts import LONGEST_GAP
-from kvstream.logs.clock import Clock
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
 
 ROWS = 16

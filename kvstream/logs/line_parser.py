@@ -21,8 +21,8 @@ from kvstream.logs.containers import (
     names_container,
     with_name,
 )
+from kvstream.logs.keyed_lines import LONGEST_KEY, TIMES, line_of, record_of
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
-from kvstream.logs.records import LONGEST_KEY, TIMES, line_of, record_of
 from kvstream.logs.requests import (
     FIELDS,
     place_of_status,

@@ -19,7 +19,7 @@ from kvstream.logs.levels import LEVELS, SEVERE
 from kvstream.logs.line_parser import Entry
 from kvstream.logs.series import Rush, Series
 from kvstream.logs.swings import Swings
-from kvstream.logs.templates import WILDCARD, Template, ValueReader, shown, values_of
+from kvstream.logs.template_tree import WILDCARD, Template, ValueReader, shown, values_of
 from kvstream.logs.traces import EXAMPLE, Trace, is_trace
 
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)

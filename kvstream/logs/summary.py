@@ -17,7 +17,7 @@ from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import Entry, LineParser, LineSplitter
 from kvstream.logs.series import Component, Series
 from kvstream.logs.shape import MOST_VALUES, FirstLine, Shape, add_sums
-from kvstream.logs.templates import Template, TemplateTree
+from kvstream.logs.template_tree import Template, TemplateTree
 
 MOST_BUCKETS = 240
 """Maximum number of time buckets with lines."""

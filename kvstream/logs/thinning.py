@@ -24,7 +24,7 @@ from kvstream.input.terminal import without_controls
 from kvstream.logs.components import component_of, message_of
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import LONGEST_LINE, LineParser, looks_like_log
-from kvstream.logs.templates import TemplateTree
+from kvstream.logs.template_tree import TemplateTree
 from kvstream.logs.traces import EXAMPLE
 
 HEAD = 32 * 1024

@@ -16,13 +16,13 @@ from kvstream.logs.bursts import (
     onset_of,
     telling_burst,
 )
-from kvstream.logs.clock import Clock
 from kvstream.logs.components import message_of
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.series import RUSH
 from kvstream.logs.shape import Shape
 from kvstream.logs.silences import gap_of, silence_of
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.time_format import Clock
 from kvstream.logs.traces import Trace
 from kvstream.logs.values import changed_value, variables_of
 from kvstream.reporters.format import counted

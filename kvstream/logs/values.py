@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from kvstream.logs.clock import Clock
 from kvstream.logs.shape import Shape, Variable
 from kvstream.logs.swings import Swing
-from kvstream.logs.templates import WILDCARD
+from kvstream.logs.template_tree import WILDCARD
+from kvstream.logs.time_format import Clock
 
 ENOUGH_VALUES = 8
 """Minimum number of values in a mean that is compared; buckets with fewer are joined."""

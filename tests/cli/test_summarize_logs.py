@@ -16,10 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvstream.cli.shared import logs
-from kvstream.logs.page import page
+from kvstream.cli.shared import log_summaries as logs
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import NOTHING_LEFT
+from kvstream.logs.text_page import page
 
 
 def lines(day: int, count: int = 20) -> str:
@@ -91,7 +91,7 @@ def test_a_log_from_a_named_pipe_is_read_whole(cli, tmp_path) -> None:
 
 def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
     code = (
-        "from kvstream.cli.shared import interrupts, logs\n"
+        "from kvstream.cli.shared import interrupts, log_summaries as logs\n"
         "head = logs._head_of_pipe(None, plain=False)\n"
         "rest = interrupts.InterruptibleInput(lambda: False).readall()\n"
         "print(len(head), rest == b'some text\\n' * 20_000)\n"
@@ -200,7 +200,7 @@ def test_text_reads_several_logs_as_they_are(cli, tmp_path) -> None:
     (tmp_path / "a.log").write_text(lines(2))
     (tmp_path / "nul.log").write_text(lines(1).replace("n 3", "n\0003"))
     named = [str(tmp_path / name) for name in ("a.log", "nul.log")]
-    assert "--text" in cli("summarize", *named).stderr
+    assert "nul.log: 1 NUL skipped, the first at byte 161." in cli("summarize", *named).stderr
     made = json.loads(cli("summarize", "--json", "--text", *named).stdout)
     assert (made["lines"], made["clock_jumps"]) == (40, 0)
 

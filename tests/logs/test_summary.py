@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from kvstream.logs.findings import ROWS, report
-from kvstream.logs.page import FEWEST, page, page_of_screen, record
 from kvstream.logs.summary import MOST_BUCKETS, MOST_COMPONENTS, LogSummary
 from kvstream.logs.telling import checked
+from kvstream.logs.text_page import FEWEST, page, page_of_screen, record
 
 
 def read(lines: list[str], **settings) -> LogSummary:

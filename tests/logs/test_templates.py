@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvstream.logs.templates import TemplateTree, ValueReader, mask, values_of, words_of
+from kvstream.logs.template_tree import TemplateTree, ValueReader, mask, values_of, words_of
 
 
 def shapes(lines: list[str], **settings) -> dict[str, int]:
@@ -159,7 +159,7 @@ def test_the_group_of_a_line_is_that_of_a_search_through_all(
 ) -> None:
     import random
 
-    from kvstream.logs import templates
+    from kvstream.logs import template_tree as templates
 
     def slow(self: templates._Leaf, words: list[str], least: float) -> templates._Group | None:
         fitting = [g for g in self.groups.values() if g.similarity(words) >= least]

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from kvstream.logs.findings import report
-from kvstream.logs.page import page
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.text_page import page
 
 JAVA = """\
 org.sample.OrderException: order 3 is gone

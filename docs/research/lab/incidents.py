@@ -21,8 +21,8 @@ import resource
 import time
 from collections import Counter
 
-from kvstream.logs.page import ROWS, page
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.text_page import ROWS, page
 
 SYLLABLES = [
     "ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "ve", "zu",

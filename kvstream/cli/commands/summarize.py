@@ -12,7 +12,7 @@ from kvstream.cli.options.memory import ONE_METHOD
 from kvstream.cli.options.model import ONE_MODEL, model_help
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.streams import following_options
-from kvstream.cli.shared import logs
+from kvstream.cli.shared import log_summaries
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import summarizing
 from kvstream.cli.shared.running import read
@@ -35,8 +35,8 @@ WITHOUT = {
 @click.command("summarize", cls=SectionedCommand, without=WITHOUT, helps=HELPS, common=COMMON)
 @sources_argument
 @following_options
-@logs.as_option
-@logs.width_option
+@log_summaries.as_option
+@log_summaries.width_option
 @shards_option
 @each_options
 @reading_options
@@ -78,20 +78,20 @@ def command(
     refuse_question(ctx, sources, "ask it with kvstream ask.")
     options = summarizing(options)
     if kind == "log":
-        logs.refuse_reading(ctx)
+        log_summaries.refuse_reading(ctx)
     if each is not None and kind == "log":
         raise click.UsageError(
             "--each reads every file with the model; leave it out to summarize a log.", ctx
         )
     paths = () if each is not None else sources_or_usage(ctx, sources)
     by_model = each is not None or shards is not None
-    if not by_model and logs.is_log(ctx, paths, kind, plain=options.plain, follow=follow):
-        return logs.summarize(
+    if not by_model and log_summaries.is_log(ctx, paths, kind, plain=options.plain, follow=follow):
+        return log_summaries.summarize(
             paths,
             options,
             rows=options.asked.get("passages"),
             width=width,
-            every=logs.in_time(every),
+            every=log_summaries.in_time(every),
             follow=follow,
         )
     if width is not None:
@@ -99,7 +99,7 @@ def command(
             "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
         )
     if kind == "auto" and not by_model:
-        told = logs.unrecognized(ctx, paths, plain=options.plain)
+        told = log_summaries.unrecognized(ctx, paths, plain=options.plain)
         if told:
             say(told)
     if each is not None:

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
-from kvstream.logs.clock import Clock
 from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.line_parser import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import SECTIONS, Finding
 from kvstream.reporters.cells import beginning, cells
 from kvstream.reporters.format import counted
