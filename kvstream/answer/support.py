@@ -148,6 +148,8 @@ class Support:
     """Name of the text that they are not in, for a message."""
     silent: bool = False
     """Whether the answer is empty."""
+    repeats: bool = False
+    """Whether all words of the answer that matter are words of the question."""
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -155,6 +157,8 @@ class Support:
         found = ["The model gave no answer"] if self.silent else []
         if self.doubtful and self.probability is not None:
             found.append(f"Low confidence ({self.probability:.0%}){self._passage}")
+        if self.repeats:
+            found.append("The answer only repeats words of the question")
         if self.absent:
             words = _listed(self.absent)
             found.append(f"The answer has words that are not in {self.known}: {words}")
@@ -203,8 +207,10 @@ def judge(
     if not answer:
         return Support(silent=True)
     missing = () if forms is None else absent(answer, question, forms)
+    said = matter(answer)
+    repeats = bool(said) and said <= matter(question)
     if calibration is None:
-        return Support(absent=missing, known=known)
+        return Support(absent=missing, known=known, repeats=repeats)
     found = signals(basis, question, answer)
     probability = calibration.probability(found)
     weight = basis.cited[0].weight if basis.cited else 0.0
@@ -215,4 +221,5 @@ def judge(
         found["asked_in_first"],
         missing,
         known,
+        repeats=repeats,
     )

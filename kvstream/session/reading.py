@@ -32,6 +32,7 @@ FIRST_LOOK = 256
 """Tokens read ahead before the schedule is made. The length of a shorter text is then known."""
 
 
+LOG = "The text looks like a log; kvstream summarize shows what happened in it, without a model."
 STOPPED = "Reading was stopped after"
 """Beginning of the warning of an interrupted reading."""
 
@@ -144,6 +145,8 @@ class Reading:
             yield Notice(message)
         for message in self.sources.notes:
             yield Notice(message, note=True)
+        if memory.trace.line_counts is not None and self.request.command == "ask":
+            yield Notice(LOG, note=True)
         if unused:
             memory.warnings.insert(0, unused)
         self._place(memory.trace)

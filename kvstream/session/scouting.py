@@ -56,6 +56,7 @@ NO_WORD = (
     "No passage that was kept has a word of the question, so a word search cannot find its answer. "
     "Use words of the text, or let a model scout: --skim pocket."
 )
+NO_PASSAGE = "No passage that was judged seems to have the answer. Check the text."
 COMMON_WORDS = (
     "The question has only common words, so a word search cannot find its answer. Name what it is "
     "about, or let a model scout: --skim pocket."
@@ -414,7 +415,10 @@ class Scouting:
         second = made.result
         larger = max(first, second, key=lambda result: result.peak_kv_bytes)
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
-        warnings = (*scouted.memory.warnings, *second.warnings, *self._refusal(scouted, second))
+        warnings = (
+            *scouted.memory.warnings, *second.warnings,
+            *self._refusal(scouted, second), *made.doubt,
+        )  # fmt: skip
         return replace(
             first,
             model=self.answerer.model_name,
@@ -457,7 +461,7 @@ class Scouting:
         """Return the answer as the result of a run that read all of the text."""
         said, read = made.result, scouted.trace.read
         warnings = (
-            *scouted.warnings, *said.warnings, *self._refusal(scouted, said), *nothing
+            *scouted.warnings, *said.warnings, *self._refusal(scouted, said), *nothing, *made.doubt
         )  # fmt: skip
         return replace(
             said,
@@ -532,6 +536,15 @@ class Second:
     judge: Judge | None
     seconds: float
     """Time to judge and read the passages and to answer."""
+
+    @property
+    def doubt(self) -> tuple[str, ...]:
+        """A warning, if the judge found no passage that is likelier to have the answer than not."""
+        if self.judge is None or not self.judge.judged or self.judge.best >= 0:
+            return ()
+        if abstains(self.result.answer):
+            return ()
+        return (NO_PASSAGE,)
 
     def to_json(
         self, model: str | None, passages: PassageMemory, first: Result | None

@@ -424,3 +424,21 @@ def test_a_refusal_names_the_sources_that_it_saw(session, sources, told) -> None
     result = Model(session).read(text="The mill is old.", budget=300, max_tokens=4).ask("Who?")
     narrowed = replace(result.result, narrowed={"sources": sources})
     assert told in forgotten(narrowed, 4096).warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "repeats"),
+    [
+        ("Who is Estella's father?", "Estella's Father", True),
+        ("Who is the guarantor?", "Guarantor", True),
+        ("Who is Estella's father?", "Abel Magwitch", False),
+        ("Is it late?", "Yes", False),
+        ("How many boats?", "4 boats", False),
+    ],
+)
+def test_an_answer_that_repeats_the_question_is_doubted(
+    question: str, answer: str, repeats: bool
+) -> None:
+    found = judge(None, answering.NOTHING, question, answer, None, "the text")
+    assert found.repeats == repeats
+    assert ("The answer only repeats words of the question" in found.doubts) == repeats
