@@ -146,6 +146,20 @@ def best_model() -> Best:
     return Best(POCKET, None)
 
 
+def default_model() -> str:
+    """Return the model that answers questions if none is named: the best one that was fetched.
+
+    A model larger than `reader` counts only if this machine reads fast enough with it.
+    """
+    small = offered.OFFERS[reader.NAME].passed
+    larger = [o for o in offered.OFFERS.values() if o.passed > small and o.is_here()]
+    best = offered.OFFERS.get(best_model().name) if larger else None
+    fast = [o for o in larger if best is not None and o.passed <= best.passed]
+    if fast:
+        return max(fast, key=lambda offer: offer.passed).name
+    return reader.NAME if reader_is_ready() else POCKET
+
+
 def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntry]:
     """Return the models on this machine, and whether each fits; no model is loaded.
 

@@ -103,7 +103,7 @@ def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
 
 def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session, log) -> None:
     for option in (
-        ["--as", "prose"], ["--budget", "512"], ["--no-extract"], ["--keep", "100"],
+        ["--as", "prose"], ["--no-extract"], ["--keep", "100"],
         ["--set", "infinipot.alpha=0.5"], ["--temp", "0.5"],
     ):  # fmt: skip
         assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
@@ -117,7 +117,7 @@ def test_a_file_with_the_name_of_a_log_that_looks_like_none_is_told(
     for options in ([], ["-q"]):
         told = cli("summarize", odd, *options).stderr
         assert f"Warning: {odd} does not look like a log" in told
-    for options in (["--as", "prose"], ["--budget", "512"], ["-m", "pocket"]):
+    for options in (["--as", "prose"], ["--keep", "100"], ["-m", "pocket"]):
         assert "look like a log" not in cli("summarize", odd, *options).stderr
     (tmp_path / "text.txt").write_text("The first line.\nThe second line.\n")
     assert "look like a log" not in cli("summarize", str(tmp_path / "text.txt")).stderr
@@ -339,7 +339,6 @@ def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--as", "log", "--budget", "1k"),
         ("--as", "log", "--stats", "s.json"),
         ("--as", "log", "--keep", "100"),
         ("--as", "log", "--temp", "0.5"),
@@ -372,7 +371,8 @@ def test_a_dry_run_of_a_log_says_that_no_model_reads_it(cli, fake_session, log, 
     ran = cli("summarize", "--dry-run", "--json", stdin=lines(1).encode())
     assert json.loads(ran.stdout) == {"kind": "log", "dry_run": True, "bytes": None, "model": None}
     assert "steps" in cli("summarize", log, "--dry-run", "--as", "prose").stdout
-    assert "steps" in cli("summarize", log, "--dry-run", "--budget", "1k").stdout
+    assert "No model reads it" in cli("summarize", log, "--dry-run", "--budget", "1k").stdout
+    assert "steps" in cli("summarize", log, "--dry-run", "--method", "h2o").stdout
 
 
 def test_blank_lines_alone_are_no_log(cli, tmp_path) -> None:

@@ -55,10 +55,11 @@ ENOUGH = 4
 """Number of lines of a slow pipe that are enough to recognize it."""
 IDLE_SECONDS = 1.0
 """Idle time of a pipe after which fewer lines are enough, if they look like a log."""
-_OF_MODEL = frozenset((*OF_MEMORY, *ASKED, "stats")) - {"passages"}
+_OF_MODEL = frozenset((*OF_MEMORY, *ASKED, "stats")) - {"passages", "budget"}
 """Options of a reading by a model. With one of them, ``auto`` chooses the model.
 
---passages is excluded, because it also sets the rows of a page.
+--passages is excluded, because it also sets the rows of a page, and --budget, because it is a bound
+that a page without a model keeps, too.
 """
 
 as_option = option(
@@ -67,7 +68,7 @@ as_option = option(
     help="prose: summarize with the model. log: list the templates of the log's lines with counts, "
     "times, bursts and silences, without the model. auto: log if at least half of the first lines "
     "begin with a time, a level or the name of a container, and no option of the reading, such as "
-    "--budget, is given; else prose.",
+    "--method, is given; else prose.",
 )  # fmt: skip
 
 

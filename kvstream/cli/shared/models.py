@@ -39,17 +39,17 @@ PASSING = ("each", "shards", "every", "follow")
 def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     """Choose the models that -m and --skim leave open.
 
-    `reader` answers questions if it was fetched. With --skim auto, each reading of a model other
-    than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`). With `alone`,
-    or with an option for one model, use only the named models. Raises UsageError if --skim
+    The best model that was fetched answers questions. With --skim auto, each reading of a model
+    other than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`). With
+    `alone`, or with an option for one model, use only the named models. Raises UsageError if --skim
     contradicts that.
     """
-    from kvstream.api.models import reader_is_ready
+    from kvstream.api.models import default_model
 
     alone = alone or any(options.asked.get(name) for name in FOR_ONE) or len(options.methods) > 1
     model, skim = options.model, options.skim
-    if not options.model_given and not alone and reader_is_ready():
-        model = READER
+    if not options.model_given and not alone:
+        model = default_model()
     if skim == AUTO and (alone or model == POCKET):
         skim = NONE
     if skim == model:
