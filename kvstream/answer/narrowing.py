@@ -1,7 +1,7 @@
 """Narrow a memory of several sources to the source that a question is about.
 
 A small model attends to the entries of every source in its memory, whatever the question is about
-(docs/research/many-documents.md). Therefore the words of the question choose the source first.
+(docs/research/answers.md). Therefore the words of the question choose the source first.
 """
 
 from __future__ import annotations

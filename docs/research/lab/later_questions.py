@@ -1,6 +1,6 @@
 """Measure what memory is worth for questions that were unknown while the text was read.
 
-See docs/research/later-questions.md.
+See docs/research/answers.md.
 
     python docs/research/lab/later_questions.py -m reader --save later.jsonl \
         --cases keydiff:pool=15 streaming full \

@@ -11,7 +11,7 @@ text. Both hold the same number of entries when the question comes: an eighth of
 of the text first. `full` is kvstream with all of the text in memory, `none` is kvpress without a
 press. `skim` is the model with `pocket`, which reads the text for it under the same budget and
 keeps passages as text. The script prints the scores of each case by task. The same command resumes
-a stopped run. See docs/research/later-questions.md.
+a stopped run. See docs/research/answers.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The model answers each question without a refusal, and the script records the lo
 refusal's first token. So one run shows what every limit would do (`refusal_limit` in support.json).
 The paragraphs are of held-out documents, in an order with a fixed seed; each fits the budget.
 ``--part 0:80`` takes the first 80 of each set. The script prints a line of JSON for each limit. See
-docs/research/reader.md.
+docs/research/answers.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ which needs no further pass of the model. It resumes after what the file holds.
 `fit` leaves out refusals, since they claim nothing. It halves the documents, fits a logistic
 regression on one half, and prints how well each signal and all of them separate the answers of the
 other half. It also takes files of skim.py: their row `both`. `refusals` prints what another limit
-on the log-odds of a refusal would change. See docs/research/citations.md.
+on the log-odds of a refusal would change. See docs/research/answers.md.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ def fit(asked: argparse.Namespace) -> None:
                   f"of {part.sum()} right")  # fmt: skip
     if asked.write:
         content = {
-            "about": "docs/research/citations.md, How the probability is made; "
+            "about": "docs/research/answers.md, Citations and the warning; "
             "docs/research/lab/support.py",
             "fingerprints": fingerprints(asked.model),
             "bias": round(bias, 4),
