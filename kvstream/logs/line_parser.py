@@ -117,8 +117,9 @@ class LineParser:
         added = container_line(line) if ADDED.match(line) else None
         if added is None:
             return self._entry(line, "", "", number, 1)
+        added = added._replace(number=number)
         if added.stamp:
-            added = self._split_lines.joined(added._replace(number=number))
+            added = self._split_lines.joined(added)
         return None if added is None else self._of_container(added)
 
     def rest(self) -> list[Entry]:

@@ -10,6 +10,7 @@ import pytest
 
 from kvstream.logs import containers
 from kvstream.logs.findings import report
+from kvstream.logs.line_parser import LineParser
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.thinning import Thinner
 
@@ -130,3 +131,14 @@ def test_a_thinned_log_keeps_the_pieces_of_a_line_together() -> None:
     passed = [[thinner.passes(line) for line in lines] for _ in range(50)]
     assert passed[0] == [True, True]
     assert all(first == second for first, second in passed)
+
+
+@pytest.mark.parametrize(
+    "before", ["web-1  | ", "[pod/web/app] ", "2025-07-01T09:00:01.123456789Z "]
+)
+def test_a_line_of_a_container_keeps_its_number(before: str) -> None:
+    parser = LineParser()
+    for number in (3, 4):
+        entry = parser.entry(f"{before}2025-07-01 09:00:01 ERROR disk full", number)
+        assert entry is not None
+        assert entry.number == number
