@@ -10,8 +10,8 @@ A few columns of activations are much larger than the others in all tokens, and 
 coarse (LLM.int8(), arXiv 2208.07339, section 3.2). They stay in float32. Some made-up tokens show
 which they are.
 
-Without VNNI, kernels add the products of two neighbours in 16 bits, and the sum can saturate. So no
-two neighbouring weights of the same sign exceed 128 together: then the sum is exact on every
+Without VNNI, kernels add the products of two neighbors in 16 bits, and the sum can saturate. So no
+two neighboring weights of the same sign exceed 128 together: then the sum is exact on every
 machine, and the activations keep all of their 8 bits.
 """
 
@@ -61,7 +61,7 @@ SCALE, SUFFIX = "scale", "-int8"
 LARGE = "large-columns.json"
 """File with the columns of each layer's input that stay in float32."""
 LARGEST, PAIR = 127, 128
-"""Largest 8-bit number, and the largest sum of two neighbouring weights of the same sign."""
+"""Largest 8-bit number, and the largest sum of two neighboring weights of the same sign."""
 READ, WRITTEN = 2400, 40
 """Tokens of a typical text and answer: the kernel that is faster for these is used."""
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
