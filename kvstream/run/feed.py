@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvstream.engine.reader import Chunk
-from kvstream.tokenization.loading import ReadAhead, TokenBatch, TokenStream
+from kvstream.tokenization.loading import TokenBatch, TokenStream
 from kvstream.tokenization.passages import TokenOrigins
 
 DROP_BLOCK = 16384
@@ -18,9 +18,7 @@ DROP_BLOCK = 16384
 class TokenFeed:
     """Hands the engine every token of a stream, in order."""
 
-    def __init__(
-        self, stream: TokenStream | ReadAhead, origins: TokenOrigins | None = None
-    ) -> None:
+    def __init__(self, stream: TokenStream, origins: TokenOrigins | None = None) -> None:
         self.stream = stream
         self.origins = TokenOrigins() if origins is None else origins
         self.read_tokens = stream.seen
@@ -97,7 +95,7 @@ class ShortenedFeed(TokenFeed):
 
     def __init__(
         self,
-        stream: TokenStream | ReadAhead,
+        stream: TokenStream,
         first: int,
         last: int,
         interrupted: Callable[[], bool] = lambda: False,

@@ -15,7 +15,7 @@ from kvstream.run.feed import ShortenedFeed, TokenFeed
 from kvstream.run.prompt import Prompt, Task, build_prompt, wording_for, wording_of
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
-from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
+from kvstream.tokenization.loading import Tokenizer, TokenStream
 
 DEFAULT_BUDGET = 4096
 LATER_QUESTION, LATER_SHARE = 48, 16
@@ -96,7 +96,7 @@ class RunPlan:
     def _ends(self) -> tuple[int, int] | None:
         return self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
 
-    def feed(self, stream: TokenStream | ReadAhead, interrupted: Callable[[], bool]) -> TokenFeed:
+    def feed(self, stream: TokenStream, interrupted: Callable[[], bool]) -> TokenFeed:
         """Return the feed of the tokens that the model sees: all, or the two ends of the text."""
         ends = self._ends
         return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)

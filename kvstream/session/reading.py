@@ -23,7 +23,7 @@ from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import broken_apart
 from kvstream.run.request import Request
 from kvstream.settings import RunSettings
-from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
+from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms
 from kvstream.tokenization.passages import Passages
 
 PRUNE_EVERY = 65536
@@ -213,7 +213,6 @@ class Reading:
     def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
         """Close the sources. Raises NoTextError or SourceError if there was nothing to read."""
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
-        feed.stream.close()
         if memory.trace.read == earlier:
             raise nothing_read(interrupted=self.request.interrupted())
         if self._blank:
@@ -266,7 +265,7 @@ class Reading:
                 show = both(show, self.show)
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         request = self.request
-        stream = open_stream(self.tokenizer, self.sources, show)
+        stream = TokenStream(self.tokenizer, self.sources, show)
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
         # Reading ahead shows the bytes per token of this text, before the schedule is solved, and
@@ -297,7 +296,7 @@ class Reading:
             show = both(show, trace.words.feed)
         if self.show is not None:
             show = both(show, self.show)
-        stream = open_stream(self.tokenizer, self.sources, show, after)
+        stream = TokenStream(self.tokenizer, self.sources, show, after)
         feed = TokenFeed(stream, trace.origins)
         feed.end = trace.end
         feed.look_ahead(FIRST_LOOK)

@@ -42,7 +42,7 @@ from kvstream.run.request import Request
 from kvstream.session.reading import nothing_read, started, stopped_after
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
+from kvstream.tokenization.loading import TokenStream, WordForms
 
 GUESS = 32
 """Maximum tokens of the scout's own answer, whose attention helps to choose passages."""
@@ -278,7 +278,7 @@ class Scouting:
             words.feed(block)
 
         began = time.perf_counter()
-        stream = open_stream(self.answerer.tokenizer, sources, show)
+        stream = TokenStream(self.answerer.tokenizer, sources, show)
         yield self._started_by_words(scouted.request, stream.estimate())
         # After Ctrl-C a pipe ends by itself, after the text that has already arrived.
         while sources.ends_on_interrupt or not request.interrupted():
@@ -293,7 +293,6 @@ class Scouting:
             scouted.seconds = time.perf_counter() - began
             yield self._step(scouted, len(batch), stream.estimate())
         ended = stream.at_end  # before `close`, after which nothing more can be read
-        stream.close()
         if not trace.read:
             raise nothing_read(interrupted=request.interrupted())
         passages.note(trace.end, final=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvstream.errors import ModelError
-from kvstream.tokenization.tiktoken_bpe import byte_alphabet
+from kvstream.tokenization.tokenizer import byte_alphabet
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of tokens in ``tokenizer.ggml.token_type``."""

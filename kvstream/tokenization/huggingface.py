@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstream.input.blocks import utf8_starts
-from kvstream.tokenization import metaspace_bpe, tiktoken_bpe
 from kvstream.tokenization.control import Guard, frames, markers, text_of
-from kvstream.tokenization.metaspace_bpe import MetaspaceBPE
 from kvstream.tokenization.panics import without_panics
 from kvstream.tokenization.templates import time_limit
-from kvstream.tokenization.tiktoken_bpe import TiktokenBPE, byte_alphabet
 from kvstream.tokenization.tokenizer import (
     ByteDecoder,
     Decoder,
@@ -23,6 +20,7 @@ from kvstream.tokenization.tokenizer import (
     Tokenizer,
     WindowDecoder,
     any_crosses_words,
+    byte_alphabet,
     without_surrogates,
 )
 
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 _NOWHERE = "\ue000\U000f0000\U0010fffd"
 """Private-use characters, which vocabularies do not contain."""
-WORTH = 1 << 22
-"""Characters to encode before `_Pair.stand_in` is called: encoding them takes about as long."""
 
 
 class HubTokenizer(Tokenizer):
@@ -94,8 +90,6 @@ class HubTokenizer(Tokenizer):
         self.longest = max(int(lengths.max(initial=1)), self._guard.longest)
         self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
         self._lengths = lengths if self._pieces else None
-        self._encoded = 0  # characters
-        self._quick: TiktokenBPE | MetaspaceBPE | None = None
 
     @property
     def has_template(self) -> bool:
@@ -108,9 +102,7 @@ class HubTokenizer(Tokenizer):
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
         text = without_surrogates(text)
-        ids = self._quickly(text, continuing)
-        if ids is None:
-            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+        ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
         if not self._guard.clean(text, ids):
             ids = self._guard.mend(text, continuing)[0]
         return ids.tolist()
@@ -137,10 +129,8 @@ class HubTokenizer(Tokenizer):
 
     def _spans(self, text: str, continuing: bool) -> Spans:
         """Return the spans of ``text`` without a check for control sequences."""
-        ids = self._quickly(text, continuing)
-        if ids is None and self._pieces is not None and self._unchanged(text):
+        if self._lengths is not None and self._unchanged(text):
             ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
-        if ids is not None and self._lengths is not None:
             lengths = self._lengths[ids]
             ends = np.cumsum(lengths)
             size = len(text) if text.isascii() else len(text.encode())
@@ -160,19 +150,6 @@ class HubTokenizer(Tokenizer):
             if len(ids) == 1:
                 return ids[0]
         return None
-
-    def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
-        """Return ids by the stand-in; None if they may differ, or if little was encoded so far."""
-        if self._encoded < WORTH:
-            self._encoded += len(text)
-            if self._encoded < WORTH:
-                return None
-            self._quick = self._plain.stand_in()
-            if isinstance(self._quick, MetaspaceBPE):
-                self._lengths = self._quick.lengths
-        if self._quick is None or (self._plain.prefixed and not continuing):
-            return None
-        return self._quick.encode(text)
 
     def _unchanged(self, text: str) -> bool:
         """Return whether the normalizer does not change ``text``."""
@@ -209,16 +186,6 @@ class _Pair:
         if self._active and self.prefixed:
             patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in self._active]
             self._inner = re.compile("|".join(patterns))
-
-    def stand_in(self) -> TiktokenBPE | MetaspaceBPE | None:
-        """Return a faster encoder for continuing text, or None if the same ids are not certain."""
-
-        def encode(text: str) -> list[int]:
-            return self.ids(text, continuing=True)
-
-        added = self._active
-        by_bytes = tiktoken_bpe.convert(self._later, encode, [token.content for token in added])
-        return by_bytes or metaspace_bpe.convert(self._later, encode, added, self.prefixed)
 
     def ids(self, text: str, continuing: bool) -> list[int]:
         return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import ModelError, is_out_of_memory
-from kvstream.input.blocks import TextBlock
-from kvstream.input.source import Source
 from kvstream.tokenization.forms import WordForms
 from kvstream.tokenization.panics import without_panics
-from kvstream.tokenization.prefetch import ReadAhead
-from kvstream.tokenization.stream import BLOCK, TokenBatch, TokenStream
+from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
 
 __all__ = [
     "Decoder",
-    "ReadAhead",
     "TokenBatch",
     "TokenStream",
     "Tokenizer",
     "WordForms",
     "load_tokenizer",
-    "open_stream",
 ]
 
 
@@ -37,23 +31,6 @@ _LONGEST_RUN = 4096
 """Maximum characters of a run. Shorter runs come first, to find a bad pattern early."""
 _MOST_S = 1.0
 """Maximum seconds to encode a run. A good tokenizer takes milliseconds."""
-
-
-def open_stream(
-    tokenizer: Tokenizer,
-    sources: Source,
-    on_block: Callable[[TextBlock], None] | None = None,
-    after: tuple[int, int] = (0, 0),
-) -> TokenStream | ReadAhead:
-    """Open the sources as tokens. Long ones of known size are read and encoded in a thread.
-
-    ``after``: number of tokens and bytes that were read before.
-    """
-    size = sources.size_hint()
-    if after[0]:
-        return TokenStream(tokenizer, sources, on_block, after)
-    kind = TokenStream if size is None or size <= BLOCK else ReadAhead
-    return kind(tokenizer, sources, on_block)
 
 
 def load_tokenizer(

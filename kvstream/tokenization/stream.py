@@ -128,9 +128,6 @@ class TokenStream:
         ids = np.concatenate([first.ids, rest.ids])
         return TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
 
-    def close(self) -> None:
-        """Do nothing. `ReadAhead` ends its thread here."""
-
     @property
     def at_end(self) -> bool:
         """Whether ``read`` has no more tokens, as far as is known."""

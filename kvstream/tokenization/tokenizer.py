@@ -159,3 +159,12 @@ def any_crosses_words(tokens: Iterable[str]) -> bool:
 def without_surrogates(text: str) -> str:
     """Replace lone surrogates (bytes of the command line that are not UTF-8) with U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Return the visible characters of byte-level vocabularies, and the byte of each."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {
+        chr(256 + place): byte for place, byte in enumerate(hidden)
+    }

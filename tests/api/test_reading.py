@@ -153,9 +153,6 @@ def test_a_reading_that_is_closed_reads_no_more(model, tmp_path) -> None:
         pass
     reading.close()
     del reading
-    for thread in threading.enumerate():  # the thread that reads ahead
-        if thread.name == "reading":
-            thread.join(10)
     assert threading.active_count() <= before
 
 

@@ -19,7 +19,7 @@ from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.sources import open_sources
 from kvstream.run.feed import TokenFeed
 from kvstream.run.intervals import Intervals
-from kvstream.tokenization.loading import load_tokenizer, open_stream
+from kvstream.tokenization.loading import TokenStream, load_tokenizer
 
 
 class Switch:
@@ -199,7 +199,7 @@ def test_a_pause_gives_what_is_certain_and_the_end_gives_the_rest(log: Path) -> 
     sources = open_sources([str(log)], follow=Follow(stop, due))
     assert sources.size_hint() is None
     tokenizer = load_tokenizer("pocket")
-    feed = TokenFeed(open_stream(tokenizer, sources))
+    feed = TokenFeed(TokenStream(tokenizer, sources))
     first = list(feed.read(10**6).ids)
     assert feed.paused
     assert feed.estimate() is None

@@ -24,7 +24,7 @@ from kvstream.session import scouting
 from kvstream.session.scouting import STEP, Scouting
 from kvstream.session.session import SMALL, Session
 from kvstream.settings import Budget, RunSettings
-from kvstream.tokenization.loading import ReadAhead
+from kvstream.tokenization.loading import TokenStream
 
 SEED, FACTS = 3, 6
 FACTS_OF = make_facts(FACTS, SEED)
@@ -211,9 +211,8 @@ def test_ctrl_c_between_two_blocks_of_a_file_is_told(
 ) -> None:
     path = tmp_path / "long.txt"
     path.write_text("The sun rose over the town, and nobody came.\n" * 5000)
-    block = ReadAhead(session.tokenizer, open_sources([str(path)]))
+    block = TokenStream(session.tokenizer, open_sources([str(path)]))
     step = len(block.read(1)) + block._ready_tokens
-    block.close()
     monkeypatch.setattr(scouting, "STEP", step)
     seen: list[Event] = []
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from kvstream.tokenization.tiktoken_bpe import byte_alphabet
+from kvstream.tokenization.tokenizer import byte_alphabet
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"

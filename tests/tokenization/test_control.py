@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request
-from kvstream.tokenization.huggingface import WORTH, HubTokenizer
+from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import TokenStream
 
 INST = (
@@ -390,17 +390,6 @@ def test_a_sequence_with_endless_text_taken_out_of_it() -> None:
             ids += chunk.ids.tolist()
         assert_clean("zero width", ids, text[:20])
         assert stream.broken == 1
-
-
-@pytest.mark.parametrize("name", ["marker of plain tokens", "sentencepiece BPE"])
-def test_faster_encoders_break_the_same_places_apart(name: str) -> None:
-    tokenizer, _, template = made(name)
-    quick = HubTokenizer(CASES[name][0](), Wrapper(template), name)
-    quick._encoded = WORTH - 1
-    quick.encode("a")
-    for text in hostile(name):
-        ids = quick.encode(text, continuing=True)
-        assert ids == tokenizer.encode(text, continuing=True)
 
 
 def test_words_of_a_template_that_are_no_control_sequences() -> None:

@@ -23,7 +23,7 @@ from kvstream.store import offered
 from kvstream.tokenization import gguf as gguf_tokenizer
 from kvstream.tokenization.gguf import RULES, SPLITS
 from kvstream.tokenization.huggingface import HubTokenizer
-from kvstream.tokenization.tiktoken_bpe import byte_alphabet
+from kvstream.tokenization.tokenizer import byte_alphabet
 
 FILE = Path(__file__).resolve().parents[1] / "fixtures" / "llamacpp_ids.json"
 SIZE = 700
