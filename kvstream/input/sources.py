@@ -306,9 +306,10 @@ class SourceSet:
                 source.digest.update(piece)
                 block = decoder.decode(held + piece)
                 held = b""
-                if block is not None:
-                    block = controls.filtered(block)
-                    self._messages.nuls(source.name, controls, self._bases[index])
+                if block is None:  # the rest of a character is still to come
+                    continue
+                block = controls.filtered(block)
+                self._messages.nuls(source.name, controls, self._bases[index])
                 if block is not None:
                     yield block
                 elif not source.followed:  # a hole may be long: let the user stop the reading
