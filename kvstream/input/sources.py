@@ -21,6 +21,7 @@ import numpy as np
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
+from kvstream.input.controls import without_controls
 from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, encoding_of
 from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
@@ -28,7 +29,7 @@ from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
 from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
-from kvstream.input.terminal import ControlFilter, without_controls
+from kvstream.input.terminal import ControlFilter
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
-from kvstream.input.terminal import without_controls
+from kvstream.input.controls import without_controls
 from kvstream.logs.components import LEVEL_FIRST
 
 LONGEST_LINE = 65_536

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvstream.input.terminal import without_controls
+from kvstream.input.controls import without_controls
 from kvstream.logs.components import without_fields
 from kvstream.logs.containers import (
     ADDED,

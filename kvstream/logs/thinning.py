@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
+from kvstream.input.controls import without_controls
 from kvstream.input.source import LineCounts, Source, SourceOver
-from kvstream.input.terminal import without_controls
 from kvstream.logs.components import component_of, message_of
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import LONGEST_LINE, LineParser, looks_like_log

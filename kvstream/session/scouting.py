@@ -35,7 +35,7 @@ from kvstream.memory.kept import positions
 from kvstream.memory.kept.positions import Kept
 from kvstream.methods.whole import Passages
 from kvstream.model.loading import refuse_together
-from kvstream.passages.excerpts import Excerpt, Excerpts
+from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts
 from kvstream.passages.judge import Judge
 from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, recalled
 from kvstream.run.request import Request
@@ -498,13 +498,16 @@ def road(session: Session, request: Request) -> Session | Scouting:
     return Scouting(session) if request.run.method == Passages.name else session
 
 
-def choose_scout(session: Session, size: int | None, request: Request) -> Scouting:
+def choose_scout(session: Session, size: int | None, request: Request) -> Scouting | None:
     """Return the scout for a text of `size` bytes (None: unknown), decided by what reading costs.
 
     The answering model scouts on a GPU, or if it reads the text within PATIENCE. Else `pocket`
     does, if that takes at most SCOUTING, or if questions come later. Else the words of the
-    questions alone choose passages.
+    questions alone choose passages. None: the budget has no room for passages.
     """
+    whole = session.whole(request, max(request.questions, key=len, default=""))
+    if session.passage_sizes(whole)[0] < LENGTH:
+        return None
     name = session.model_name
     if session.model.device.type != "cpu":
         return Scouting(session, session, f"{name} reads all of the text, on a GPU.")

@@ -10,8 +10,8 @@ import pytest
 
 from kvstream.errors import SourceError
 from kvstream.input import terminal
+from kvstream.input.controls import without_controls
 from kvstream.input.sources import open_sources
-from kvstream.input.terminal import without_controls
 
 SEQUENCES = {
     "color": "\x1b[0m\x1b[1;31m",

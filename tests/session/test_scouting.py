@@ -299,15 +299,19 @@ def test_the_scout_is_chosen_by_what_reading_costs(
     later, known = Request(command="chat"), Request(("Who?",))
     monkeypatch.setattr(Session, "speed", 1000.0)
     quick = choose_scout(session, 4300 * 59, known)
+    assert quick is not None
     assert quick.scout is session
     assert "in about 59 s" in quick.why
     monkeypatch.setattr(Session, "speed", 10.0)
     slow = choose_scout(session, 4300 * 59, known)
+    assert slow is not None
     assert slow.scout is None
     assert "98 minutes" in slow.why
-    assert choose_scout(session, 4300 * 59, later).scout is not None
-    assert choose_scout(session, None, known).scout is None
-    assert "length of the text is unknown" in choose_scout(session, None, later).why
+    unknown = choose_scout(session, None, later)
+    assert unknown is not None
+    assert "length of the text is unknown" in unknown.why
+    small = replace(known, run=replace(RUN, budget=Budget(tokens=200)))
+    assert choose_scout(session, 4300 * 59, small) is None, "no room for passages"
 
 
 # Chat and memory files.

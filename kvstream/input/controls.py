@@ -1,0 +1,41 @@
+"""The control sequences of ECMA-48, with 7 and with 8 bits, as patterns.
+
+This file imports nothing heavy, because the pages of logs need it before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 4096
+"""Maximum characters of a control string that has no end. What looks like a longer one has no
+other text, so it is removed up to the end of its line."""
+HOLE = 16
+"""At least so many NULs within a line end it: they stand for the rest of it and for other lines."""
+SIGNS = "\0\x07\x0e\x0f\x1b\x90\x98\x9b\x9d\x9e\x9f"
+"""Every sequence begins with one of these."""
+_BODY = r"[^\x00-\x08\x0a-\x1f\x7f\x9c]"
+"""A character of a control string. A string ends with its line at the latest."""
+_STRING = rf"{_BODY}{{0,{LONGEST}}}+(?:\x1b\\|[\x07\x9c])"
+SEQUENCE = re.compile(
+    r"\0+"
+    r"|\x1b(?:\[[0-?]*+[ -/]*+[@-~]?"
+    rf"|[PX\]^_](?:{_STRING}|{_BODY}{{{LONGEST + 1},}}+(?:\x1b\\|[\x07\x9c])?)?"
+    r"|[ -/]*+[0-~]?)"
+    # Text in a wrong encoding also has characters of this range: what has no end, stays.
+    rf"|\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))|[\x90\x98\x9d-\x9f]{_STRING}"
+    r"|[\x07\x0e\x0f]"
+)
+UNFINISHED = re.compile(
+    rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
+    rf"|\x9b(?:[0-?]*+[ -/]*+|[@-~])|[\x90\x98\x9d-\x9f]{_BODY}{{0,{LONGEST}}}+\x1b?"
+    rf"|(?<!\0)\0{{1,{HOLE - 1}}})\Z"
+)
+REST = re.compile(rf"{_BODY}*+\x9c?")
+
+
+def without_controls(text: str) -> str:
+    """Return a text without control sequences and NULs."""
+    if text.isprintable():  # this is fast
+        return text
+    return SEQUENCE.sub("", text) if any(map(text.__contains__, SIGNS)) else text
