@@ -142,13 +142,14 @@ def test_an_alias_stands_for_a_model_wherever_one_is_named(
     book = tmp_path / "book.txt"
     book.write_text("A line of text.\n")
     config_file.write_text('model = "small"\n[models]\nsmall = "org/some"\nlarge = "/a/folder"\n')
+    alone = "--skim", "none"
     answers = [
-        cli("ask", str(book), "Q?", "--json"),
-        cli("ask", str(book), "Q?", "--json", "-m", "large"),
-        cli("ask", str(book), "Q?", "--json", "-m", "org/other"),
+        cli("ask", str(book), "Q?", "--json", *alone),
+        cli("ask", str(book), "Q?", "--json", "-m", "large", *alone),
+        cli("ask", str(book), "Q?", "--json", "-m", "org/other", *alone),
     ]
     monkeypatch.setenv("KVSTREAM_MODEL", "large")
-    answers.append(cli("ask", str(book), "Q?", "--json"))
+    answers.append(cli("ask", str(book), "Q?", "--json", *alone))
     assert [a.code for a in answers] == [0] * 4, answers[0].stderr
     found = [json.loads(a.stdout)["model"] for a in answers]
     assert found == ["org/some", "/a/folder", "org/other", "/a/folder"]

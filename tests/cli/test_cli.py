@@ -325,10 +325,12 @@ def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
             raise ModelError("Its adapter is damaged.")
 
     monkeypatch.setattr("kvstream.session.session.Session.open", load)
+    monkeypatch.setattr("kvstream.api.doctor.cosines_of_keys", lambda session: [0.25, 0.75])
     monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: False)
     assert [finding.name for finding in (*_pocket(), *_reader())] == ["pocket"]
     monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: True)
     found = [*_pocket(), *_reader()]
+    assert "mean cosine 0.50, up to 0.75" in found[0].value
     assert {finding.name: finding.ok for finding in found} == {"pocket": True, "reader": False}
     monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
     ran = cli("doctor")
@@ -343,7 +345,7 @@ def test_methods_explain_their_terms_and_name_no_file_of_the_project(cli) -> Non
     assert "docs/" not in every
     assert "``" not in every  # markup of docstrings
     told = " ".join(cli("methods", "infinipot").stdout.split())
-    assert "The catalyst is a text, such as the question" in told
+    assert "The catalyst is a text of tokens" in told
     assert "novelty, which is their cross-entropy (the paper's NuC)" in told
     assert "(CaP)" not in cli("methods").stdout
 

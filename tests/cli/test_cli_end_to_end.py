@@ -235,7 +235,7 @@ def test_summaries_are_lines_of_the_text_with_their_numbers(cli, tmp_path) -> No
     lines = [f"10:{i // 60:02}:{i % 60:02} INFO request {i} served" for i in range(300)]
     lines[121] = "10:02:01 FATAL database connection lost, giving up"
     log.write_text("\n".join(lines) + "\n")
-    ran = cli("summarize", str(log), "--budget", "512", "--passages", "5", "-q")
+    ran = cli("summarize", str(log), "--as", "prose", "--budget", "512", "--passages", "5", "-q")
     assert ran.code == 0, ran.stderr
     shown = ran.stdout.splitlines()
     assert 1 <= len(shown) <= 5

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.input.controls import without_controls
+
 HOSTILE = "e\x1b]0;me\x07\x9b2J\u202ee\u2066" + "\u0301" * 9
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\u0301{5}")
 
@@ -50,4 +52,4 @@ def test_names_and_texts_reach_no_terminal_through_json_or_stderr(forked, tmp_pa
     answer = json.loads(done.stdout)
     assert answer["question"] == f"Who hid the letter{HOSTILE}?"
     assert name in answer["citations"][0]["source"]
-    assert HOSTILE in answer["citations"][0]["text"]
+    assert without_controls(HOSTILE) in answer["citations"][0]["text"]

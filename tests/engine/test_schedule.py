@@ -106,7 +106,8 @@ def test_every_promise_when_the_length_is_known(
     if wish["chunk_size"] is None or wish["chunk"] == "fixed":
         assert len(chunks) >= 0.8 * expected - 2
         if not whole and length >= wish["free"]:
-            assert max(schedule.held) == schedule.m_max
+            # The last pot stays whole if it fits beside question and answer.
+            assert schedule.m_max <= max(schedule.held) <= max(schedule.m_max, wish["final"])
     assert all(c >= min(schedule.smallest, length) for c in chunks[:-1])
 
 

@@ -74,7 +74,8 @@ def test_average_chunk_is_the_papers(name: str) -> None:
     assert schedule.steps == n
     chunks, sizes = follow(schedule, n * c)
     memory = memory_sizes(name, n, m_max // n, m_max)
-    assert sizes == memory
+    assert sizes[:-1] == memory[:-1]
+    assert m_max <= sizes[-1] <= 2048  # the last pot is not distilled if it fits
     for got, want in zip(chunks[:-1], decremental_chunks(c, memory), strict=False):
         assert got == pytest.approx(want, abs=2)
 

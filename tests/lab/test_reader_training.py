@@ -10,7 +10,7 @@ import pytest
 import torch
 from user_cache import CACHE
 
-from kvstream.run.prompt import REFUSAL, build_prompt
+from kvstream.run.prompt import REFUSAL, REFUSING, build_prompt
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.synthetic.corpus import Corpus, HumanContext
 from kvstream_lab.training.reader_rows import ReaderRows, Row, visible
@@ -198,7 +198,7 @@ def test_the_prompt_of_smollm2_is_the_one_of_the_training(monkeypatch: pytest.Mo
 def _compare(tokenizer: Tokenizer) -> None:
     rows = ReaderRows(Corpus.__new__(Corpus), 0, tokenizer)
     head, tail = rows.wordings[0]
-    prompt = build_prompt(tokenizer)
+    prompt = build_prompt(tokenizer, wording=REFUSING)
     assert prompt.head == head
     assert rows.stop in prompt.stop_ids
     for question in QUESTIONS:

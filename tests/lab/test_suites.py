@@ -209,7 +209,7 @@ def test_command(lab: Any, tmp_path: Path) -> None:
     assert [r["method"] for r in rows] == ["keydiff", "whole"]
     assert all(0 <= r["low"] <= r["score"] <= r["high"] <= 1 for r in rows)
     before = save.read_text()
-    table = lab(*arguments).stdout
+    table = " ".join(lab(*arguments).stdout.split())
     assert save.read_text() == before, "nothing is measured again"
     assert table.startswith("nolima, 512 tokens, budget 256 (2:1)")
     assert "question asked later" in table

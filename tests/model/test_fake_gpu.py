@@ -73,7 +73,7 @@ def unread(model: BoundedModel, name: str, settings: dict[str, str]) -> Reader:
     run = RunSettings(chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
     catalysts = [tokens(4, seed=9 + i) for i in range(len(method.catalyst(("a question",))))]
     sizes = BudgetSplit(BUDGET, len(HEAD), 4 * len(catalysts), len(QUESTION), 8)
-    return Reader(model, method, run, sizes, HEAD, catalysts)
+    return Reader(model, method, run, sizes, HEAD, catalysts, extract=True)
 
 
 def read(model: BoundedModel, name: str, settings: dict[str, str]) -> Reader:

@@ -29,6 +29,7 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.evaluation.datasets import load
 from kvstream.events import Answered
 from kvstream.input.blocks import BlockDecoder
+from kvstream.input.controls import SIGNS
 from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
 from kvstream.memory.saving import look
@@ -242,7 +243,8 @@ def pocket() -> Tokenizer:
 
 def tokens(rng: random.Random, _: Path) -> None:
     """Check that the stream gives the tokens of the whole text, whatever the blocks."""
-    data = some_text(rng, 3000).encode("utf-8", "replace")
+    text = "".join(c for c in some_text(rng, 3000) if c not in SIGNS)
+    data = text.encode("utf-8", "replace")
     stream = TokenStream(pocket(), open_sources(["-"], stdin=io.BytesIO(data), plain=True))
     ids: list[int] = []
     while len(chunk := stream.read(rng.randrange(1, 400))):
