@@ -43,6 +43,11 @@ class Judge:
         self.best = -np.inf
         """The highest log-odds of a passage, in nats."""
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether 0 means an answer as likely as a refusal; Yes against No has no such point."""
+        return not self._verdict.for_it
+
     def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
         """Return the log-odds that a passage has the answer, in nats, float [n].
 

@@ -542,7 +542,8 @@ class Second:
     @property
     def doubt(self) -> tuple[str, ...]:
         """A warning, if the judge found no passage that is likelier to have the answer than not."""
-        if self.judge is None or not self.judge.judged or self.judge.best >= 0:
+        judge = self.judge
+        if judge is None or not (judge.judged and judge.calibrated) or judge.best >= 0:
             return ()
         if abstains(self.result.answer):
             return ()
