@@ -346,7 +346,7 @@ def test_methods_explain_their_terms_and_name_no_file_of_the_project(cli) -> Non
     assert "``" not in every  # markup of docstrings
     told = " ".join(cli("methods", "infinipot").stdout.split())
     assert "The catalyst is a text of tokens" in told
-    assert "novelty, which is their cross-entropy (the paper's NuC)" in told
+    assert "novelty (the paper's NuC, eq. 3)" in told
     assert "(CaP)" not in cli("methods").stdout
 
 

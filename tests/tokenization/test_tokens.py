@@ -22,7 +22,6 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from kvstream.errors import ModelError
 from kvstream.input.controls import SIGNS
 from kvstream.input.sources import open_sources
-from kvstream.input.terminal import _SIGNS
 from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
 from kvstream.tokenization.tiktoken import TiktokenTokenizer
@@ -197,7 +196,7 @@ def stream(
 
 
 LETTERS = st.sampled_from("abetho  \n")
-ANY = st.characters(exclude_categories=["Cs"], exclude_characters=_SIGNS)
+ANY = st.characters(exclude_categories=["Cs"], exclude_characters=SIGNS)
 """No character that can begin a control sequence: those are removed before the tokens."""
 PIECE = (
     st.text(ANY, min_size=1, max_size=8)
