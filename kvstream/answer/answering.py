@@ -24,7 +24,7 @@ from kvstream.memory.base import Memory
 from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, broken_apart
-from kvstream.run.request import PASSAGES, Request
+from kvstream.run.request import Request
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.passages import extract as best_passages
@@ -52,7 +52,7 @@ def answers(memory: Memory, request: Request, *, may_compress: bool = True) -> I
             question,
             number,
             last=may_compress and number + 1 == len(questions),
-            extract=request.extract,
+            extract=bool(request.extract),
             passages=request.passages,
             strict=request.strict,
         )
@@ -65,7 +65,7 @@ def answer(
     *,
     last: bool = False,
     extract: bool = False,
-    passages: int = PASSAGES,
+    passages: int = Request.passages,
     strict: bool = False,
     earlier: Sequence[tuple[str, str]] = (),
     stays: bool = False,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from kvstream.api.given import asked_of, path_of, settings_of, several_of
 from kvstream.api.model import Model
@@ -13,21 +14,19 @@ from kvstream.api.options import (
     MemoryOptions,
     ModelOptions,
     ReadOptions,
+    Request,
     model_settings,
     refuse_passages,
     refuse_twice,
     request_of,
     settings_by_method,
+    settled,
 )
-from kvstream.api.sources import bytes_of
 from kvstream.api.workers import worker_memory
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.run.request import never
 from kvstream.settings import ModelSettings
-
-if TYPE_CHECKING:
-    from kvstream.collection.job import Part
 
 POCKET = "pocket"
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -65,7 +64,7 @@ class RememberEachOptions(EachOptions, MemoryOptions, total=False):
     """How documents are read into memories."""
 
 
-_EACH = frozenset({"into", *EachOptions.__annotations__})
+_EACH = frozenset({"into", "ray", "loading", "progress"})
 
 
 def ask_each(
@@ -125,89 +124,81 @@ def _each(
     methods: Sequence[str],
     options: Mapping[str, Any],
 ) -> Iterator[Outcome]:
+    asked = {name: value for name, value in options.items() if name not in _EACH}
+    asked["command"] = command
+    given = settings_of(asked.pop("set", None))
+    if methods:
+        settings_by_method(given, methods)
+    requests = []
+    for name in tuple(methods) or (None,):
+        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
+        chosen = {} if name is None else {"method": name}
+        requests.append(request_of(questions, **{**asked, **chosen, "set": own}))
+    where = {n: options[n] for n in ("ray", "into", "progress") if n in options}
+    loading = options.get("loading") or {}
+    if isinstance(model, Model) and loading:
+        raise UsageError("The model is loaded already; loading= has no effect.")
+    chosen_model = (
+        model if isinstance(model, Model) else model_settings(path_of("model", model), loading)
+    )
+    return each_of(source, requests, chosen_model, **where)
+
+
+def each_of(
+    source: Paths,
+    requests: Sequence[Request],
+    model: ModelSettings | Model,
+    *,
+    ray: str | None = None,
+    into: str | os.PathLike[str] | None = None,
+    progress: Callable[[CollectionEvent], None] | None = None,
+    interrupted: Callable[[], bool] | None = None,
+) -> Iterator[Outcome]:
+    """Read every document by the requests, one for each method; yield the outcomes."""
     from kvstream.collection.documents import documents_in
-    from kvstream.collection.job import Job
+    from kvstream.collection.job import Job, Part
     from kvstream.collection.running import Workers, run
 
-    spread = _spread(model, options)
-    settings = _settings(model, options.get("loading") or {})
-    asked = {name: value for name, value in options.items() if name not in _EACH}
-    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or never
-    parts = _parts(questions, command, methods, asked, settings)
-    into, plain = options.get("into"), options.get("plain", False)
-    job = Job(
-        settings,
-        tuple(parts),
-        None if into is None else Path(os.path.abspath(path_of("into", into))),
-        plain,
-        bytes_of(options.get("max_unpacked")),
-    )
-    documents, told = documents_in(_paths(source), plain=plain, into=job.into)
-    tell = options.get("progress") or _nothing
+    first = requests[0]
+    interrupted = interrupted or first.interrupted
+    spread = _spread(model, first.workers, ray)
+    settings = model.settings if isinstance(model, Model) else model
+    learned = settings.model == POCKET
+    parts = []
+    for request in requests:
+        for name in ("checkpoint", "every"):
+            if getattr(request, name) is not None:
+                raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
+        if request.command == "remember":
+            refuse_passages(request.run.method)
+        request = settled(request, learned=learned, extracts=learned)
+        parts.append(Part(request.run.method, request))
+    folder = None if into is None else Path(os.path.abspath(path_of("into", into)))
+    # Functions of this process are not sent to workers.
+    job = Job(settings, tuple(replace(p, request=replace(p.request, interrupted=never))
+                              for p in parts), folder)  # fmt: skip
+    documents, told = documents_in(_paths(source), plain=first.plain, into=job.into)
+    tell = progress or _nothing
     for message in told:
         tell(Notice(message))
     place = None
     if spread:
-        memory = options.get("worker_memory")
-        asked_for = [part.request for part in parts]
-        declared = bytes_of(memory) if memory is not None else worker_memory(settings, asked_for)
-        place = Workers(options.get("workers"), options.get("ray"), declared)
+        declared = first.worker_memory or worker_memory(settings, [p.request for p in parts])
+        place = Workers(first.workers, ray, declared)
     session = model.session if isinstance(model, Model) else None
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
 
 
-def _spread(model: str | Model, options: Mapping[str, Any]) -> bool:
+def _spread(model: ModelSettings | Model, workers: int | None, ray: str | None) -> bool:
     """Return whether workers read the documents. Raises UsageError if they cannot."""
     from kvstream.collection.cluster import need_ray
 
-    workers = options.get("workers")
-    if workers is None and options.get("ray") is None:
+    if workers is None and ray is None:
         return False
     need_ray()
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}.")
     if isinstance(model, Model):
         raise UsageError("Workers load the model themselves: give its name as model=.")
     return True
-
-
-def _parts(
-    questions: Sequence[str],
-    command: Command,
-    methods: Sequence[str],
-    options: Mapping[str, Any],
-    settings: ModelSettings,
-) -> list[Part]:
-    """Return the readings of each document: one request per method. Raises UsageError."""
-    from kvstream.collection.job import Part
-
-    asked = {**options, "command": command}
-    for name in ("checkpoint", "every"):
-        if asked.get(name) is not None:
-            raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
-    learned = settings.model == POCKET
-    if command == "summarize" and asked.get("extract") is None:
-        asked["extract"] = learned
-    given = settings_of(asked.pop("set", None))
-    if methods:
-        settings_by_method(given, methods)
-    parts = []
-    for name in tuple(methods) or (asked.get("method", ""),):
-        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
-        chosen = {"method": name} if methods else {}
-        request = request_of(questions, learned=learned, **{**asked, **chosen, "set": own})
-        parts.append(Part(name or request.run.method, request))
-    if command == "remember":
-        refuse_passages(parts[0].method)
-    return parts
-
-
-def _settings(model: str | Model, loading: Mapping[str, Any]) -> ModelSettings:
-    if isinstance(model, Model):
-        if loading:
-            raise UsageError("The model is loaded already; loading= has no effect.")
-        return model.settings
-    return model_settings(path_of("model", model), loading)
 
 
 def _paths(source: Paths) -> list[str]:

@@ -89,19 +89,20 @@ class MemoryFile:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the reading, with the names of `Model.read`."""
+        from kvstream.memory.header import STORED
+
         state = self.kind.content.state
         run = state["run"]
         return {
             "budget": state["sizes"]["budget"],
             "method": state["method"]["name"],
             "set": state["method"]["typed"],
-            "keep": run["keep"],
-            "start": run["start"],
-            "schedule": run["growth"],
-            "chunk": run["chunk"],
-            "chunk_size": run["chunk_size"],
             "system": state["system"],
-            "thin": run.get("thin", "auto"),
+            **{
+                row.name: run.get(name, row.default)
+                for name, row in STORED.items()
+                if not row.per_answer
+            },
         }
 
     def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:

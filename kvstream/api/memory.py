@@ -16,19 +16,21 @@ from kvstream.api.given import path_of, question_of, several_of, turns_of, whole
 from kvstream.api.options import (
     AnswerOptions,
     MemoryOptions,
+    Request,
     ShownOptions,
     answer_settings,
     check_options,
     refuse_unsampled,
     request_of,
+    settled,
 )
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.sources import SourceLike, open_sources
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
-from kvstream.run.request import PASSAGES
 
 if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
     from kvstream.memory.base import Memory as HeldMemory
     from kvstream.session.scouting import Scouted, Scouting
     from kvstream.session.session import Session
@@ -107,19 +109,20 @@ class Memory:
             place = self.file.path if self.file is not None else "This memory"
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
         run = engine.run
+        Request(strict=options.get("strict", False), extract=extract)  # refuses other values
         refuse_unsampled(options, options.get("temp", run.temp))
         self._asked += 1
         engine.command = options.get("command", "ask")
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
-        seed = options.get("seed", run.seed)
-        engine.run = replace(run, **answer_settings(options), seed=seed)
+        changes = answer_settings(options)
+        engine.run = replace(run, **changes)
         strict = options.get("strict", False)
         stop = several_of("stop", "strings", options.get("stop", ()))
         events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:
                 skimming, skimmed = self._skim
-                answering = replace(skimmed.request.run, **answer_settings(options), seed=seed)
+                answering = replace(skimmed.request.run, **{"seed": run.seed, **changes})
                 asked = replace(skimmed.request, run=answering, strict=strict)
                 events = skimming.answer(
                     replace(skimmed, request=asked), question, number, earlier=earlier, stop=stop
@@ -131,7 +134,9 @@ class Memory:
                     number,
                     last=options.get("last", False),
                     extract=bool(extract),
-                    passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
+                    passages=whole_of(
+                        "passages", options.get("passages", Request.passages), least=1
+                    ),
                     strict=strict,
                     earlier=earlier,
                     stop=stop,
@@ -214,6 +219,11 @@ class Memory:
         asked: dict[str, Any] = {"command": "remember", **options}
         request = request_of((), **asked)
         sources = open_sources(source, text=text, interrupted=request.interrupted)
+        return (yield from self.read_on(sources, request))
+
+    def read_on(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
+        """Yield the events of reading more text by a request; return this memory."""
+        request = settled(request)
         with self._held():
             try:
                 if self._skim is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer, answers
 from kvstream.api.files import MemoryFile, opened
@@ -12,11 +12,9 @@ from kvstream.api.given import (
     asked_of,
     path_of,
     question_of,
-    questions_of,
     settings_of,
     several_of,
     text_of,
-    whole_of,
 )
 from kvstream.api.memory import Memory
 from kvstream.api.options import (
@@ -28,22 +26,22 @@ from kvstream.api.options import (
     MemoryOptions,
     ModelOptions,
     ReadOptions,
+    SourceOptions,
     answer_settings,
     beside_skimming,
     check_options,
     model_settings,
     refuse_beside_skimming,
     refuse_later_questions,
-    refuse_no_flags,
     refuse_passages,
     refuse_twice,
     request_of,
-    run_settings,
     settings_by_method,
+    settled,
     skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.sources import SourceLike, bytes_of, is_path, open_sources, several
+from kvstream.api.sources import SourceLike, is_path, open_sources, several
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -57,33 +55,12 @@ if TYPE_CHECKING:
     from kvstream.session.session import Session as Session
 
 
-class SourceOptions(TypedDict, total=False):
-    """How sources are read."""
-
-    plain: bool
-    """Read files of any format as UTF-8 text."""
-    max_unpacked: int | str
-    """Refuse a compressed source that unpacks to more bytes; the default is ``"16GB"``."""
-    follow: bool
-    """Wait for more text at the end of the last file until `interrupted` returns True."""
-    shards: int | None
-    """Read the text in this many separate parts, and join their memories. During the reading each
-    part has its own budget."""
-    workers: int | None
-    """Read this many parts at once, each in its own process (extra ``ray``)."""
-    worker_memory: int | str | None
-    """Bytes of RAM that each process reserves; by default an estimate from the model's files."""
-
-
 class TextOptions(SourceOptions, MemoryOptions, total=False):
     """How sources are read into a memory."""
 
 
 class AskOptions(SourceOptions, ReadOptions, total=False):
     """How sources are read and questions are answered."""
-
-
-_SOURCE = frozenset(SourceOptions.__annotations__)
 
 
 def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions]) -> Model:
@@ -100,10 +77,10 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     if skim_name is not None:
         options["skim"] = skim_name = path_of("skim", skim_name)
         refuse_misspelt(skim_name, (EMBEDDED, *OFFERS))
-    settings, skim = model_settings(name, options), skim_settings(options)
+    settings = model_settings(name, options)
     if settings.revision is not None and is_local(name):
         raise UsageError(f"revision= is for models of the hub, and {name} is none; leave it out.")
-    return Model.open(settings, skim, options.get("skim"))
+    return Model.open(settings, skim_name)
 
 
 class Model:
@@ -133,27 +110,21 @@ class Model:
         """How the model was loaded."""
 
     @classmethod
-    def open(
-        cls,
-        settings: ModelSettings,
-        skim: ModelSettings | None = None,
-        scout: str | os.PathLike[str] | None = None,
-    ) -> Model:
+    def open(cls, settings: ModelSettings, skim: str | None = None) -> Model:
         """Load a model from settings, which `load` makes from options. Raises as `load`.
 
-        `skim` has the settings of a scout that is another model; else `scout` may be ``"words"`` or
-        ``"self"``.
+        `skim` is a model, or ``"self"``, ``"words"`` or ``"auto"``.
         """
         from kvstream.session.scouting import Scouting
         from kvstream.session.session import Session
 
-        if skim is not None:
-            both = Scouting.open(settings, skim)
+        if (scout := skim_settings(settings, skim)) is not None:
+            both = Scouting.open(settings, scout)
             return cls(both.answerer, both, settings)
         session = Session.open(settings)
-        alone = Scouting(session, session if scout == SELF else None)
-        model = cls(session, alone if scout in (SELF, WORDS) else None, settings)
-        model.chooses = scout == AUTO
+        alone = Scouting(session, session if skim == SELF else None)
+        model = cls(session, alone if skim in (SELF, WORDS) else None, settings)
+        model.chooses = skim == AUTO
         return model
 
     @property
@@ -189,13 +160,19 @@ class Model:
 
         Closing the generator before its end stops the reading.
         """
-        refuse_passages(options.get("method"))
-        request = self._request(questions, {"command": "remember", **options})
-        sources = self._sources(source, text, options, request)
-        if _shards(options):
-            joined = yield from self._in_parts(sources, request, options)
+        asked = {"command": "remember", **options}
+        request = request_of(questions, **asked)
+        memory = yield from self.memory_of(self._sources(source, text, request), request)
+        return memory
+
+    def memory_of(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
+        """Yield the events of a reading by a request; return the memory. Raises as `read`."""
+        refuse_passages(request.run.method)
+        request = self._settled(request)
+        if _in_parts(request):
+            joined = yield from self._parts_read(sources, request)
             return Memory(self.session, joined)
-        if scouting := self._scouting_for(request, sources, options):
+        if scouting := self._scouting_for(request, sources):
             from kvstream.session.scouting import Scouted
 
             if scouting.scout is None:
@@ -253,11 +230,15 @@ class Model:
         result. With ``method="passages"`` the words of the question alone choose what stays of the
         text: passages, which the model then reads.
         """
-        request = self._request(asked_of(question, questions), options)
-        sources = self._sources(source, text, options, request)
-        if _shards(options):
-            return self._ask_in_parts(sources, request, options)
-        return self._road(request, sources, options).ask(sources, request)
+        request = request_of(asked_of(question, questions), **options)
+        return self.events(self._sources(source, text, request), request)
+
+    def events(self, sources: SourceSet, request: Request) -> Iterator[Event]:
+        """Yield the events of a reading and its answers by a request. Raises as `stream`."""
+        request = self._settled(request)
+        if _in_parts(request):
+            return self._parts_asked(sources, request)
+        return self._road(request, sources).ask(sources, request)
 
     def compare(
         self,
@@ -306,11 +287,15 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
-        request = self._request(asked_of(question, questions), options)
-        sources = self._sources(source, text, options, request)
-        if _shards(options):
+        request = request_of(asked_of(question, questions), **options)
+        return self.planned(self._sources(source, text, request), request)
+
+    def planned(self, sources: SourceSet, request: Request) -> Started:
+        """Return the sizes, steps and memory of a reading by a request. Raises as `plan`."""
+        request = self._settled(request)
+        if _in_parts(request):
             self._refuse_two()
-        return self._road(request, sources, options).plan(sources, request)
+        return self._road(request, sources).plan(sources, request)
 
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
@@ -339,25 +324,23 @@ class Model:
         skim = None if both is None else (both, both.recall(engine, answer))
         return Memory(self._reader, engine, file, skim=skim)
 
-    def _ask_in_parts(
-        self, sources: SourceSet, request: Request, options: AskOptions
-    ) -> Iterator[Event]:
-        memory = yield from self._in_parts(sources, request, options)
+    def _parts_asked(self, sources: SourceSet, request: Request) -> Iterator[Event]:
+        memory = yield from self._parts_read(sources, request)
         from kvstream.answer.answering import answers as answers_of
 
         yield from answers_of(memory, request)
 
-    def _in_parts(
-        self, sources: SourceSet, request: Request, options: Any
+    def _parts_read(
+        self, sources: SourceSet, request: Request
     ) -> Generator[Event, None, HeldMemory]:
         """Yield the events of a reading in parts, here or on workers; return the joined memory."""
         from kvstream.session.sharding import read_shards
 
         self._refuse_two()
-        if options.get("follow"):
+        if request.follow:
             raise UsageError("shards= needs a text with a known end; leave out follow=.")
-        shards, workers = options["shards"], options.get("workers")
-        if workers is None:
+        shards = request.shards or 1
+        if request.workers is None:
             memory = yield from read_shards(self.session, sources, request, shards)
             return memory
         from kvstream.api.workers import worker_memory
@@ -366,9 +349,8 @@ class Model:
         from kvstream.collection.sharding import read_shards as read_on_workers
 
         need_ray()
-        given = options.get("worker_memory")
-        size = bytes_of(given) if given else worker_memory(self.settings, (request,))
-        place = Workers(workers, None, size)
+        size = request.worker_memory or worker_memory(self.settings, (request,))
+        place = Workers(request.workers, None, size)
         memory = yield from read_on_workers(
             self.session, self.settings, sources, request, shards, place
         )
@@ -384,23 +366,23 @@ class Model:
         """The session of the model that reads long texts: of two models, the one that skims."""
         return self.session if self.scouting is None else self.scouting.reader
 
-    def _scouting_for(self, request: Request, sources: SourceSet, options: Any) -> Scouting | None:
+    def _scouting_for(self, request: Request, sources: SourceSet) -> Scouting | None:
         """Return the scout with the answering model; None if no scout reads the text."""
         from kvstream.session.scouting import Scouting, choose_scout
 
-        if options.get("method") == PASSAGES_METHOD:
+        if request.run.method == PASSAGES_METHOD:
             return Scouting(self.session)
         if request.command in ("summarize", "compare"):
             return None
-        if self.chooses and not beside_skimming(options):
+        if self.chooses and not beside_skimming(request):
             return choose_scout(self.session, sources.size_hint(), request)
         if self.scouting is not None:
-            refuse_beside_skimming(options)
+            refuse_beside_skimming(request)
         return self.scouting
 
-    def _road(self, request: Request, sources: SourceSet, options: Any) -> Session | Scouting:
+    def _road(self, request: Request, sources: SourceSet) -> Session | Scouting:
         """Return what reads and answers: the model alone, or with a scout. Raises UsageError."""
-        return self._scouting_for(request, sources, options) or self.session
+        return self._scouting_for(request, sources) or self.session
 
     def merge(
         self,
@@ -434,37 +416,31 @@ class Model:
 
         Raises BudgetError if the budget cannot hold one entry, UsageError.
         """
-        check_options(options, ReadOptions.__annotations__)
-        return self.session.kv_bytes(run_settings(options, known=True))
+        return self.room_of(request_of((), **options))
 
-    def _request(self, questions: Sequence[str], options: Any) -> Request:
-        refuse_no_flags(options)
-        questions = questions_of(questions)
-        asked = {name: value for name, value in options.items() if name not in _SOURCE}
-        summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"
-        if summary and asked.get("extract") is None:
-            asked["extract"] = self.session.default_extract
+    def room_of(self, request: Request) -> int:
+        """Return the maximum bytes of the KV cache for a request. Raises as `kv_bytes`."""
+        return self.session.kv_bytes(settled(request, known=True).run)
+
+    def _settled(self, request: Request) -> Request:
         reading = {self.session, self._reader}
-        return request_of(questions, learned=all(s.foresees for s in reading), **asked)
+        return settled(
+            request,
+            learned=all(session.foresees for session in reading),
+            extracts=self.session.default_extract,
+        )
 
     def _sources(
-        self,
-        source: SourceLike | None,
-        text: str | Iterable[str] | None,
-        options: Any,
-        request: Request,
+        self, source: SourceLike | None, text: str | Iterable[str] | None, request: Request
     ) -> SourceSet:
-        due: Callable[[], bool] = (
-            (lambda: False) if request.every is None else request.every.time_is_up
-        )
         try:
             return open_sources(
                 source,
                 text=text,
-                plain=options.get("plain", False),
-                max_unpacked=options.get("max_unpacked"),
-                follow=options.get("follow", False),
-                due=due,
+                plain=request.plain,
+                max_unpacked=request.max_unpacked,
+                follow=request.follow,
+                due=request.due,
                 interrupted=request.interrupted,
             )
         except SourceError as error:
@@ -481,13 +457,8 @@ def _may_be_text(source: object) -> bool:
     return isinstance(source, str) and len(source.split()) > 1 and not os.path.exists(source)
 
 
-def _shards(options: Any) -> bool:
+def _in_parts(request: Request) -> bool:
     """Return whether a text is to be read in parts. Raises UsageError."""
-    for name in ("shards", "workers"):
-        if options.get(name) is not None:
-            whole_of(name, options[name])
-    if options.get("shards") is not None:
-        return True
-    if options.get("workers") is not None:
+    if request.workers is not None and request.shards is None:
         raise UsageError("workers= needs shards=, the number of parts of the text.")
-    return False
+    return request.shards is not None

@@ -1,26 +1,29 @@
-"""Options of a reading, with the names of the command line, and the request made from them."""
+"""Keywords of the Python API, and the request made from them.
+
+The keywords are the options of the table (`kvstream.settings`, `kvstream.run.request`); a test
+compares them. `kvstream ask --help-all` describes each.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from kvstream.api.given import kind, path_of, questions_of, settings_of, text_of, whole_of
-from kvstream.api.sources import bytes_of
+from kvstream.api.given import path_of, questions_of, settings_of, text_of
 from kvstream.engine.budget import SMALLEST_FREE
-from kvstream.errors import BudgetError, UsageError
+from kvstream.errors import BudgetError, UsageError, meant
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals as Intervals
-from kvstream.run.request import CHECKPOINT_EVERY, CommandName, never
-from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request
-from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, count_of
+from kvstream.run.request import never
+from kvstream.settings import Budget, CommandName, ModelSettings, RunSettings, table
 
 WORDS, SELF = "words", "self"
 """Values of `skim` that name no other model: the words of the questions alone choose what the model
@@ -29,118 +32,68 @@ _OF_COMMAND_LINE = ("none",)
 """Values of ``--skim`` that are no models."""
 PASSAGES_METHOD = "passages"
 """Method that keeps passages instead of KV entries."""
+TABLE = {**table(RunSettings), **table(Request)}
+"""The options of a reading by name."""
+PER_ANSWER = tuple(name for name, row in TABLE.items() if row.per_answer)
+"""Options that may differ between the answers of a memory."""
 
 
 class ModelOptions(TypedDict, total=False):
-    """How a model is loaded; see `kvstream --help-all` for each."""
+    """How a model is loaded."""
 
     skim: str | os.PathLike[str] | None
-    """The scout, which reads all of a text that does not fit, and keeps passages. The answering
-    model then reads the best of them and answers. A model (on the same device, in its own number
-    type), ``"self"`` (the answering model), or ``"words"``: no model, the words of the questions
-    choose the passages."""
-
     revision: str | None
-    """Branch, tag or commit on the hub."""
     offline: bool
-    """Use only files on this machine."""
     device: str
-    """``auto``, ``cpu``, ``cuda``, ``cuda:1`` or ``mps``."""
     dtype: str
-    """``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     kv_dtype: str
-    """Number type of the KV cache: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     attn: str
-    """``auto``, ``split``, ``flash``, ``sdpa`` or ``reference``."""
     threads: int | None
-    """CPU threads."""
     quantize: str | None
-    """``int8`` (on a CPU), ``8bit`` or ``4bit`` (bitsandbytes)."""
     max_weights: int | str | None
-    """Maximum bytes of weights on a device (``"16GiB"``). The rest goes from GPUs to the CPU, and
-    from there to disk."""
     trust_remote_code: bool
-    """Run Python code that comes with the model."""
     quiet: bool
-    """Print no progress while a GGUF file is converted or an adapter is merged."""
 
 
 class AnswerOptions(TypedDict, total=False):
     """How answers are generated."""
 
     max_tokens: int | str
-    """Maximum number of tokens of an answer; default 256."""
     temp: float
-    """Temperature; 0: always take the most likely token."""
     top_p: float
-    """Sample from the smallest set of tokens with this probability."""
     top_k: int
-    """Sample from this many most likely tokens; 0: from all."""
     repetition_penalty: float
-    """Divide positive logits of tokens that the answer already has by this number, and multiply
-    negative ones."""
     brief: bool
-    """Ask a model with a chat template for a short phrase."""
 
 
 class ShownOptions(TypedDict, total=False):
     """What an answer consists of."""
 
     extract: bool | None
-    """Answer with the passages that memory retains best. None: only for summaries by a model that
-    cannot write them (`pocket`)."""
     passages: int
-    """Number of passages of an extract; default 10."""
     strict: bool
-    """Withhold a weakly supported answer."""
-
-
-_FLAGS = frozenset({
-    "offline", "trust_remote_code", "quiet", "brief", "extract", "strict", "plain", "follow",
-    "last",
-})  # fmt: skip
-"""Options that are True or False."""
-ANSWER_OPTIONS = tuple(AnswerOptions.__annotations__)
-SHOWN_OPTIONS = tuple(ShownOptions.__annotations__)
 
 
 class MemoryOptions(AnswerOptions, total=False):
     """How a text is read under a budget."""
 
     budget: int | str | Budget | None
-    """Maximum size of the KV cache: entries per head (``4096``, ``"4k"``) or bytes (``"512MB"``).
-    """
     method: str
-    """The rule that decides which entries stay; `kvstream.available_methods()` lists them."""
     set: Mapping[str, object]
     """Settings of the method, as ``{"infinipot.alpha": 0.5}``."""
     preset: Literal["paper"] | None
-    """Settings and schedule of the method's paper. Options that you pass as well override them."""
     keep: int | str | None
-    """Entries in memory after the last eviction."""
     start: int | str | None
-    """Entries in memory after the first chunk, or ``"paper"``."""
     schedule: str
-    """How memory grows: ``linear``, ``fixed``, ``sqrt``, ``square``, ``square-sqrt``,
-    ``adaptive``."""
     chunk: str
-    """``decremental`` or ``fixed``."""
     chunk_size: int | str | None
-    """Tokens in a chunk, on average if decremental."""
     seed: int
-    """Seed of sampling and of methods with random choices."""
     system: str | None
-    """System text for the model."""
     checkpoint: str | os.PathLike[str] | None
-    """Save the reading in this file, and resume from it if it exists."""
     checkpoint_every: int | str
-    """Tokens between two checkpoints; default 32768."""
     command: CommandName
-    """The command named in results: ``ask``, ``summarize``, ``remember``, ``chat``,
-    ``compare``."""
+    """The command named in results."""
     thin: Literal["auto", "off"]
-    """``auto`` (default): in a log that is longer than the budget, read a repeated line only now
-    and then and count the others. ``off``: read every line."""
     interrupted: Callable[[], bool]
     """Called between two chunks; True ends the reading early."""
 
@@ -149,75 +102,70 @@ class ReadOptions(MemoryOptions, ShownOptions, total=False):
     """How a text is read, and how questions about it are answered."""
 
     every: int | str | Intervals | None
-    """Answer during the reading, too: at an interval of tokens (``"10k"``) or time (``"30s"``)."""
 
 
-_RUN = (
-    "keep", "start", "schedule", "chunk", "chunk_size", "max_tokens", "temp", "top_p", "top_k",
-    "repetition_penalty", "seed", "brief", "thin",
-)  # fmt: skip
-"""Options that are fields of `RunSettings`."""
-_COUNTS = ("keep", "start", "chunk_size", "max_tokens")
-_REQUEST = (
-    "system", "strict", "interrupted", "command", "extract", "passages", "every",
-    "checkpoint", "checkpoint_every",
-)  # fmt: skip
-_OF_SAMPLING = {"top_p": 1.0, "top_k": 0}
-"""Options without effect at temperature 0, with the value that has no effect at any temperature."""
-_KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
+class SourceOptions(TypedDict, total=False):
+    """How sources are read."""
+
+    plain: bool
+    """Read files of any format as UTF-8 text."""
+    max_unpacked: int | str
+    follow: bool
+    shards: int | None
+    workers: int | None
+    worker_memory: int | str | None
 
 
-def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
+_KNOWN = frozenset({*ReadOptions.__annotations__, *SourceOptions.__annotations__})
+
+
+def model_settings(model: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
     check_options(options, (*ModelOptions.__annotations__, "like"))
     values = {k: v for k, v in options.items() if k != "skim"}
-    if values.get("max_weights") is not None:
-        values["max_weights"] = bytes_of(values["max_weights"])
-    return ModelSettings(model=name, **values)
+    return ModelSettings(model=model, **parsed(values, table(ModelSettings)))
 
 
-def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
+def skim_settings(answering: ModelSettings, skim: str | None) -> ModelSettings | None:
     """Return the settings of the skimming model, or None without one. Raises UsageError."""
-    name = options.get("skim")
-    if name in (None, WORDS, SELF, AUTO):
+    if skim in (None, WORDS, SELF, AUTO):
         return None
-    if name in _OF_COMMAND_LINE:
+    if skim in _OF_COMMAND_LINE:
         raise UsageError(
-            f"skim= is the name of a model, {WORDS!r}, {SELF!r} or None, not {name!r}."
+            f"skim= is the name of a model, {WORDS!r}, {SELF!r} or None, not {skim!r}."
         )
+    fresh = ModelSettings(model=skim)
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
-    return model_settings(name, {k: options[k] for k in same if k in options})
+    return replace(fresh, **{name: getattr(answering, name) for name in same})
 
 
 def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise UsageError for an option that is not among those known, or that must be a flag."""
+    """Raise UsageError for an option that is not among those known."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        from kvstream.errors import meant
-
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
-    refuse_no_flags(options)
 
 
-def refuse_no_flags(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option that is neither True nor False but has to be."""
-    for name in sorted(_FLAGS & options.keys()):
-        if options[name] not in (True, False, None):
-            raise UsageError(f"{name}= is True or False, not {options[name]!r:.80}.")
+def parsed(options: Mapping[str, Any], rows: Mapping[str, Any] = TABLE) -> dict[str, Any]:
+    """Return the options with the values that their rows make of them. Raises UsageError."""
+    values = {}
+    for name, value in options.items():
+        parse = rows[name].parse if name in rows and value is not None else None
+        if parse is Path:
+            value = path_of(name, value)
+        values[name] = value if parse is None else parse(value)
+    return values
 
 
-BESIDE_SKIMMING = ("extract", "every", "checkpoint", "follow")
-"""Options for one model that reads all of a text."""
-
-
-def beside_skimming(options: Mapping[str, Any]) -> str | None:
+def beside_skimming(request: Request) -> str | None:
     """Return an option that cannot be used if a scout reads the text; None if there is none."""
-    return next((name for name in BESIDE_SKIMMING if options.get(name)), None)
+    rows = table(Request).items()
+    return next((name for name, row in rows if row.one_model and getattr(request, name)), None)
 
 
-def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
+def refuse_beside_skimming(request: Request) -> None:
     """Raise UsageError for options that cannot be used if a scout reads the text."""
-    if name := beside_skimming(options):
+    if name := beside_skimming(request):
         raise UsageError(
             f"--{name} is for one model that reads all of the text, but here a scout reads it; "
             "leave it out, or add --skim none."
@@ -231,10 +179,10 @@ def refuse_twice(methods: Sequence[object], option: str) -> None:
             raise UsageError(f"{option} names {method} twice; name each method once.")
 
 
-def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
+def refuse_unsampled(options: Mapping[str, Any], temp: float) -> None:
     """Raise UsageError for options of sampling at temperature 0, where they have no effect."""
-    for name, without_effect in _OF_SAMPLING.items():
-        if not temperature and options.get(name, without_effect) != without_effect:
+    for name, row in TABLE.items():
+        if "temp" in row.needs and not temp and options.get(name, row.default) != row.default:
             raise UsageError(
                 f"{name}= has no effect at temperature 0, which always takes the most likely "
                 "token; add temp=0.7, or leave it out."
@@ -244,7 +192,11 @@ def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options; at temperature 0 without those of sampling."""
     sampled = bool(options.get("temp"))
-    return {k: v for k, v in options.items() if sampled or k not in _OF_SAMPLING}
+    return {
+        k: v
+        for k, v in options.items()
+        if sampled or k not in TABLE or "temp" not in TABLE[k].needs
+    }
 
 
 def refuse_later_questions(scout: object) -> None:
@@ -256,10 +208,10 @@ def refuse_later_questions(scout: object) -> None:
         )
 
 
-def request_of(questions: Sequence[str] = (), *, learned: bool = False, **options: Any) -> Request:
-    """Make a request from questions and options (`ReadOptions`). Raises UsageError.
+def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
+    """Make a request from questions and options; `settled` chooses its method.
 
-    `learned`: the model comes with the trained weights of the method `foresight`.
+    Raises UsageError.
     """
     check_options(options, _KNOWN)
     questions = questions_of(questions)
@@ -269,92 +221,74 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         raise UsageError(f"command= is one of {names}, not {command!r:.80}.")
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
         refuse_unsampled(options, options.get("temp", 0))
-    extract = bool(options.get("extract"))
-    checkpoint, system = options.get("checkpoint"), options.get("system")
-    interrupted = options.get("interrupted") or never
-    if not callable(interrupted):
-        raise UsageError(f"interrupted= takes a function, not {kind(interrupted)}.")
-    every = options.get("every")
-    known = bool(questions) or command == "summarize" or extract
-    return Request(
-        questions=questions,
-        run=run_settings(options, known=known, learned=learned),
-        command=command,
-        system=None if system is None else text_of("system", system),
-        extract=extract,
-        passages=whole_of("passages", options.get("passages", PASSAGES), least=1),
-        strict=options.get("strict", False),
-        every=Intervals.of(every),
-        checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
-        checkpoint_every=whole_of(
-            "checkpoint_every",
-            count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
-            least=1,
-        ),
-        interrupted=interrupted,
-    )
-
-
-def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = False) -> RunSettings:
-    """Return the settings of a run, and check those of its method. Raises UsageError.
-
-    ``auto``, which is the default, chooses the method by `known` (the questions are known before
-    the reading) and `learned` (the model comes with the trained weights of `foresight`).
-    """
-    method, given = options.get("method", AUTO), settings_of(options.get("set"))
-    if not isinstance(method, str):
+    values = parsed(options)
+    if values.get("system") is not None:
+        text_of("system", values["system"])
+    if not isinstance(method := values.get("method", AUTO), str):
         raise UsageError(
             f"method= is the name of one method, not {method!r}; compare() takes several."
         )
-    own: Mapping[str, str] = {}
+    values |= {"command": command, "interrupted": values.get("interrupted") or never}
+    values["set"] = settings_of(values.get("set"))
+    return request_from(values, questions=questions, given=frozenset(options))
+
+
+def request_from(values: Mapping[str, Any], **more: Any) -> Request:
+    """Return a request with checked values of the table; others have the defaults of users."""
+    defaults = {name: row.default for name, row in table(RunSettings).items()} | {"set": {}}
+    run = {name: values.get(name, default) for name, default in defaults.items()}
+    others = [each.name for each in fields(Request) if each.name in values]
+    return Request(run=RunSettings(**run), **{n: values[n] for n in others}, **more)
+
+
+def settled(
+    request: Request, *, learned: bool = False, extracts: bool = False, known: bool = False
+) -> Request:
+    """Return the request with its method, which ``auto`` and a preset leave open.
+
+    `learned`: the model comes with the trained weights of the method `foresight`. `extracts`: its
+    summaries are extracts. `known`: take the questions for known. Raises UsageError.
+    """
+    run, summary = request.run, request.command == "summarize"
+    extract = extracts if summary and request.extract is None else bool(request.extract)
+    method, own = run.method, dict[str, str]()
     if method == AUTO:
-        owners = {path.partition(".")[0].strip() for path in given}
-        preset_given = bool(options.get("preset"))
-        method = chosen(known=known, learned=learned, owners=owners, preset=preset_given)
-        own = {} if owners else SETTINGS.get(method, {})
-    settings = {**own, **settings_by_method(given, (method,))[method]}
-    values = {"thin": "auto", **{name: options[name] for name in _RUN if name in options}}
+        owners = {path.partition(".")[0].strip() for path in run.set}
+        known = known or bool(request.questions) or summary or extract
+        method = chosen(
+            known=known, learned=learned, owners=owners, preset=request.preset is not None
+        )
+        own = {} if owners else dict(SETTINGS.get(method, {}))
+    settings = {**own, **settings_by_method(run.set, (method,))[method]}
+    changes: dict[str, Any] = {}
     from kvstream.methods.registry import make, named, preset
 
     named(method, (AUTO,))
-    if options.get("preset"):
-        if options["preset"] != PAPER:
-            raise UsageError(f"preset is {PAPER}, not {options['preset']!r}.")
+    if request.preset:
         paper = preset(method)
         settings = {**paper.settings, **settings}
-        values |= {k: v for k, v in paper.run.items() if k not in options}
+        changes = {k: v for k, v in paper.run.items() if k not in request.given}
     make(method, settings)
-    for name in _COUNTS:
-        if values.get(name) is not None and values[name] != PAPER:
-            values[name] = count_of(values[name])
-    return RunSettings(
-        budget=Budget.of(options.get("budget")), method=method, set=settings, **values
-    )
+    run = replace(run, method=method, set=settings, **changes)
+    return replace(request, run=run, extract=extract, preset=None)
 
 
 def options_of(request: Request) -> dict[str, Any]:
     """Return the options that memory depends on, with the keys of `MemoryFile.options`."""
-    run = request.run
+    run, rows = request.run, table(RunSettings).items()
     return {
         "budget": None if run.budget is None else run.budget.tokens,
         "method": run.method,
         "set": dict(run.set),
-        "keep": run.keep,
-        "start": run.start,
-        "schedule": run.schedule,
-        "chunk": run.chunk,
-        "chunk_size": run.chunk_size,
         "system": request.system,
-        "thin": run.thin,
+        **{name: getattr(run, name) for name, row in rows if row.stored and not row.per_answer},
     }
 
 
 def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given `AnswerOptions`, with counts as numbers. Raises UsageError."""
-    values = {name: options[name] for name in ANSWER_OPTIONS if name in options}
-    if "max_tokens" in values:
-        values["max_tokens"] = count_of(values["max_tokens"])
-    return values
+    """Return the fields of `RunSettings` that options of answers set. Raises UsageError."""
+    own = table(RunSettings)
+    return parsed({k: v for k, v in options.items() if k in own and own[k].per_answer}, own)
 
 
 def settings_by_method(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from kvstream.api.given import kind
 from kvstream.errors import SourceError, UsageError
-from kvstream.settings import Budget
+from kvstream.settings import MOST_UNPACKED, size_of
 
 if TYPE_CHECKING:
     from kvstream.input.inspection import NamedPath, NamedStream
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
-MOST_UNPACKED = 16 * 1000**3
-"""Default maximum bytes that a compressed source may unpack to."""
 _END: Any = object()
 """Returned by an iterator after its last piece. None is a piece that cannot be read."""
 
@@ -107,7 +105,7 @@ def open_sources(
     return opened(
         named,
         plain=plain,
-        max_unpacked=bytes_of(max_unpacked),
+        max_unpacked=MOST_UNPACKED if max_unpacked is None else size_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
     )
 
@@ -125,24 +123,6 @@ def is_path(source: object) -> bool:
     """Return whether a source is a path, which can be read again, and not standard input."""
     content = source.content if isinstance(source, Source) else source
     return isinstance(content, str | os.PathLike) and os.fspath(content) != "-"
-
-
-def bytes_of(size: int | str | None) -> int:
-    """Return a size in bytes, from ``512MB``, ``16GiB`` or a number; None: MOST_UNPACKED.
-
-    Raises UsageError.
-    """
-    if size is None:
-        return MOST_UNPACKED
-    if isinstance(size, int):
-        return size
-    try:
-        found = Budget.parse(str(size)).bytes
-    except UsageError:
-        found = None
-    if found is None:
-        raise UsageError(f"{size!r} is not a size in bytes; write it as 512MB or 16GiB.")
-    return found
 
 
 def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:

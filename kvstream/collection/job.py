@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,11 @@ from kvstream.collection.documents import Document
 from kvstream.collection.results import KEY
 from kvstream.errors import UsageError
 from kvstream.run.request import Request
-from kvstream.settings import ModelSettings
+from kvstream.settings import ModelSettings, table
 from kvstream.version import __version__
 
 STEM = 60
 """Maximum bytes of a document's name in the name of its result."""
-NOT_OF_RESULTS = (
-    "run", "layout",  # `Job.settings` adds their fields
-    "every", "checkpoint", "checkpoint_every", "interrupted",
-)  # fmt: skip
-"""Fields of a request that do not enter the name of a result unchanged."""
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
@@ -43,10 +38,6 @@ class Job:
     """The readings; several are compared."""
     into: Path | None = None
     """The folder of the results."""
-    plain: bool = False
-    """Read files of any format as UTF-8 text."""
-    max_unpacked: int | None = None
-    """Maximum bytes that a compressed file may unpack to."""
     memories: bool = False
     """Make memory files for any command, which then answers from them."""
 
@@ -72,34 +63,35 @@ class Job:
     def settings(self) -> str:
         """All settings that a result depends on, as JSON. They and the document give it its name.
 
-        Threads are left out: they change only the last bits of numbers.
+        `Row.of_results` leaves options out, such as threads, which change only the last bits.
         """
-        model = asdict(self.model)
-        for name in ("threads", "offline", "quiet", "like"):
-            del model[name]
         parts = []
         for part in self.parts:
             request = part.request
             parts.append(
                 {
                     "method": part.method,
-                    "run": asdict(request.run),
+                    "command": request.command,
+                    "questions": request.questions,
                     "layout": request.layout and asdict(request.layout),
-                    **{
-                        field.name: getattr(request, field.name)
-                        for field in fields(request)
-                        if field.name not in NOT_OF_RESULTS
-                    },
+                    "budget": request.run.budget and asdict(request.run.budget),
+                    "run": _deciding(replace(request.run, budget=None)),
+                    **_deciding(request),
                 }
             )
         whole = {
             "version": __version__,
-            "model": model,
+            "model": _deciding(self.model),
             "weights": _weights(self.model.model),
             "parts": parts,
-            "plain": self.plain,
         }
         return json.dumps(whole, sort_keys=True)
+
+
+def _deciding(settings: Any) -> dict[str, Any]:
+    """Return the options among the fields of settings that a result depends on."""
+    rows = table(type(settings)).values()
+    return {row.name: getattr(settings, row.name) for row in rows if row.of_results}
 
 
 def _stem(name: str) -> str:

@@ -125,8 +125,10 @@ class DocumentReader:
         return {**told, "memory": {**written, **told["memory"]}}
 
     def _sources(self, name: str, path: str) -> SourceSet:
-        job = self.job
-        return open_sources([NamedPath(name, path)], plain=job.plain, max_unpacked=job.max_unpacked)
+        request = self.job.parts[0].request
+        return open_sources(
+            [NamedPath(name, path)], plain=request.plain, max_unpacked=request.max_unpacked
+        )
 
 
 def _tell(

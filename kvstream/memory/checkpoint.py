@@ -20,6 +20,7 @@ from kvstream.engine.reader import Chunk
 from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.base import Memory
+from kvstream.memory.header import STORED
 from kvstream.memory.saving import (
     Kind,
     Position,
@@ -32,7 +33,7 @@ from kvstream.memory.saving import (
     save,
 )  # fmt: skip
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
-from kvstream.run.request import CHECKPOINT_EVERY, never
+from kvstream.run.request import Request, never
 
 SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
@@ -75,7 +76,9 @@ class Handed:
 class Checkpoint:
     """A file to which a reading is saved after every `every` tokens, and from which it resumes."""
 
-    def __init__(self, path: Path, every: int = CHECKPOINT_EVERY, base: str | None = None) -> None:
+    def __init__(
+        self, path: Path, every: int = Request.checkpoint_every, base: str | None = None
+    ) -> None:
         """Open a checkpoint. `base` is the digest of the memory that the reading continues, if any.
 
         Raises SourceError if the file is no memory file, UsageError if it is a memory but not a
@@ -228,9 +231,7 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
 
 
 OPTIONS = {
-    "run.growth": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
-    "run.chunk_size": "--chunk-size", "run.start": "--start", "run.seed": "--seed",
-    "run.thin": "--thin",
+    **{f"run.{name}": row.flag for name, row in STORED.items()},
     "method.name": "--method", "method.typed": "--set", "sizes.budget": "--budget",
     "system": "--system", "questions": "the question", "sizes.question": "the question's length",
     "sizes.answer": "the room for the answer (--max-tokens)",

@@ -6,10 +6,12 @@ An unknown field is an error too.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 from msgspec import Meta, Struct
+
+from kvstream.settings import RunSettings, table
 
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
 """A number of tokens or entries."""
@@ -46,17 +48,26 @@ class Method(Struct, forbid_unknown_fields=True):
     trained: str | None
 
 
-class Run(Struct, forbid_unknown_fields=True):
-    """Settings of the reading. `RunSettings` checks the words."""
+def _stored(row: Any) -> Any:
+    """Return the type that an option has in a file."""
+    if row.choices:
+        return Literal[row.choices] if row.name == "thin" else str  # RunSettings checks the words
+    number = Annotated[int, Meta(ge=-(2**63))] if row.name == "seed" else Some
+    kinds = {"int": number, "str": Literal["paper"], "None": None}
+    return Union[tuple(kinds[each] for each in row.kind.split(" | "))]  # noqa: UP007
 
-    keep: Some | None
-    start: Some | Literal["paper"] | None
-    growth: str
-    chunk: str
-    chunk_size: Some | None
-    seed: Annotated[int, Meta(ge=-(2**63))]
-    thin: Literal["auto", "off"] = "auto"
-    """Files of 0.1 have no such field; ``auto`` is the default of the command line."""
+
+STORED = {row.stored: row for row in table(RunSettings).values() if row.stored}
+"""The options that determine a memory, by their names in a file."""
+Run = msgspec.defstruct(
+    "Run",
+    [
+        # Files of 0.1 have no thin; auto is the default of the command line.
+        (name, _stored(row), "auto") if name == "thin" else (name, _stored(row))
+        for name, row in STORED.items()
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 class BudgetSplit(Struct, forbid_unknown_fields=True):
@@ -141,7 +152,7 @@ class State(Struct, forbid_unknown_fields=True):
     format: int
     model: Model
     method: Method
-    run: Run
+    run: Run  # type: ignore[valid-type]
     sizes: BudgetSplit
     system: str | None
     task: Literal["ask", "summarize"]

@@ -18,6 +18,7 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError,
 from kvstream.memory import file
 from kvstream.memory.base import Beside, Memory
 from kvstream.memory.file import Content
+from kvstream.memory.header import STORED
 from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.base import Method
@@ -38,11 +39,6 @@ WRONG = (
     ArithmeticError,
 )  # fmt: skip
 """Errors that a file can still cause if its fields are valid one by one, but not together."""
-READING = {
-    "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
-    "chunk_size": "chunk_size", "seed": "seed", "thin": "thin",
-}  # fmt: skip
-"""Settings of a run that determine its memory, with their names in a file."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,7 @@ def memory_state(
             "settings": plan.method.settings(),
             "trained": _trained(reader),
         },
-        "run": {stored: getattr(memory.run, name) for name, stored in READING.items()},
+        "run": {name: getattr(memory.run, row.name) for name, row in STORED.items()},
         "sizes": asdict(reader.sizes),
         "system": plan.system,
         "task": plan.prompt.task,
@@ -425,7 +421,7 @@ def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
     stored = {"thin": "auto", **state["run"]}  # files of 0.1 have no such field
-    run = {name: stored[READING[name]] for name in READING}
+    run = {row.name: stored[name] for name, row in STORED.items()}
     if run["seed"] >= 2**64:
         raise ValueError(f"the seed {run['seed']} has more than 64 bits")
     try:

@@ -5,19 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from kvstream.settings import RunSettings
+from kvstream.errors import UsageError
+from kvstream.run.intervals import Intervals
+from kvstream.settings import (
+    BESIDE,
+    IN_FILES,
+    MOST_UNPACKED,
+    OF_ANSWERS,
+    PAPER,
+    READS,
+    CommandName,
+    RunSettings,
+    check,
+    count_of,
+    row,
+    size_of,
+)
 
 if TYPE_CHECKING:
-    from kvstream.run.intervals import Intervals
     from kvstream.run.prompt import Layout
 
-CommandName = Literal["ask", "summarize", "compare", "remember", "chat"]
-PASSAGES = 10
-"""Default number of passages of an extract."""
-CHECKPOINT_EVERY = 32768
-"""Default number of tokens between two checkpoints."""
+OF_READING = {"merge": READS, "serve": "each request brings its own."}
+NO_CHECKPOINT = {
+    "merge": READS, "compare": BESIDE,
+    "chat": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+    "serve": "readings that are stopped are saved in --cache-dir.",
+}  # fmt: skip
+WRITES = {"serve": "the model writes answers."}
+ON_THE_WAY = ("ask", "summarize")
+IN_PARTS = ("ask", "summarize", "remember")
 
 
 def never() -> bool:
@@ -35,24 +53,117 @@ class Request:
     """Budget, method, schedule and sampling."""
     command: CommandName = "ask"
     """``summarize`` asks for a summary; ``remember`` and ``chat`` expect later questions."""
-    system: str | None = None
-    """System text for the model."""
+    preset: str | None = row(
+        None, "Memory",
+        "Use the settings and schedule of the method's paper (see kvstream methods NAME); options "
+        "that you give take precedence.",
+        choices=(PAPER,), advanced=True, of_memory=True, without=IN_FILES,
+    )  # fmt: skip
+    system: str | None = row(
+        None, "Answer", "System prompt.",
+        spelling=("-s", "--system"), metavar="TEXT", advanced=True, without=IN_FILES,
+    )  # fmt: skip
     layout: Layout | None = None
     """Words around the text and the questions that replace those of kvstream."""
-    extract: bool = False
-    """Answer with the passages that memory retains best, instead of generated text."""
-    passages: int = PASSAGES
-    """Maximum number of passages with `extract`."""
-    strict: bool = False
-    """Withhold a weakly supported answer."""
-    every: Intervals | None = None
-    """Also answer during the reading, at these intervals."""
-    checkpoint: Path | None = None
-    """Save the reading in this file, and resume from it if it exists."""
-    checkpoint_every: int = CHECKPOINT_EVERY
-    """Tokens between two checkpoints."""
+    extract: bool | None = row(
+        None, "Answer",
+        "Print the passages that memory retains best, instead of a written answer.",
+        spelling=("--extract/--no-extract",), per_answer=True, one_model=True,
+        without={**OF_ANSWERS, **WRITES},
+    )  # fmt: skip
+    """None: as the model does it; only `pocket` extracts its summaries."""
+    strict: bool = row(
+        False, "Answer", "Withhold weakly supported answers (exit code 6).",
+        per_answer=True,
+        excludes={"extract": "--strict checks written answers, and --extract writes none; leave "
+                  "one of them out."},
+        without={**OF_ANSWERS,
+                 "summarize": "kvstream checks answers, not summaries. Leave it out."},
+        helps={"serve": "Withhold weakly supported answers; the reply then states this instead of "
+               "an answer."},
+    )  # fmt: skip
+    passages: int = row(
+        10, "Answer", "Number of passages that --extract prints.",
+        least=1, metavar="N", advanced=True, per_answer=True, without={**OF_ANSWERS, **WRITES},
+        needs={"extract": "--passages has no effect without --extract; add it, or leave --passages "
+               "out."},
+        helps={"summarize": "Number of passages that --extract prints, or of rows on the page of a "
+               "log. [default: 10 passages; 16 rows, or as many as fit the screen]"},
+    )  # fmt: skip
+    follow: bool = row(
+        False, "Following",
+        "Wait for more text at the end of the last file, like tail -F; Ctrl-C ends it.",
+        only=ON_THE_WAY, one_model=True, one_reading=True, of_results=False,
+        one_text="--follow waits for more of one text",
+    )  # fmt: skip
+    every: Intervals | None = row(
+        None, "Following",
+        "Also answer periodically while reading: every N tokens (10k), or every 30s, 5min, 1h.",
+        parse=Intervals.of, metavar="N|30s", advanced=True, variable=False, only=ON_THE_WAY,
+        one_model=True, one_reading=True, of_results=False,
+        one_text="--every answers while it reads one text",
+    )  # fmt: skip
+    shards: int | None = row(
+        None, "Many documents",
+        "Read one long text in N parts, each under the budget, and join their memories; with "
+        "--workers several parts at once.",
+        least=1, most=4096, metavar="N", advanced=True, variable=False, only=IN_PARTS,
+        of_results=False,
+    )  # fmt: skip
+    workers: int | None = row(
+        None, "Many documents",
+        "Read N documents (or --shards) in parallel, each in a process with --threads threads "
+        "(default 1; extra ray).",
+        least=1, most=4096, metavar="N", advanced=True, only=(*IN_PARTS, "compare"),
+        of_results=False,
+    )  # fmt: skip
+    worker_memory: int | None = row(
+        None, "Many documents",
+        "RAM that Ray reserves per worker. [default: estimated from the model's files]",
+        parse=size_of, metavar="SIZE", advanced=True, only=(*IN_PARTS, "compare"),
+        of_results=False,
+    )  # fmt: skip
+    plain: bool = row(
+        False, "Input and output",
+        "Read every file as plain UTF-8 text, including HTML and binary files; replace invalid "
+        "bytes.",
+        spelling=("--text",), advanced=True, without=OF_READING,
+    )  # fmt: skip
+    max_unpacked: int = row(
+        MOST_UNPACKED, "Input and output",
+        "Refuse a compressed source that unpacks to more than this.",
+        users="16GB", parse=size_of, metavar="SIZE", advanced=True, without=OF_READING,
+        of_results=False,
+    )  # fmt: skip
+    checkpoint: Path | None = row(
+        None, "Input and output",
+        "Save progress to this file; after a crash the same command resumes from it.",
+        parse=Path, metavar="FILE", advanced=True, one_model=True, one_reading=True,
+        without=NO_CHECKPOINT, of_results=False,
+        one_text="--checkpoint saves the reading of one text (with -o FOLDER the same command "
+        "resumes a stopped run)",
+    )  # fmt: skip
+    checkpoint_every: int = row(
+        32768, "Input and output", "Tokens between two checkpoints.",
+        parse=count_of, least=1, metavar="N", advanced=True, without=NO_CHECKPOINT,
+        of_results=False,
+        needs={"checkpoint": "--checkpoint-every has no effect without --checkpoint FILE; add it."},
+    )  # fmt: skip
     interrupted: Callable[[], bool] = never
     """Return whether to stop reading and answer from what was read."""
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of the options that the user set; a preset does not change them."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not callable(self.interrupted):
+            raise UsageError(
+                f"interrupted= takes a function, not {type(self.interrupted).__name__}."
+            )
+
+    def due(self) -> bool:
+        """Return whether an answer during the reading is due by time."""
+        return self.every is not None and self.every.time_is_up()
 
     @property
     def open_ended(self) -> bool:

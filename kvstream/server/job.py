@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvstream.api.files import MemoryFile, inspect
-from kvstream.api.options import ANSWER_OPTIONS, effective
+from kvstream.api.options import PER_ANSWER, Request, effective
+from kvstream.api.sources import open_sources
 from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import (
     Answered,
@@ -31,6 +32,7 @@ from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.errors import ApiError, changed, for_clients, shut_down, timed_out, unusable
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
+from kvstream.settings import Budget, RunSettings, table
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -115,18 +117,23 @@ class Job:
 class Answering:
     """State that all jobs share: the model, its options, and memories of earlier requests."""
 
-    def __init__(self, model: Model, options: dict[str, Any], cache: ConversationCache) -> None:
-        self.model, self.options, self.cache = model, options, cache
-        self.bytes = model.kv_bytes(**options)
+    def __init__(self, model: Model, request: Request, cache: ConversationCache) -> None:
+        self.model, self.request, self.cache = model, request, cache
+        self.bytes = model.room_of(request)
         """Bytes of the KV cache of one memory."""
-        self._base = repr((model.name, sorted((k, repr(v)) for k, v in options.items())))
+        own = {name: getattr(request.run, name) for name in table(RunSettings)}
+        own |= {name: getattr(request, name) for name in table(Request)}
+        given = sorted((name, repr(own[name])) for name in request.given & own.keys())
+        self._base = repr((model.name, given))
         self._longest_system = self._entries() // 8
 
     def _entries(self) -> int:
         """Return the budget in entries."""
-        one = {**self.options, "budget": 1}
-        two = {**self.options, "budget": 2}
-        each = self.model.kv_bytes(**two) - self.model.kv_bytes(**one)
+        one, two = (
+            self.model.room_of(replace(self.request, run=replace(self.request.run, budget=budget)))
+            for budget in (Budget(tokens=1), Budget(tokens=2))
+        )
+        each = two - one
         return self.bytes // max(1, each)
 
     def events(self, job: Job) -> Generator[Event, None, Reply]:
@@ -240,8 +247,9 @@ class Answering:
 
     @property
     def _answers(self) -> dict[str, Any]:
-        names = (*ANSWER_OPTIONS, "strict", "seed")
-        return {name: self.options[name] for name in names if name in self.options}
+        request = self.request
+        names = request.given & (set(PER_ANSWER) - {"extract", "passages"})
+        return {n: getattr(request if n == "strict" else request.run, n) for n in names}
 
     def _go_on(self, job: Job, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
         """Return the memory of the newest earlier question, and the number of pieces it has read.
@@ -271,22 +279,23 @@ class Answering:
         """Read the remaining pieces into a memory. Raises ApiError if the time is over."""
         # A client that does not want earlier readings needs no checkpoint either.
         place = self.cache.checkpoint(key) if self._uses_cache(job) else None
-        options: dict[str, Any] = {"interrupted": lambda: job.over}
-        if place is not None:
-            options["checkpoint"] = place
+        request = replace(self.request, checkpoint=place, interrupted=lambda: job.over)
         begun = place is not None and place.exists()
         pieces = talk.pieces[done:]
         try:
             if memory is not None:
-                memory = yield from memory.reading(pieces, **options)
+                memory = yield from memory.read_on(open_sources(pieces), request)
             else:
-                own = {**self.options, **options}
-                if talk.system:
-                    own["system"] = talk.system
-                if "max_tokens" in job.request.answers:
-                    own["max_tokens"] = job.request.answers["max_tokens"]
-                questions = [talk.last.question]
-                memory = yield from self.model.reading(pieces, questions=questions, **own)
+                run, answers = request.run, job.request.answers
+                if "max_tokens" in answers:
+                    run = replace(run, max_tokens=answers["max_tokens"])
+                request = replace(
+                    request,
+                    questions=(talk.last.question,),
+                    run=run,
+                    system=talk.system or request.system,
+                )
+                memory = yield from self.model.memory_of(open_sources(pieces), request)
         except KvstreamError as error:
             if job.over:
                 raise job.error(saved=place is not None and place.exists()) from error

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from kvstream.api.options import PER_ANSWER
 from kvstream.errors import closest
 from kvstream.server.errors import ApiError
 
@@ -150,12 +151,10 @@ class ChatRequest(Loose):
     @property
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.stream`."""
-        given = {
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "temp": self.temperature, "top_p": self.top_p, "top_k": self.top_k,
-            "repetition_penalty": self.repetition_penalty, "seed": self.seed,
-            "stop": self.stop,
-        }  # fmt: skip
+        fields = type(self).model_fields
+        keys = {name: "temperature" if name == "temp" else name for name in (*PER_ANSWER, "stop")}
+        given = {name: getattr(self, key) for name, key in keys.items() if key in fields}
+        given["max_tokens"] = self.max_completion_tokens or self.max_tokens
         return {name: value for name, value in given.items() if value is not None}
 
 

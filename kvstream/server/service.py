@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from kvstream.answer.answering import peak_rss
+from kvstream.api.sources import open_sources
 from kvstream.errors import BudgetError
 from kvstream.server.bound import Bound
 from kvstream.server.cache import ConversationCache
@@ -29,9 +31,10 @@ class Service:
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         """Raises UsageError, and BudgetError if the bound is too small for one memory."""
         self.model, self.settings = model, settings
-        options = {"command": "remember", **settings.reading}
-        model.plan(text="a text", question="a question", **options)  # raises if it cannot read
-        self.memory_bytes = model.kv_bytes(**options)
+        request = replace(settings.request, command="remember")
+        example = replace(request, questions=("a question",))
+        model.planned(open_sources(text="a text"), example)  # raises if it cannot read
+        self.memory_bytes = model.room_of(request)
         self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
         if self.memory_bytes > self.bound.most:
             raise BudgetError(
@@ -40,7 +43,7 @@ class Service:
             )
         self.catalog = Catalog(model, settings.memories, self.bound)
         self.cache = ConversationCache(settings.cache_dir, settings.cache)
-        answering = Answering(model, options, self.cache)
+        answering = Answering(model, request, self.cache)
         self.worker = Worker(answering, self.catalog, self.bound, settings.parallel, settings.queue)
         self._began = time.monotonic()
 

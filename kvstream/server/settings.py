@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvstream.api.options import Request
 from kvstream.errors import KvstreamError, UsageError
 
 PORT = 8100
@@ -18,8 +18,8 @@ PORT = 8100
 class ServerSettings:
     """Where a server listens, what it serves, and its limits."""
 
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a reading and its answers, with the names of `Model.read`."""
+    request: Request = field(default_factory=Request)
+    """Options of a reading and its answers, without questions."""
     host: str = "127.0.0.1"
     port: int = PORT
     """0 for a free port."""

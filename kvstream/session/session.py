@@ -26,7 +26,7 @@ from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.prompt import JUDGING, build_prompt
 from kvstream.run.request import Request
 from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
-from kvstream.settings import INT8, Budget, ModelSettings, RunSettings
+from kvstream.settings import INT8, Budget, ModelSettings, RunSettings, table
 from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
 
@@ -38,10 +38,6 @@ GROWTH, MOST = 0.67, 4096
 """How the tokens of passages grow with the parameters, and their maximum."""
 JUDGES = 300_000_000
 """Parameters without embedding from which a model judges a passage by Yes or No."""
-OF_ANSWERS = (
-    "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "brief", "seed"
-)  # fmt: skip
-"""Fields of RunSettings that concern an answer, not memory."""
 
 
 def enough(parameters: int) -> int:
@@ -156,10 +152,11 @@ class Session:
         Nothing is evicted, so no catalyst takes room.
         """
         plan = self.settle(replace(request, questions=(question,)))
+        rows = table(RunSettings).items()
         run = RunSettings(
             Budget(tokens=plan.sizes.budget),
             "full",
-            **{name: getattr(request.run, name) for name in OF_ANSWERS},
+            **{n: getattr(request.run, n) for n, row in rows if row.per_answer},
         )
         return Request((question,), run, request.command, request.system)
 

@@ -10,15 +10,24 @@ import sys
 import types
 from pathlib import Path
 
-import click
 import pytest
 from snippets import BOOK, LOG
 
 import kvstream
 from kvstream.api.model import Model
-from kvstream.api.options import MemoryOptions, ReadOptions, model_settings, request_of
-from kvstream.cli.options.model import LOADING
-from kvstream.cli.options.reading import ASKED, reading_options
+from kvstream.api.options import (
+    PER_ANSWER,
+    TABLE,
+    AnswerOptions,
+    MemoryOptions,
+    ModelOptions,
+    ReadOptions,
+    ShownOptions,
+    SourceOptions,
+    model_settings,
+    request_of,
+)
+from kvstream.settings import ModelSettings, table
 
 SMALL = {"budget": 300, "max_tokens": 8}
 
@@ -248,30 +257,20 @@ def test_progress_is_shown_where_it_is_wanted(model, book, capsys, monkeypatch) 
     assert capsys.readouterr() == ("", "")
 
 
-def test_options_are_those_of_the_command_line() -> None:
-    """The API has every shared option of the command line, with the same default."""
-
-    @reading_options
-    def command(**_: object) -> None: ...
-
-    wrapped = click.command()(command)
-    declared = {p.name: p for p in wrapped.params if p.name in ASKED}
-    assert declared.keys() | {"method", "set"} <= ReadOptions.__annotations__.keys()
-    assert MemoryOptions.__annotations__.keys() < ReadOptions.__annotations__.keys()
-    defaults = {
-        name: p.type.convert(p.default, p, None) if p.default is not None else None
-        for name, p in declared.items()
-        if name not in ("preset", "extract", "checkpoint") and isinstance(p.default, int | str)
-    }
-    typed = request_of(("Q?",), **defaults)
-    left = request_of(("Q?",))
-    assert typed == left
-    loading = {
-        p.name: p.default
-        for p in wrapped.params
-        if p.name in LOADING and isinstance(p.default, int | str)
-    }
-    assert model_settings("pocket", loading) == model_settings("pocket", {})
+def test_the_keywords_are_those_of_the_table() -> None:
+    """The type hints of the API name every option, and the table has their defaults."""
+    own = {"command", "interrupted"}  # not on the command line
+    keywords = {*ReadOptions.__annotations__, *SourceOptions.__annotations__}
+    assert keywords - own == TABLE.keys()
+    loading = {*table(ModelSettings), "skim", "quiet"} - {"model"}
+    assert ModelOptions.__annotations__.keys() == loading
+    answers = AnswerOptions.__annotations__.keys() | ShownOptions.__annotations__.keys()
+    assert {*answers, "seed"} == set(PER_ANSWER)
+    assert answers & MemoryOptions.__annotations__.keys() == AnswerOptions.__annotations__.keys()
+    defaults = {name: row.default for name, row in TABLE.items() if name != "set"}
+    assert request_of(("Q?",), **defaults) == request_of(("Q?",))
+    loaded = {name: row.default for name, row in table(ModelSettings).items() if name != "model"}
+    assert model_settings("pocket", loaded) == model_settings("pocket", {})
 
 
 def test_sizes_may_be_text() -> None:

@@ -16,7 +16,7 @@ import pytest
 from kvstream.api.doctor import Finding, _extras, _pocket, _reader
 from kvstream.api.methods import method_info
 from kvstream.cli.commands.methods import _page
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options
 from kvstream.cli.shared.running import show_plan
 from kvstream.engine.budget import share_out
 from kvstream.errors import BudgetError, ModelError
@@ -297,7 +297,7 @@ def test_a_plan_of_two_models_has_the_sizes_of_both(fake_session) -> None:
     request = Request(run=RunSettings(budget=Budget(tokens=500)))
     small = replace(session.plan((), request), model="pocket for reader")
     large = replace(session.plan((), request), estimated_tokens=256, precision="float32")
-    show_plan(replace(small, answering=large), SimpleNamespace(as_json=False), written)
+    show_plan(replace(small, answering=large), SimpleNamespace(json=False), written)
     lines = written.getvalue().splitlines()
     assert lines[0].startswith("pocket for reader · ")
     assert lines[2] == (
@@ -453,8 +453,8 @@ def test_a_method_says_where_it_comes_from(cli) -> None:
 def test_a_default_gives_way_to_what_was_typed(
     cli, book, monkeypatch, typed, defaults, skim
 ) -> None:
-    seen: list[ReadingOptions] = []
-    taken = lambda paths, questions, options, **more: seen.append(options) or 0  # noqa: E731
+    seen: list[Options] = []
+    taken = lambda paths, options: seen.append(options) or 0  # noqa: E731
     monkeypatch.setattr("kvstream.cli.commands.ask.read", taken)
     for name, value in defaults.items():
         monkeypatch.setenv(f"KVSTREAM_{name.upper()}", value)

@@ -212,7 +212,7 @@ def test_passages_are_the_rows(cli, log) -> None:
 
 
 def test_the_help_lists_the_options_of_its_text_and_says_what_they_do_to_a_log(cli) -> None:
-    text, _, listed = cli("summarize", "--help").stdout.partition("\nFollowing:")
+    text, _, listed = cli("summarize", "--help").stdout.partition("\nAnswer:")
     rows = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", listed, re.MULTILINE))
     rows |= set(re.findall(r"^ +--[a-z-]+ / (--[a-z-]+)", listed, re.MULTILINE))
     assert set(re.findall(r"--[a-z-]+", text)) <= rows

@@ -259,11 +259,14 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
     others = {
         "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),
         "extract": True, "passages": 3, "strict": True,
-        "run": RunSettings(max_tokens=7),
+        "run": RunSettings(max_tokens=7), "plain": True, "preset": "paper",
     }  # fmt: skip
     plain = Request((WHO,))
     found = {settings(replace(plain, **{name: value})) for name, value in others.items()}
     found.add(settings(replace(plain, run=RunSettings(thin="auto"))))
     assert len(found | {settings(plain)}) == 2 + len(others)
-    untold = {"every", "checkpoint", "checkpoint_every", "interrupted"}
+    untold = {
+        "every", "checkpoint", "checkpoint_every", "interrupted", "given", "follow", "shards",
+        "workers", "worker_memory", "max_unpacked",
+    }  # fmt: skip
     assert {field.name for field in fields(Request)} == set(others) | untold

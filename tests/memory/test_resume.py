@@ -22,7 +22,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint, tokens_of
-from kvstream.run.request import CHECKPOINT_EVERY, Request
+from kvstream.run.request import Request
 from kvstream.session import reading
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -63,7 +63,7 @@ def read(
     source: Any,
     run: RunSettings,
     checkpoint: Path | None = None,
-    every: int = CHECKPOINT_EVERY,
+    every: int = Request.checkpoint_every,
 ) -> Memory:
     request = Request(run=run, command="remember", checkpoint=checkpoint, checkpoint_every=every)
     return returned(session.read(source, request))

@@ -12,7 +12,7 @@ import torch
 from models import bounded, tokens
 from torch import Tensor, nn
 
-from kvstream.api.options import request_of
+from kvstream.api.options import request_of, settled
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
@@ -201,7 +201,7 @@ def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> 
     assert chosen(known=False) == "keydiff"
     assert chosen(known=True, learned=True) == "infinipot"
     assert chosen(known=True, owners=["foresight"]) == "foresight"
-    run = request_of(learned=True, command="remember").run
+    run = settled(request_of(command="remember"), learned=True).run
     assert (run.method, dict(run.set)) == ("foresight", {})
 
 

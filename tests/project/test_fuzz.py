@@ -90,7 +90,7 @@ def test_full_ends_an_answer_where_the_budget_is_full_and_loses_nothing() -> Non
 
 
 def test_a_temperature_that_is_no_number() -> None:
-    with pytest.raises(UsageError, match="temperature"):
+    with pytest.raises(UsageError, match="temp must be 0 or more"):
         RunSettings(temp=float("nan"))
 
 

@@ -19,6 +19,7 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
 
 from kvstream.api.model import Model  # noqa: E402
+from kvstream.api.options import request_of  # noqa: E402
 from kvstream.server.run import Server, listen  # noqa: E402
 from kvstream.server.service import Service  # noqa: E402
 from kvstream.server.settings import ServerSettings  # noqa: E402
@@ -50,7 +51,7 @@ def starter(model: Model) -> Iterator[Callable[..., Running]]:
 
         def begin(**fields: Any) -> Running:
             reading = {**SMALL, **fields.pop("reading", {})}
-            settings = ServerSettings(reading=reading, port=0, **fields)
+            settings = ServerSettings(request=request_of((), **reading), port=0, **fields)
             server = Server(Service(model, settings), listen(settings))
             thread = threading.Thread(target=server.serve_all, daemon=True)
             thread.start()

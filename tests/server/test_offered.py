@@ -21,6 +21,7 @@ pytest.importorskip("httpx", reason="needs the extra test")
 from serving import FACT, FILLER, QUESTION, SMALL, Running
 
 from kvstream.api.model import Model
+from kvstream.api.options import request_of
 from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
@@ -378,7 +379,7 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
         )
         loaded = model if name == "pocket" else reader
         options: Any = SimpleNamespace(model=name, quiet=quiet)
-        settings = ServerSettings(reading=SMALL, port=0, memories=memories)
+        settings = ServerSettings(request=request_of((), **SMALL), port=0, memories=memories)
 
         def serve_none(model: Model, settings: Any, found: Any, ready: Any) -> None:
             service = Service(model, settings)

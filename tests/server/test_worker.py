@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
+from kvstream.api.options import Request
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerToken, Notice
 from kvstream.server.app import _Talk
@@ -23,6 +24,7 @@ from kvstream.server.errors import ApiError
 from kvstream.server.job import Answering, Job, Reply
 from kvstream.server.schema import ChatRequest
 from kvstream.server.worker import Worker
+from kvstream.settings import Budget
 
 SIZE = 10
 """Bytes of one job and of the whole bound, so one job runs at a time."""
@@ -280,8 +282,8 @@ class Standing:
         self.made = 0
         """Number of memories that were read again."""
 
-    def kv_bytes(self, **options: Any) -> int:
-        return int(options.get("budget", 8))
+    def room_of(self, request: Request) -> int:
+        return (request.run.budget or Budget(tokens=8)).tokens or 0
 
     def count(self, text: str) -> int:
         return len(text.split())
@@ -298,7 +300,7 @@ class Standing:
     def save(self, key: str, memory: Any) -> None:
         pass
 
-    def reading(self, pieces: Any, **options: Any) -> Events:
+    def memory_of(self, sources: Any, request: Request) -> Events:
         self.made += 1
         yield from ()
         return SimpleNamespace(read_tokens=1, entries=1, lost=False, stream=self._answers)
@@ -315,7 +317,7 @@ class Standing:
 def tried(tokens: int, stream: bool | None) -> tuple[Standing, list[Any], Events]:
     """Return stand-ins, an empty list, and the events of a job that fails after some tokens."""
     standing: Any = Standing(tokens)
-    answering = Answering(standing, {}, standing)
+    answering = Answering(standing, Request(), standing)
     talk = [("user", "Ada hid it.\n\nWho?"), ("assistant", "Ada"), ("user", "And where?")]
     messages = [{"role": role, "content": content} for role, content in talk]
     body = {"model": "m", "messages": messages, "stream": stream}

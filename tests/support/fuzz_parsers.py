@@ -24,7 +24,7 @@ from kvstream.answer.answering import answer
 from kvstream.api.options import settings_by_method
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
-from kvstream.cli.options.reading import pairs
+from kvstream.cli.options.table import pairs
 from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.evaluation.datasets import load
 from kvstream.events import Answered

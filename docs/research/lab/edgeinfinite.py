@@ -15,9 +15,9 @@ import click
 from kvstream.cli.app import run
 from kvstream.cli.groups import Group
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, stack
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -56,11 +56,11 @@ def gate_options(
             help="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
         ),
         option(
-            "--budget", type=CountType(), default=1024, show_default=True, metavar="N",
+            "--budget", type=COUNT, default=1024, show_default=True, metavar="N",
             section=section, help=budget,
         ),
         option(
-            "--tokens", type=CountType(), default=tokens, show_default=True, metavar="N",
+            "--tokens", type=COUNT, default=tokens, show_default=True, metavar="N",
             section=section, help="Tokens per text, from a random place in it.",
         ),
         seed_option(section, seed),

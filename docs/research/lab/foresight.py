@@ -10,9 +10,9 @@ import click
 
 from kvstream.cli.app import run
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -44,7 +44,7 @@ KEPT = 1 / 8
     section="Training", help="Documents to learn from.",
 )  # fmt: skip
 @option(
-    "--tokens", type=CountType(), default="3584", show_default=True, metavar="N",
+    "--tokens", type=COUNT, default="3584", show_default=True, metavar="N",
     section="Training", help="Maximum tokens per document.",
 )  # fmt: skip
 @option(

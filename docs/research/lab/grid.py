@@ -23,11 +23,12 @@ import time
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kvstream.answer.sampling import make_sampler
-from kvstream.api.options import run_settings
+from kvstream.api.options import request_of, settled
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.intervals import difference_interval, wilson
@@ -88,13 +89,13 @@ def settings(spec: str, budget: int) -> tuple[RunSettings, bool]:
     name, _, preset = name.partition("@")
     name, _, text = name.partition(":")
     own = dict(pair.split("=") for pair in text.split(",")) if text else {}
-    options = {
+    options: dict[str, Any] = {
         "budget": budget, "method": name, "max_tokens": LONGEST, "brief": True,
         "set": {f"{name}.{setting}": value for setting, value in own.items()},
     }  # fmt: skip
     if preset:
         options["preset"] = preset
-    return run_settings(options, known=known), known
+    return settled(request_of(**options), known=known).run, known
 
 
 def read_and_ask(

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from kvstream.api.options import request_of
+from kvstream.api.options import request_of, settled
 from kvstream.evaluation import harness
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
@@ -53,7 +53,9 @@ def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) ->
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
     options["brief"] = brief
-    run: RunSettings = request_of(learned=session.foresees, command="remember", **options).run
+    run: RunSettings = settled(
+        request_of(command="remember", **options), learned=session.foresees
+    ).run
     return run
 
 

@@ -21,9 +21,9 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.measuring import model_settings, open_session
 
 BY_STEP = {
@@ -49,7 +49,7 @@ BY_STEP = {
     "every step.",
 )  # fmt: skip
 @option(
-    "--limit", type=CountType(), metavar="N", section="Measurement",
+    "--limit", type=COUNT, metavar="N", section="Measurement",
     help="Maximum tokens per text. [default: all]",
 )  # fmt: skip
 @heldout_option

@@ -24,9 +24,9 @@ from kvstream.cli.commands.bench.options import (
     text_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, typed
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
@@ -53,7 +53,7 @@ SUITES = ("ruler", "nolima", *DATA)
     help="The data of babilong (a folder), qmsum or squality (a file).",
 )  # fmt: skip
 @option(
-    "--tokens", type=CountType(), default="4k", show_default=True, metavar="N",
+    "--tokens", type=COUNT, default="4k", show_default=True, metavar="N",
     section="Measurement", help="Tokens of each text; not for qmsum and squality.",
 )  # fmt: skip
 @option(

@@ -22,8 +22,8 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, typed
+from kvstream.cli.options.table import model_options
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.many import Each, Shards, each_options, shards_option
-from kvstream.cli.options.reading import ReadingOptions, reading_options
-from kvstream.cli.options.streams import following_options, memory_file
+from kvstream.cli.options.files import memory_file
+from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.running import read
 from kvstream.errors import UsageError
 
 
-@click.command("ask", cls=SectionedCommand)
+@reading_command("ask")
 @asking
 @memory_file
-@following_options
-@shards_option
-@each_options
-@reading_options
 @click.pass_context
 def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     memory: Path | None,
-    follow: bool,
-    every: Any,
-    each: Each | None,
-    shards: Shards | None,
-    options: ReadingOptions,
+    options: Options,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
 
@@ -50,13 +39,15 @@ def command(
       kvstream ask novel.txt "Who hid the letter?" --shards 4 --workers 2
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    if each is not None:
+    options = options.asking(questions=questions)
+    request, several = options.request, len(options.methods) > 1
+    if options.each:
         from kvstream.cli.shared.each import read_each
 
-        return read_each(ctx, "ask", paths, questions, options, each)
+        return read_each(ctx, "ask", paths, options)
+    on_the_way = request.follow or request.every is not None
     if memory is not None:
-        reads = paths or shards or follow or every is not None or options.checkpoint
-        if reads or len(options.methods) > 1:
+        if paths or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(
                 "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
                 "and no second method. To read sources into it, use kvstream remember --memory.",
@@ -64,14 +55,14 @@ def command(
             )
         from kvstream.cli.shared.recalling import ask
 
-        return ask(ctx, memory, questions, options)
+        return ask(ctx, memory, options)
     paths = sources_or_usage(ctx, paths)
-    if len(options.methods) > 1:
-        if follow or every is not None or shards is not None:
+    if several:
+        if on_the_way or request.shards is not None:
             raise UsageError(
                 "--checkpoint, --follow, --every and --shards are for one method, not for several."
             )
         from kvstream.cli.commands.compare import compare
 
-        return compare(paths, questions, options, command="ask")
-    return read(paths, questions, options, every=every, follow=follow, shards=shards)
+        return compare(paths, options.asking(command="ask"))
+    return read(paths, options)

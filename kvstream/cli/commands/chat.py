@@ -8,15 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from kvstream.api.options import SHOWN_OPTIONS, refuse_later_questions
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.memory import ONE_METHOD
-from kvstream.cli.options.reading import ReadingOptions, reading_options
-from kvstream.cli.options.streams import memory_file
+from kvstream.api.options import refuse_later_questions
+from kvstream.api.progress import shown
+from kvstream.cli.options.files import memory_option
+from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import announce, open_model, settled
@@ -43,27 +43,14 @@ Ctrl-C stops an answer."""
 LONGEST = 16_000_000
 """Maximum number of characters of a line of standard input."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
-WITHOUT = {
-    "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
-    "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
-    "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
-    "dry_run": "kvstream remember --dry-run shows the same reading.",
-}
-
-HELPS = {
-    "memory": "Ask this memory file (from kvstream remember).",
-    "method": ONE_METHOD,
-    "output": "Write the answers to this file.",
-}
 
 
-@click.command("chat", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
+@reading_command("chat")
 @sources_argument
-@memory_file
-@reading_options
+@memory_option("Ask this memory file (from kvstream remember).", folder=True)
 @click.pass_context
 def command(
-    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
+    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: Options
 ) -> int:
     """Answer questions from standard input, one per line, about texts or a memory file.
 
@@ -88,14 +75,16 @@ def command(
             options = settled(options)
             announce(reporter, options)
             model = open_model(options)
-            asked = {k: v for k, v in options.of_method().items() if k not in SHOWN_OPTIONS}
+            request = replace(
+                options.request, command="remember", extract=None, interrupted=interrupts
+            )
             tell_pages(reporter, pages)
             with reading(interrupts):
-                talk = model.read(opened, progress=reporter.show, interrupted=interrupts, **asked)
+                talk = shown(model.memory_of(opened, request), reporter.show)
             interrupts.reading = False
         if not options.quiet:
             reporter.tell(reading_line(talk))
-        writer = AnswerWriter(output, as_json=options.as_json)
+        writer = AnswerWriter(output, as_json=options.json)
         stack.callback(writer.close)
         # The chat itself shows the answers and their warnings.
         recorders = [each for each in reporter.reporters if isinstance(each, Stats)]
@@ -131,7 +120,7 @@ def command(
 
 
 def _check(
-    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
+    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: Options
 ) -> None:
     """Raise UsageError or BudgetError for what a chat cannot use, before anything is read."""
     if len(options.methods) > 1:

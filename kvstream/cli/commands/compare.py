@@ -7,15 +7,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.many import Each, each_options
-from kvstream.cli.options.model import ONE_MODEL, model_help
 from kvstream.cli.options.option import option
-from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
@@ -32,42 +29,21 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 COPY = 1 << 20
-WITHOUT = {
-    **ONE_MODEL,
-    **dict.fromkeys(
-        ("checkpoint", "checkpoint_every"),
-        "a checkpoint is of one method. Use the option with kvstream ask.",
-    ),
-}
-METHODS = "infinipot,keydiff,streaming"
-"""Default methods: one that needs the question, one that does not, and a baseline."""
 
 
-@click.command(
-    "compare",
-    cls=SectionedCommand,
-    without=WITHOUT,
-    defaults={"method": METHODS},
-    helps={
-        "method": "Methods to compare, separated by commas (list: kvstream methods).",
-        "model": model_help("pocket"),
-    },
-)
+@reading_command("compare")
 @asking
 @option(
     "--csv", "as_csv", is_flag=True, section="Input and output",
     help="Print CSV: a header, then one line per method and question.",
 )  # fmt: skip
-@each_options
-@reading_options
 @click.pass_context
 def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     as_csv: bool,
-    each: Each | None,
-    options: ReadingOptions,
+    options: Options,
 ) -> int:
     """Answer the same questions with several methods under the same budget, side by side.
 
@@ -84,24 +60,17 @@ def command(
           --method infinipot,snapkv
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    if each is not None:
+    options = options.asking(questions=questions, command="compare")
+    if options.each:
         from kvstream.cli.shared.each import read_each
 
         if as_csv:
             raise click.UsageError("--csv is for one text; use --json with --each.", ctx)
-        return read_each(ctx, "compare", paths, questions, options, each)
-    paths = sources_or_usage(ctx, paths)
-    return compare(paths, questions, options, as_csv=as_csv)
+        return read_each(ctx, "compare", paths, options)
+    return compare(sources_or_usage(ctx, paths), options, as_csv=as_csv)
 
 
-def compare(
-    paths: Sequence[str],
-    questions: Sequence[str],
-    options: ReadingOptions,
-    *,
-    command: Literal["ask", "compare"] = "compare",
-    as_csv: bool = False,
-) -> int:
+def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:
     """Run every method of `options.methods` on the same sources and show them side by side.
 
     Return the exit code.
@@ -115,7 +84,7 @@ def compare(
         output, reporter, interrupts = prepared(stack, options)
         stack.enter_context(whole_or_none(output))
         if options.dry_run:
-            _plans(paths, questions, options, output, reporter, interrupts)
+            _plans(paths, options, output, reporter, interrupts)
             return 0
         several = len(options.methods) > 1
         once = [path for path in paths if several and not can_be_read_again(path)]
@@ -124,8 +93,8 @@ def compare(
         pages = sources.check()
         announce(reporter, options)
         comparison = Comparison(
-            open_model(options), paths, copies, questions, options, command, as_csv,
-            output, reporter, interrupts,
+            open_model(options), paths, copies, options, as_csv, output, reporter,
+            interrupts,
         )  # fmt: skip
         code = comparison.run(sources, pages)
     if comparison.stopped is not None:
@@ -133,19 +102,18 @@ def compare(
     return code
 
 
-def _check(options: ReadingOptions, *, as_csv: bool) -> None:
+def _check(options: Options, *, as_csv: bool) -> None:
     """Raise UsageError if options contradict each other."""
-    if as_csv and (options.as_json or options.dry_run):
-        other = "--json" if options.as_json else "--dry-run"
+    if as_csv and (options.json or options.dry_run):
+        other = "--json" if options.json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
-    if options.checkpoint is not None:
+    if options.request.checkpoint is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
 
 
 def _plans(
     paths: Sequence[str],
-    questions: Sequence[str],
-    options: ReadingOptions,
+    options: Options,
     output: TextIO | OutputFile,
     reporter: Reporters,
     interrupts: Interrupts,
@@ -159,24 +127,23 @@ def _plans(
     for turn, name in enumerate(options.methods):
         if turn:
             sources = open_sources(paths, options, interrupts)
-        _plan(model, sources, name, questions, options, output)
+        _plan(model, sources, name, options, output)
 
 
 def _plan(
     model: Model,
     sources: Any,
     method: str,
-    questions: Sequence[str],
-    options: ReadingOptions,
+    options: Options,
     output: TextIO | OutputFile,
 ) -> None:
     """Write one method's line of --dry-run, or the reason why the method cannot run."""
     try:
-        started = model.plan(sources, **options.of_method(method), questions=questions)
+        started = model.planned(sources, options.of_method(method))
     except (BudgetError, UsageError) as error:
         if len(options.methods) == 1:
             raise
-        if options.as_json:
+        if options.json:
             print_json(output, Row(method, None, 0.0, str(error)))
         else:
             output.write(f"{method}: {error}\n")

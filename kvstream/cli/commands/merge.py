@@ -9,47 +9,21 @@ from pathlib import Path
 import click
 
 from kvstream.cli.commands.remember import summary
-from kvstream.cli.options.answers import OF_ANSWERS_ALONE
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_help
-from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
 from kvstream.cli.shared.models import announce, open_model
-from kvstream.cli.shared.recalling import of_maker, tell_of_loading
+from kvstream.cli.shared.recalling import loaded_as, of_maker, tell_of_loading
 from kvstream.cli.shared.running import check_files, kept_line, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
-from kvstream.settings import Budget
-
-SETTLED = "the memory files fix it."
-ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
-READS = "it reads no text."
-WITHOUT = {
-    **dict.fromkeys((*OF_ANSWERS_ALONE, "max_tokens"), ANSWERS),
-    **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
-                     "seed", "system", "skim"), SETTLED),
-    **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),
-                    READS),
-    "stats": "it reads no text and does not answer, so there are no events.",
-    "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
-}  # fmt: skip
 
 
-HELPS = {
-    "model": model_help("the model that made the files"),
-    "budget": "Budget of the joined memory in entries per head (4k, 4096). [default: the largest]",
-    "output": "The memory file to write.",
-    "json": "Print one JSON object about the file.",
-}
-
-
-@click.command("merge", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
+@reading_command("merge")
 @click.argument("files", nargs=-1, metavar="FILE FILE...", type=FileType(),
                 shell_complete=complete_files)  # fmt: skip
-@reading_options
 @click.pass_context
-def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions) -> None:
+def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> None:
     """Join memory files into one, under one budget.
 
     The texts follow each other in the order of the files. The method of the files evicts entries
@@ -71,7 +45,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
     merge(files, target, options)
 
 
-def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> None:
+def merge(files: tuple[Path, ...], target: Path, options: Options) -> None:
     """Merge `files` into the memory file `target`."""
     from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
@@ -82,23 +56,21 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
     refuse_repeated(kinds)
     options = of_maker(str(kinds[0].model["name"]), options)
-    options = replace(options, loading=kinds[0].loading(options.loading))
-    budget = options.asked.get("budget")
-    if isinstance(budget, Budget):
-        if budget.tokens is None:
-            raise UsageError("merge takes a --budget in entries per head, such as 4k.")
-        budget = budget.tokens
+    options = replace(options, loading=loaded_as(options.loading, kinds[0]))
+    budget = options.request.run.budget
+    if budget is not None and budget.tokens is None:
+        raise UsageError("merge takes a --budget in entries per head, such as 4k.")
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None, stats=None))
         if not any(kind.answering for kind in kinds):  # otherwise another model answers
             announce(reporter, options, fixed=True)
         model = open_model(options)
-        memory = model.merge(kinds, budget)
+        memory = model.merge(kinds, None if budget is None else budget.tokens)
         tell_of_loading(reporter, memory, *kinds)
         digest = memory.save(target)
         reporter.close()
         written = target.stat().st_size
-        if options.as_json:
+        if options.json:
             record = {**summary(memory, target, digest, written), "command": "merge"}
             output.write(json_text(record) + "\n")
             output.flush()

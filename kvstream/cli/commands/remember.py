@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from kvstream.api.options import refuse_later_questions
-from kvstream.cli.options.answers import OF_ANSWERS_ALONE
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.many import Each, Shards, each_options, shards_option
-from kvstream.cli.options.memory import ONE_METHOD
+from kvstream.api.progress import shown
+from kvstream.cli.options.files import memory_option
 from kvstream.cli.options.option import option
-from kvstream.cli.options.reading import ReadingOptions, reading_options
-from kvstream.cli.options.streams import ONE_MEMORY
-from kvstream.cli.options.types import FileType
+from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.models import announce, open_model, settled
@@ -35,7 +31,7 @@ from kvstream.cli.shared.running import (
     show_plan,
 )
 from kvstream.cli.shared.sources import check_shards, open_sources, tell_pages
-from kvstream.errors import KvstreamError, SourceError
+from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.reporters import Reporters
 from kvstream.reporters.format import json_text, size
 
@@ -44,42 +40,27 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code if Ctrl-C stopped the reading, so that the file is about a part of the text."""
-CHECKPOINT = ("checkpoint", "checkpoint_every")
-ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
 EXPECT = (
     'No question was named: expect answers to some questions, and "not in the text" to others. '
     "Name questions with -Q if you know them: more answers are then right."
 )
 """Shown if parts of the text were evicted and no question was named."""
-WITHOUT = dict.fromkeys(OF_ANSWERS_ALONE, ANSWERS)
-HELPS = {
-    "method": ONE_METHOD,
-    "max_tokens": "Room that the memory keeps for each later answer, in tokens. [default: 256]",
-}
 
 
-@click.command("remember", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
+@reading_command("remember")
 @sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="A question that you will ask: memory keeps what it needs. Repeatable.",
 )  # fmt: skip
-@option(
-    "--memory", type=FileType(), metavar="FILE", envvar=(), once=ONE_MEMORY,
-    section="Questions", help="Read more text into the memory of this file.",
-)  # fmt: skip
-@shards_option
-@each_options
-@reading_options
+@memory_option("Read more text into the memory of this file.")
 @click.pass_context
 def command(
     ctx: click.Context,
     sources: tuple[str, ...],
     question: tuple[str, ...],
     memory: Path | None,
-    each: Each | None,
-    shards: Shards | None,
-    options: ReadingOptions,
+    options: Options,
 ) -> int:
     """Stream texts through the model under the budget, and save the memory in a file.
 
@@ -99,14 +80,15 @@ def command(
             "remember uses one method, but --method names several; name one.", ctx
         )
     refuse_question(ctx, sources, "give it with -Q.")
-    if each is not None:
+    options = options.asking(questions=question, command="remember")
+    if options.each:
         from kvstream.cli.shared.each import read_each
 
         if options.output is None:
             raise click.UsageError(
                 "No output folder: name the folder for the memory files with -o FOLDER.", ctx
             )
-        return read_each(ctx, "remember", sources, question, options, each)
+        return read_each(ctx, "remember", sources, options)
     target = options.output or memory
     if target is None or str(target) == "-":
         raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
@@ -122,26 +104,28 @@ def command(
     if any(not text.strip() for text in question):
         raise click.UsageError("A question is empty.", ctx)
     paths = sources_or_usage(ctx, sources)
-    if shards is not None:
-        shards.refuse_with(options, memory=memory)
+    if options.request.shards is not None:
+        if memory is not None:
+            raise UsageError(
+                "--memory is for one reading, but --shards makes several; leave one of them out."
+            )
         check_shards(paths)
-    return remember(ctx, paths, question, memory, target, options, shards)
+    return remember(ctx, paths, memory, target, options)
 
 
 def remember(
     ctx: click.Context,
     paths: tuple[str, ...],
-    questions: tuple[str, ...],
     base: Path | None,
     target: Path,
-    options: ReadingOptions,
-    shards: Shards | None = None,
+    options: Options,
 ) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
     from kvstream.api.files import check_writable
 
     others = {
-        "--checkpoint": options.checkpoint, "--stats": options.stats, "--report": options.report,
+        "--checkpoint": options.request.checkpoint, "--stats": options.stats,
+        "--report": options.report,
     }  # fmt: skip
     check_files(replace(options, output=target), paths)
     refuse_clashes(others, {"--memory": base})
@@ -157,35 +141,33 @@ def remember(
         pages = sources.check()
         if base is None:
             check_checkpoint(options, reporter)
-            options = settled(options, alone=shards is not None)
+            options = settled(options, alone=options.request.shards is not None)
             announce(reporter, options)
             model = open_model(options)
-            asked = {k: v for k, v in options.of_method().items() if k not in WITHOUT}
-            asked |= {"questions": questions, **(shards.asked() if shards else {})}
+            request = replace(options.request, interrupted=interrupts)
             if options.dry_run:
-                plan = model.plan(sources, command="remember", **asked)
+                plan = model.planned(sources, request)
                 reporter.close()
                 show_plan(plan, options, output)
                 return 0
             tell_pages(reporter, pages)
             with reading(interrupts):
-                memory = model.read(
-                    sources, progress=reporter.show, interrupted=interrupts, **asked
-                )
+                memory = shown(model.memory_of(sources, request), reporter.show)
         else:
             if _finished(base, target, options, sources):
                 reporter.close()
                 if not options.quiet:
                     reporter.tell(
                         f"{target} is complete: an earlier run wrote it and ended before it "
-                        f"removed {options.checkpoint}, which is removed now. Nothing was read."
+                        f"removed {options.request.checkpoint}, which is removed now. Nothing "
+                        "was read."
                     )
                 return 0
             _, memory = open_memory(ctx, base, options, reporter)
             check_checkpoint(options, reporter)
-            kept = {k: options.asked[k] for k in CHECKPOINT if k in options.asked}
+            request = replace(options.request, questions=(), interrupted=interrupts)
             with reading(interrupts):
-                memory.read(sources, progress=reporter.show, interrupted=interrupts, **kept)
+                shown(memory.read_on(sources, request), reporter.show)
         _write(memory, target, options, output, reporter)
         return INTERRUPTED if memory.interrupted else 0
 
@@ -193,7 +175,7 @@ def remember(
 def _write(
     memory: Memory,
     target: Path,
-    options: ReadingOptions,
+    options: Options,
     output: TextIO | OutputFile,
     reporter: Reporters,
 ) -> None:
@@ -202,13 +184,13 @@ def _write(
         digest = memory.save(target)
     except KvstreamError as error:
         raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
-    if options.checkpoint is not None:  # after Ctrl-C, `save` leaves it
-        options.checkpoint.unlink(missing_ok=True)
+    if options.request.checkpoint is not None:  # after Ctrl-C, `save` leaves it
+        options.request.checkpoint.unlink(missing_ok=True)
     if (page := reports.of(reporter)) is not None:
         page.add(memory)
     reporter.close()
     written = target.stat().st_size
-    if options.as_json:
+    if options.json:
         output.write(json_text(summary(memory, target, digest, written)) + "\n")
         output.flush()
     if not options.quiet:
@@ -239,12 +221,12 @@ def saved_elsewhere(memory: Memory, target: Path) -> str:
     return "No other place could take the memory either, and it is lost."
 
 
-def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -> bool:
+def _finished(base: Path, target: Path, options: Options, sources: Any) -> bool:
     """Return whether an earlier run wrote `target` but did not remove its checkpoint.
 
     In that case remove the checkpoint. Raises SourceError if the sources have changed since.
     """
-    path = options.checkpoint
+    path = options.request.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
     from kvstream.api.files import finished_reading

@@ -14,7 +14,7 @@ import click
 
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
-from kvstream.cli.options.types import CountType, FileType, SeedType
+from kvstream.cli.options.types import COUNT, SEED, FileType
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
@@ -30,7 +30,7 @@ SPOOLED_BYTES = 16 * 1024**2
 @click.command("sample", cls=SectionedCommand)
 @option(
     "--tokens",
-    type=CountType(),
+    type=COUNT,
     default=128 * 1024,
     metavar="N",
     section="Text",
@@ -51,7 +51,7 @@ SPOOLED_BYTES = 16 * 1024**2
 )
 @option(
     "--seed",
-    type=SeedType(),
+    type=SEED,
     default=0,
     show_default=True,
     section="Text",

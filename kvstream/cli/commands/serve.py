@@ -11,52 +11,28 @@ from typing import Any
 import click
 
 from kvstream.api.options import require
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.memory import ONE_METHOD
-from kvstream.cli.options.model import ONE_MODEL, model_help
 from kvstream.cli.options.option import option
-from kvstream.cli.options.reading import ReadingOptions, reading_options
-from kvstream.cli.options.types import BytesType, Finite
+from kvstream.cli.options.table import Options, reading_command
+from kvstream.cli.options.types import SIZE, Finite, Parsed
 from kvstream.cli.shared import early
 from kvstream.cli.shared.models import POCKET, demonstration, open_model
 from kvstream.cli.shared.running import quiet_libraries
 from kvstream.reporters.format import visible
+from kvstream.settings import size_of
 
-REQUESTS = "each request brings its own."
-PRINTED = "answers go to clients."
-ONE = "the server has one model; kvstream chat and kvstream ask --memory use both models of a file."
 ONLY_POCKET = (
     "pocket is a small model for demonstration, but only pocket answers from the memory files that "
     "it made."
 )
 """Shown with pocket if memory files are offered: another model could not use them."""
-WITHOUT = {
-    **dict.fromkeys(ONE_MODEL, ONE),
-    "text": REQUESTS, "max_unpacked": REQUESTS,
-    "report": PRINTED,
-    "extract": "the model writes answers.", "passages": "the model writes answers.",
-    "output": PRINTED, "json": PRINTED, "stats": "GET /health shows what the server does.",
-    "progress": PRINTED, "dry_run": "the server reads nothing at the start.",
-    "checkpoint": "readings that are stopped are saved in --cache-dir.",
-    "checkpoint_every": "readings that are stopped are saved in --cache-dir.",
-}  # fmt: skip
 
 
-class CacheType(BytesType):
-    """A size in bytes, or 0."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return 0 if str(value).strip() == "0" else super().convert(value, param, ctx)
+def _cache_size(text: str) -> int | None:
+    """Return a size in bytes, or 0."""
+    return 0 if text.strip() == "0" else size_of(text)
 
 
-HELPS = {
-    "model": model_help("pocket"),
-    "method": ONE_METHOD,
-    "strict": "Withhold weakly supported answers; the reply then states this instead of an answer.",
-}
-
-
-@click.command("serve", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
+@reading_command("serve")
 @option(
     "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
     section="Server", help="Offer every memory file of this folder as a model: book.kvs is the "
@@ -84,11 +60,11 @@ HELPS = {
     section="Server", help="Maximum requests in progress; others wait.",
 )  # fmt: skip
 @option(
-    "--bound", type=BytesType(), metavar="SIZE", section="Server",
+    "--bound", type=SIZE, metavar="SIZE", section="Server",
     help="Maximum size of all KV caches together. [default: --parallel times --budget]",
 )  # fmt: skip
 @option(
-    "--cache", type=CacheType(), default="256MB", show_default=True, metavar="SIZE",
+    "--cache", type=Parsed(_cache_size, "size"), default="256MB", show_default=True, metavar="SIZE",
     section="Server", envvar=(),  # KVSTREAM_CACHE is the folder of models
     help="Maximum disk space for the memories of conversations; 0 saves none.",
 )  # fmt: skip
@@ -103,7 +79,7 @@ HELPS = {
     "error 429.",
 )  # fmt: skip
 @option(
-    "--max-body", type=BytesType(), default="16MB", show_default=True, metavar="SIZE",
+    "--max-body", type=SIZE, default="16MB", show_default=True, metavar="SIZE",
     advanced=True, section="Server", help="Maximum size of a request; a larger one gets error 413.",
 )  # fmt: skip
 @option(
@@ -116,9 +92,8 @@ HELPS = {
     advanced=True, section="Server",
     help="Time that requests in progress have to finish when the server stops.",
 )  # fmt: skip
-@reading_options
 @click.pass_context
-def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
+def command(ctx: click.Context, options: Options, **server: Any) -> None:
     """Answer OpenAI-compatible clients: editors, chat programs, the openai package, curl.
 
     A message may be longer than the model's context: kvstream reads all of it under the budget. The
@@ -136,23 +111,19 @@ def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
     early.check(options)
     from kvstream.server.settings import ServerSettings
 
-    # A request may set a temperature, so pass options of sampling on even if --temp is 0.
-    given = {**options.of_method(), **options.asked}
-    asked = {name: value for name, value in given.items() if name not in WITHOUT}
-    settings = ServerSettings(
-        reading=asked, allowed_hosts=tuple(server.pop("allow_host")), **server
-    )
+    allowed = tuple(server.pop("allow_host"))
+    settings = ServerSettings(request=options.request, allowed_hosts=allowed, **server)
     serve(options, settings)
 
 
-def serve(options: ReadingOptions, settings: Any) -> None:
+def serve(options: Options, settings: Any) -> None:
     """Load the model and serve it until Ctrl-C."""
     quiet_libraries(options)
     with _log(options) as log:
         _serve(options, settings, log)
 
 
-def _serve(options: ReadingOptions, settings: Any, log: logging.Logger) -> None:
+def _serve(options: Options, settings: Any, log: logging.Logger) -> None:
     from kvstream.server.run import Server, listen
     from kvstream.server.run import serve as run
 
@@ -192,7 +163,7 @@ class Line(logging.Formatter):
 
 
 @contextmanager
-def _log(options: ReadingOptions) -> Iterator[logging.Logger]:
+def _log(options: Options) -> Iterator[logging.Logger]:
     """Yield the server's log, which goes to stderr; with -q it only has warnings and errors."""
     log = logging.getLogger("kvstream.server")
     before = log.handlers[:], log.propagate, log.level

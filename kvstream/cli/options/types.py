@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +13,30 @@ from click.shell_completion import CompletionItem
 from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.settings import PAPER, Budget, parse_count, seed_of, threads_of
+from kvstream.settings import Budget, count_of, seed_of, size_of, start_of
 
 NONE = "none"
 """Value of --skim: one model reads everything."""
 
 
-class BudgetType(click.ParamType):
-    """A budget: ``4k``, ``4096``, ``512MB``, ``1GiB``."""
+class Parsed(click.ParamType):
+    """A value that a function makes of text, or refuses with a UsageError."""
 
-    name = "size"
+    def __init__(self, parse: Callable[[Any], Any], name: str) -> None:
+        self.parse, self.name = parse, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return value if isinstance(value, Budget) else Budget.parse(str(value))
+            return self.parse(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
 
-class BytesType(click.ParamType):
-    """A size in bytes: ``512MB``, ``16GiB``. A number without a unit is refused."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int):
-            return value
-        try:
-            size = Budget.parse(str(value)).bytes
-        except UsageError:
-            size = None
-        if not size:
-            self.fail(f"{value!r} is not a size; write it as 512MB or 16GiB.", param, ctx)
-        return size
-
-
-class CountType(click.ParamType):
-    """A count: ``4096``, ``4k``, ``1M``; k is 1024, M is 1024²."""
-
-    name = "n"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return value if isinstance(value, int) else parse_count(str(value))
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-class StartType(CountType):
-    """A count, or ``paper``."""
-
-    name = "start"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return PAPER if value == PAPER else super().convert(value, param, ctx)
+BUDGET = Parsed(Budget.of, "size")
+SIZE = Parsed(size_of, "size")
+COUNT = Parsed(count_of, "n")
+START = Parsed(start_of, "start")
+SEED = Parsed(seed_of, "integer")
 
 
 class Finite(click.FloatRange):
@@ -110,52 +81,6 @@ class MethodsType(click.ParamType):
             for name in (AUTO, *method_names())
             if name.startswith(last) and name not in taken
         ]
-
-
-class EveryType(click.ParamType):
-    """An interval: ``10k`` tokens or ``30s``."""
-
-    name = "interval"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.api.options import Intervals
-
-        try:
-            return Intervals.of(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-class SeedType(click.ParamType):
-    """A whole number that torch takes as a seed."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
-        try:
-            return seed_of(number)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-class ThreadsType(click.ParamType):
-    """A number of threads that this machine can run."""
-
-    name = "n"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
-        try:
-            return threads_of(number)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
 
 
 class ModelType(click.ParamType):
@@ -219,7 +144,7 @@ class FileType(click.Path):
 
 
 class OutputType(FileType):
-    """Path of a file, or of a folder with ``--each``; `reading_options` refuses other folders."""
+    """Path of a file, or of a folder with ``--each``; `table.refuse` refuses other folders."""
 
     def __init__(self) -> None:
         super().__init__(folder=True, streams=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options
 from kvstream.cli.shared import reports
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
@@ -36,9 +36,7 @@ class Comparison:
     paths: Sequence[str]
     copies: Mapping[str, str]
     """Temporary files of sources that can be read only once, by the names of the sources."""
-    questions: Sequence[str]
-    options: ReadingOptions
-    command: Literal["ask", "compare"]
+    options: Options
     as_csv: bool
     output: TextIO | OutputFile
     reporter: Reporters
@@ -95,15 +93,10 @@ class Comparison:
     def _read(self, name: str, sources: Any) -> None:
         """Read with one method, and add a row for each answer."""
         coverage: Sequence[float] = ()
-        labels = labels_of(self.questions)
+        labels = labels_of(self.options.request.questions)
         number: int | None = None
-        events = self.model.stream(
-            sources,
-            **self.options.of_method(name),
-            questions=self.questions,
-            command=self.command,
-            interrupted=self.interrupts,
-        )
+        request = replace(self.options.of_method(name), interrupted=self.interrupts)
+        events = self.model.events(sources, request)
         for event in answer_events(events, self.interrupts):
             if isinstance(event, AnswerStarted):
                 number = event.number
@@ -122,7 +115,7 @@ class Comparison:
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        if self.options.as_json:
+        if self.options.json:
             print_json(self.output, row)
         elif self.as_csv:
             line = csv_row(row)
@@ -155,10 +148,10 @@ class Comparison:
         return any(row.result for row in self.rows)
 
     def _show_all(self) -> None:
-        if self.options.as_json or self.as_csv:
+        if self.options.json or self.as_csv:
             return  # each row was already written
         width = columns(to_file=isinstance(self.output, OutputFile))
-        for line in blocks(self.rows, self.questions, width):
+        for line in blocks(self.rows, self.options.request.questions, width):
             self.output.write(f"{line.rstrip()}\n")
         self.output.flush()
 

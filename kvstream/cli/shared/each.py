@@ -6,19 +6,15 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvstream.api.collection import ask_each, remember_each, summarize_each
-from kvstream.api.options import effective, require
-from kvstream.cli.options.answers import OF_ANSWERS_ALONE
-from kvstream.cli.options.many import Each
-from kvstream.cli.options.model import refuse_revision
-from kvstream.cli.options.option import typed
-from kvstream.cli.options.reading import ReadingOptions
-from kvstream.cli.options.types import NONE
+from kvstream.api.collection import each_of
+from kvstream.api.options import require
+from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.models import EXTRACTS, POCKET, demonstration
 from kvstream.cli.shared.running import WITHHELD, can_be_live, quiet_libraries
@@ -31,37 +27,23 @@ from kvstream.reporters.format import counted, json_line, visible
 SOME_FAILED = 7
 """Exit code if some documents failed and others have results."""
 INTERRUPTED = 130
-ALONE = {
-    "skim": "--skim is for one text",
-    "memory": "--memory asks one memory",
-    "follow": "--follow waits for more of one text",
-    "report": "--report shows one text",
-    "every": "--every answers while it reads one text",
-    "checkpoint": "--checkpoint saves the reading of one text (with -o FOLDER the same command "
-    "resumes a stopped run)",
-    "stats": "--stats records the steps of one text",
-    "dry_run": "--dry-run shows the sizes of one text",
-}
-"""Options that need a single text, and why."""
 
 
 def read_each(
     ctx: click.Context,
     command: str,
     paths: Sequence[str],
-    questions: Sequence[str],
-    options: ReadingOptions,
-    each: Each,
+    options: Options,
 ) -> int:
     """Read every document separately, report progress, and return the exit code."""
-    for name, why in ALONE.items():
-        if name in ctx.params and typed(ctx, name) and ctx.params[name] != NONE:
-            raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
+    request, questions = options.request, options.request.questions
+    if ctx.params.get("memory") is not None:
+        raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.", ctx)
     if not paths:
         raise click.UsageError("Nothing to read: name a folder or files for --each.", ctx)
     refuse_revision(options.model)
-    if each.spread:
-        require("ray", "ray", "--workers" if each.workers is not None else "--ray")
+    if request.workers is not None or options.ray is not None:
+        require("ray", "ray", "--workers" if request.workers is not None else "--ray")
     into = None if options.output in (None, _STDOUT) else options.output
     with ExitStack() as stack:
         quiet_libraries(options)
@@ -74,12 +56,12 @@ def read_each(
         if options.model == POCKET and not options.quiet:
             reporter.tell(EXTRACTS if command == "summarize" else demonstration(options))
         outcomes = _outcomes(
-            command, paths, questions, options, each,
+            command, paths, options,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},
         )  # fmt: skip
         interrupts.reading = True
         code, withheld = 0, False
-        printed = options.as_json or (into is None and command != "remember")
+        printed = options.json or (into is None and command != "remember")
         labels = len(questions) > 1, _compares(command, options)
         for outcome in outcomes:
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
@@ -87,7 +69,7 @@ def read_each(
             unwritten = not isinstance(outcome, DocumentDone) and bool(outcome.records)
             if printed or unwritten:
                 with reporter.aside():
-                    _print(outcome, as_json=options.as_json, labels=labels)
+                    _print(outcome, as_json=options.json, labels=labels)
             reporter.note(outcome)
         reporter.finish(None if into is None else str(into))
         tally = reporter.tally
@@ -108,53 +90,21 @@ def _not_read(documents: int, into: Path | None) -> str:
     return f"{told} With -o FOLDER, the same command continues with the rest."
 
 
-def _compares(command: str, options: ReadingOptions) -> bool:
+def _compares(command: str, options: Options) -> bool:
     """Return whether the answers of a document are of several methods."""
     return command == "compare" or len(options.methods) > 1
 
 
 def _outcomes(
-    command: str,
-    paths: Sequence[str],
-    questions: Sequence[str],
-    options: ReadingOptions,
-    each: Each,
-    run: dict[str, Any],
+    command: str, paths: Sequence[str], options: Options, run: dict[str, Any]
 ) -> Iterator[Outcome]:
     several = _compares(command, options)
     if several and command in ("summarize", "remember"):
         raise UsageError(f"{command} uses one method, but --method names several; name one.")
-    asked = effective(options.asked)
-    for name in ("checkpoint", "checkpoint_every"):  # from the config file, for single texts
-        asked.pop(name, None)
-    found: dict[str, Any] = {
-        **asked,
-        **run,
-        "model": options.model,
-        "loading": dict(options.loading),
-        "plain": options.plain,
-        "max_unpacked": options.max_unpacked,
-        "workers": each.workers,
-        "ray": each.ray,
-        "worker_memory": each.worker_memory,
-    }
+    requests = [replace(options.of_method(m), checkpoint=None, every=None) for m in options.methods]
     if several:
-        found["methods"] = options.methods
-        found["set"] = {
-            f"{method}.{name}": value
-            for method, settings in options.settings.items()
-            for name, value in settings.items()
-        }
-    else:
-        one = options.of_method()
-        found |= {"method": one["method"], "set": one["set"]}
-    if command == "summarize":
-        return summarize_each(list(paths), **found)
-    if command == "remember":
-        # The config file may set them for other commands.
-        found = {name: v for name, v in found.items() if name not in OF_ANSWERS_ALONE}
-        return remember_each(list(paths), questions=questions, **found)
-    return ask_each(list(paths), questions=questions, **found)
+        requests = [replace(request, command="compare") for request in requests]
+    return each_of(list(paths), requests, options.loading, ray=options.ray, **run)
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
@@ -187,7 +137,7 @@ def _answer(record: dict[str, Any], labels: tuple[bool, bool], *, terminal: bool
         yield from wrapped(line, width) or [""]
 
 
-def _reporter(options: ReadingOptions) -> Collected:
+def _reporter(options: Options) -> Collected:
     if options.quiet or options.progress == "none":
         return Collected(sys.stderr)
     if options.progress == "plain" or not can_be_live():

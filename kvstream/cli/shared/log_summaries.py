@@ -31,7 +31,8 @@ from kvstream.api.logs import (
     record,
 )
 from kvstream.cli.options.option import first_typed, option, typed
-from kvstream.cli.options.reading import ASKED, OF_MEMORY, ReadingOptions
+from kvstream.cli.options.table import OF_MEMORY, Options
+from kvstream.cli.options.table import ROWS as TABLE
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.models import POCKET, open_model
@@ -55,7 +56,10 @@ ENOUGH = 4
 """Number of lines of a slow pipe that are enough to recognize it."""
 IDLE_SECONDS = 1.0
 """Idle time of a pipe after which fewer lines are enough, if they look like a log."""
-_OF_MODEL = frozenset((*OF_MEMORY, *ASKED, "stats")) - {"passages", "budget"}
+_OF_MODEL = frozenset((
+    *OF_MEMORY, "stats", "checkpoint", "checkpoint_every", "system",
+    *(row.key for row in TABLE.values() if row.per_answer or row.stored),
+)) - {"passages"}  # fmt: skip
 """Options of a reading by a model. With one of them, ``auto`` chooses the model.
 
 --passages is excluded, because it also sets the rows of a page, and --budget, because it is a bound
@@ -152,15 +156,14 @@ def _is_empty(path: str) -> bool:
 
 def summarize(
     paths: Sequence[str],
-    options: ReadingOptions,
+    options: Options,
     *,
-    rows: int | None = None,
     width: int | None = None,
-    every: Any = None,
-    follow: bool = False,
 ) -> int:
-    """Read logs and print their page; at the time intervals of `every`, also what is new."""
-    output = options.output
+    """Read logs and print their page; at the time intervals of --every, also what is new."""
+    output, request = options.output, options.request
+    every, follow = in_time(request.every), request.follow
+    rows = request.passages if "passages" in request.given else None
     check_files(options, paths)
     with ExitStack() as stack:
         out: Any = sys.stdout
@@ -178,7 +181,7 @@ def summarize(
         interrupts.then = "" if follow else "printing the page of what was read so far"
         waiting = _Waiting(every, follow=follow)
         due = waiting.due
-        sources = open_for_reading(paths, options, interrupts, follow=follow, due=due)
+        sources = open_for_reading(paths, options, interrupts, due=due)
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
@@ -187,7 +190,7 @@ def summarize(
             before = []
         if before:
             names = sources.names[:-1] if follow else sources.names
-            sources.reorder(in_order(names, plain=options.plain))
+            sources.reorder(in_order(names, plain=options.request.plain))
         log = LogSummary()
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
@@ -256,7 +259,7 @@ class _Reports:
         log: LogSummary,
         sources: Any,
         out: Any,
-        options: ReadingOptions,
+        options: Options,
         rows: int | None,
         width: int | None,
         tell: Callable[[str], None],
@@ -275,7 +278,7 @@ class _Reports:
         news = self._told > 0
         writes = self._options.model != POCKET
         paragraph, removed = self._paragraph(news=news) if writes else ("", [])
-        if self._options.as_json:
+        if self._options.json:
             made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
             made |= {"interrupted": interrupted, "warnings": list(self._sources.warnings)}
             if writes:
@@ -303,7 +306,7 @@ class _Reports:
         """Return the message for the end of following."""
         if self._told and self._told == self._log.lines:
             return f"Stopped following. No new lines since {self._told_at}."
-        return f"Stopped following; the last {'report' if self._options.as_json else 'page'}:"
+        return f"Stopped following; the last {'report' if self._options.json else 'page'}:"
 
     def _page(self, above: int, *, news: bool) -> str:
         """Return the page; `above` lines stand above it."""
@@ -330,11 +333,11 @@ def _shown_name(name: str) -> str:
     return "standard input" if name == "-" else name
 
 
-def _plan(sources: Any, options: ReadingOptions) -> str:
+def _plan(sources: Any, options: Options) -> str:
     """Return what --dry-run prints for logs: their size, and that no model reads them."""
     writes = options.model if options.model != POCKET else None
     total = sources.size_hint()
-    if options.as_json:
+    if options.json:
         return json_text({"kind": "log", "dry_run": True, "bytes": total, "model": writes}) + "\n"
     held = "of unknown size" if total is None else f"of about {size(total)}"
     number = len(sources.names)

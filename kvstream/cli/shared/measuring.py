@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import option
-from kvstream.cli.options.types import SeedType
+from kvstream.cli.options.table import refuse_revision
+from kvstream.cli.options.types import SEED
 from kvstream.cli.shared import libraries
-from kvstream.settings import ModelSettings
+from kvstream.settings import ModelSettings, table
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session
@@ -28,19 +28,15 @@ def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[An
 def seed_option(section: str, help: str) -> Callable[[Any], Any]:
     """Return the option --seed of a command."""
     return option(
-        "--seed", type=SeedType(), default=0, show_default=True, metavar="N", section=section,
+        "--seed", type=SEED, default=0, show_default=True, metavar="N", section=section,
         help=help,
     )  # fmt: skip
 
 
 def model_settings(values: dict[str, Any]) -> ModelSettings:
     """Move the shared model options from `values` to settings."""
-    same = (
-        "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
-        "threads", "trust_remote_code",
-    )  # fmt: skip
     refuse_revision(values["model"])
-    return ModelSettings(model=values.pop("model"), **{name: values.pop(name) for name in same})
+    return ModelSettings(**{name: values.pop(name) for name in table(ModelSettings)})
 
 
 def open_session(settings: ModelSettings, *, verbose: bool) -> Session:

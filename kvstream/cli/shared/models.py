@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kvstream.api.options import AUTO, SELF, WORDS
-from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import given_options
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
@@ -30,13 +29,11 @@ EXTRACTS = (
     "write summaries."
 )
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
-FOR_ONE = ("extract", "checkpoint")
+FOR_ONE = ("each", "shards", "every", "follow", "extract", "checkpoint")
 """Options with which one model reads everything: pocket, unless -m names another."""
-PASSING = ("each", "shards", "every", "follow")
-"""Options of commands with the same effect."""
 
 
-def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
+def settled(options: Options, *, alone: bool = False) -> Options:
     """Choose the models that -m and --skim leave open.
 
     The best model that was fetched answers questions. With --skim auto, each reading of a model
@@ -46,7 +43,7 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     """
     from kvstream.api.models import default_model
 
-    alone = alone or any(options.asked.get(name) for name in FOR_ONE) or len(options.methods) > 1
+    alone = alone or _for_one(options) is not None
     model, skim = options.model, options.skim
     if not options.model_given and not alone:
         model = default_model()
@@ -57,34 +54,32 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
             f"--skim and --model are both {skim}; use --skim {SELF} for a model that reads twice, "
             "or --skim none."
         )
-    loading = {**options.loading, "skim": None if skim == NONE else skim}
-    return replace(options, model=model, model_given=True, skim=skim, loading=loading)
+    return replace(options.with_model(model), skim=skim)
 
 
-def summarizing(options: ReadingOptions) -> ReadingOptions:
+def summarizing(options: Options) -> Options:
     """Replace `reader` by its base model for a summary: its adapter answers in a few words."""
     if options.model != READER:
         return options
     if not options.quiet:
         say(f"{READER} answers questions; {BASE}, the model below it, summarizes.")
-    return replace(options, model=BASE)
+    return options.with_model(BASE)
 
 
 def announce(
-    reporter: Reporter, options: ReadingOptions, *, summary: bool = False, fixed: bool = False
+    reporter: Reporter, options: Options, *, summary: bool = False, fixed: bool = False
 ) -> None:
     """Name the models of the run, announce that they are loaded, and describe pocket.
 
     `fixed`: a memory file names the model, so do not advise to choose another one.
     """
-    skim = options.loading.get("skim")
-    if not options.quiet and skim is None and options.model == POCKET and not fixed:
+    if not options.quiet and options.skim == NONE and options.model == POCKET and not fixed:
         reporter.tell(EXTRACTS if summary else demonstration(options))
-    alone = skim in (None, WORDS, SELF, AUTO)
-    reporter.loading(options.model if alone else f"{options.model} and {skim}")
+    alone = options.skim in (NONE, WORDS, SELF, AUTO)
+    reporter.loading(options.model if alone else f"{options.model} and {options.skim}")
 
 
-def demonstration(options: ReadingOptions) -> str:
+def demonstration(options: Options) -> str:
     """Describe pocket, and how to get better answers."""
     from kvstream.api.models import reader_is_ready, reader_is_shipped
 
@@ -99,25 +94,29 @@ def demonstration(options: ReadingOptions) -> str:
     )
 
 
-def _why_alone(options: ReadingOptions) -> str | None:
+def _why_alone(options: Options) -> str | None:
     """Return the option for which `reader`, although it is there, is not the default."""
     ctx = click.get_current_context(silent=True)
     if ctx is None or ctx.info_name not in ("ask", "chat", "remember"):
         return None
-    if "model" in given_options():
-        return None
+    return None if "model" in given_options() else _for_one(options)
+
+
+def _for_one(options: Options) -> str | None:
+    """Return the option with which one model reads everything, as it is typed."""
     if len(options.methods) > 1:
         return "several methods"
-    found = {**{name: ctx.params.get(name) for name in PASSING}, **options.asked}
-    return next((f"--{name}" for name in (*PASSING, *FOR_ONE) if found.get(name)), None)
+    if options.each:
+        return "--each"
+    return next((f"--{name}" for name in FOR_ONE[1:] if getattr(options.request, name)), None)
 
 
-def open_model(options: ReadingOptions) -> Model:
+def open_model(options: Options) -> Model:
     """Load the model. The import is local because torch takes seconds to import.
 
     Raises UsageError, ModelError.
     """
-    from kvstream.api.model import load
+    from kvstream.api.model import Model
 
     refuse_revision(options.model)
-    return load(options.model, **options.loading)
+    return Model.open(options.loading, None if options.skim == NONE else options.skim)

@@ -13,7 +13,7 @@ import click
 
 from kvstream.api.options import AUTO
 from kvstream.cli.options.option import first_typed, typed
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
 from kvstream.cli.shared.models import POCKET, READER, announce, open_model, settled
@@ -22,6 +22,7 @@ from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
 from kvstream.reporters.answer import AnswerWriter
+from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
     from kvstream.api.files import MemoryFile
@@ -29,20 +30,21 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 
-def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
+def ask(ctx: click.Context, path: Path, options: Options) -> int:
     """Answer from a memory file and return the exit code."""
     if options.dry_run:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
+    questions = options.request.questions
     refuse_reading(ctx)
     early.check(options)
     if os.path.isdir(path):
-        return ask_folder(ctx, path, questions, options)
+        return ask_folder(ctx, path, options)
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         _, memory = open_memory(ctx, path, options, reporter)
-        writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
+        writer = AnswerWriter(output, as_json=options.json, labels=len(questions) > 1)
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             last = number + 1 == len(questions)
@@ -56,13 +58,12 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     return code
 
 
-def ask_folder(
-    ctx: click.Context, folder: Path, questions: Sequence[str], options: ReadingOptions
-) -> int:
+def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
     """Answer from the memory files of a folder that match a question; return the exit code."""
     from kvstream.api.memories import memory_files, models_of
 
-    if options.extract:
+    questions = options.request.questions
+    if options.request.extract:
         raise UsageError("--extract is for one memory file; name one of the folder.")
     files = memory_files(folder)
     for file in files:
@@ -76,7 +77,7 @@ def ask_folder(
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
-        writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
+        writer = AnswerWriter(output, as_json=options.json, labels=len(questions) > 1)
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             found = memories.answers(question, **options.answers)
@@ -108,7 +109,7 @@ def refuse_reading(ctx: click.Context) -> None:
 
 
 def open_memory(
-    ctx: click.Context, path: Path, options: ReadingOptions, reporter: Reporter
+    ctx: click.Context, path: Path, options: Options, reporter: Reporter
 ) -> tuple[Model, Memory]:
     """Open the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
     from kvstream.api.files import inspect
@@ -117,7 +118,7 @@ def open_memory(
     _refuse_changes(ctx, file, options)
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
     if options.skim == NONE:  # a skimming model is loaded in its original form
-        options = replace(options, loading=file.loading(options.loading))
+        options = replace(options, loading=loaded_as(options.loading, file))
     announce(reporter, options, fixed=True)
     model = open_model(options)
     memory = model.recall(file)
@@ -125,6 +126,11 @@ def open_memory(
         reporter.tell(str(file))
     tell_of_loading(reporter, memory, file)
     return model, memory
+
+
+def loaded_as(loading: ModelSettings, file: MemoryFile) -> ModelSettings:
+    """Return how to load the model of a file, so that nothing of its memory is rounded."""
+    return ModelSettings(**file.loading(vars(loading)))
 
 
 def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> None:
@@ -135,9 +141,7 @@ def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> N
             reporter.show(Notice(warning))
 
 
-def _of_models(
-    made: str, answering: str | None, path: Path, options: ReadingOptions
-) -> ReadingOptions:
+def _of_models(made: str, answering: str | None, path: Path, options: Options) -> Options:
     """Return the options with the models of the memory at `path`, unless the user named others.
 
     These are the model that made the memory and the one that answers from it. Raises UsageError for
@@ -152,31 +156,31 @@ def _of_models(
         raise UsageError(f"{path} was read by {by}; leave --skim {skim} out.")
     options = replace(options, skim=skim)
     if not options.model_given and skim != NONE and answering is not None:
-        options = replace(options, model=answering, model_given=True)
+        options = options.with_model(answering)
     return settled(of_maker(made, options), alone=True)
 
 
-def of_maker(made: str, options: ReadingOptions) -> ReadingOptions:
+def of_maker(made: str, options: Options) -> Options:
     """Return the options with the model that made a memory, if it is here and no other was named.
 
     With --trust-remote-code, only use kvstream's own models: a file must not choose code to run.
     """
     from kvstream.api.models import is_here
 
-    trusting = options.loading["trust_remote_code"]
+    trusting = options.loading.trust_remote_code
     own = made in (POCKET, READER)  # loading reader explains how to fetch it
     if options.model_given or not (own or (not trusting and is_here(made))):
         return options
-    return replace(options, model=made, model_given=True)
+    return options.with_model(made)
 
 
-def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:
+def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> None:
     """Raise UsageError for options on the command line that differ from those of the file."""
-    from kvstream.api.options import QUESTIONS_LEARNED, options_of, request_of
+    from kvstream.api import options as api
 
-    learned = file.options.get("method") == QUESTIONS_LEARNED  # then auto chose it
-    request = request_of(learned=learned, command="remember", **options.of_method())
-    given = options_of(request)
+    learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
+    request = replace(options.request, questions=(), command="remember")
+    given = api.options_of(api.settled(request, learned=learned))
 
     for name, then in file.options.items():
         now = given[name]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvstream.api.options import require
+from kvstream.api.options import TABLE, require
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.saying import say
 from kvstream.events import Answered, Event
@@ -19,9 +19,12 @@ from kvstream.reporters.format import size
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
-    from kvstream.cli.options.reading import ReadingOptions
+    from kvstream.cli.options.table import Options
 
-SHOWN_ELSEWHERE = ("budget", "schedule", "chunk", "checkpoint", "checkpoint_every")
+SHOWN_ELSEWHERE = (
+    "budget", "method", "set", "schedule", "chunk", "checkpoint", "checkpoint_every", "plain",
+    "max_unpacked", "follow", "every", "shards", "workers", "worker_memory",
+)  # fmt: skip
 
 
 def command_line() -> str:
@@ -54,7 +57,7 @@ class PageFile:
 class RunReport(Reporter):
     """Collects the events of a run, and writes the page at the end of the `with` block."""
 
-    def __init__(self, options: ReadingOptions) -> None:
+    def __init__(self, options: Options) -> None:
         from kvstream.api.report import Report
 
         assert options.report is not None
@@ -90,7 +93,7 @@ class RunReport(Reporter):
             self.file.discard()
 
 
-def opened(stack: ExitStack, options: ReadingOptions) -> list[Reporter]:
+def opened(stack: ExitStack, options: Options) -> list[Reporter]:
     """Return the reporter of ``--report``, if given. The page is written when `stack` closes."""
     return [] if options.report is None else [stack.enter_context(RunReport(options))]
 
@@ -100,17 +103,16 @@ def of(reporter: Reporters) -> RunReport | None:
     return next((r for r in reporter.reporters if isinstance(r, RunReport)), None)
 
 
-def _settings(options: ReadingOptions) -> dict[str, object]:
+def _settings(options: Options) -> dict[str, object]:
     """Return the given settings that the events do not have."""
-    given: dict[str, object] = {
-        name.replace("_", "-"): value
-        for name, value in options.asked.items()
-        if name not in SHOWN_ELSEWHERE and value is not None
-    }
+    request = options.request
+    given: dict[str, object] = {}
+    for name in TABLE:
+        holder = request if hasattr(request, name) else request.run
+        if name in request.given and name not in SHOWN_ELSEWHERE:
+            given[name.replace("_", "-")] = getattr(holder, name)
     for method, settings in options.settings.items():
         given |= {f"{method}.{name}": value for name, value in settings.items()}
     for name in ("device", "dtype", "attn", "quantize", "revision", "threads"):
-        value = options.loading.get(name)
-        if value not in (None, "auto"):
-            given[name] = value
-    return given
+        given[name] = getattr(options.loading, name)
+    return {name: value for name, value in given.items() if value not in (None, "auto")}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from kvstream.api.methods import NAMES
 from kvstream.api.options import AUTO, refuse_beside_skimming
 from kvstream.cli.config import config_path
-from kvstream.cli.options.many import Shards
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import Interrupts
@@ -44,7 +43,7 @@ WITHHELD = 6
 
 def prepared(
     stack: ExitStack,
-    options: ReadingOptions,
+    options: Options,
     *,
     answers: bool = False,
     ends_early: bool = False,
@@ -75,13 +74,11 @@ def prepared(
     return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
 
 
-def check_files(
-    options: ReadingOptions, sources: Sequence[str] = (), memory: Path | None = None
-) -> None:
+def check_files(options: Options, sources: Sequence[str] = (), memory: Path | None = None) -> None:
     """Raise UsageError for outputs that would destroy each other or an input."""
     outputs = {
-        "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
-        "--report": options.report,
+        "--output": options.output, "--checkpoint": options.request.checkpoint,
+        "--stats": options.stats, "--report": options.report,
     }  # fmt: skip
     inputs = {
         "--memory": memory, "--model": Path(options.model), "--skim": Path(options.skim),
@@ -90,61 +87,44 @@ def check_files(
     refuse_clashes(outputs, inputs, sources)
 
 
-def read(
-    paths: Sequence[str],
-    questions: Sequence[str],
-    options: ReadingOptions,
-    *,
-    every: Any = None,
-    follow: bool = False,
-    shards: Shards | None = None,
-) -> int:
+def read(paths: Sequence[str], options: Options) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
-    on_the_way = follow or every is not None
-    if shards is not None:
-        shards.refuse_with(options, follow=follow, every=every)
+    request = options.request
+    if request.shards is not None:
         check_shards(paths)
     early.check(options)
     check_files(options, paths)
+    on_the_way = request.follow or request.every is not None
     with ExitStack() as stack:
-        spread = shards is not None and shards.workers is not None
-        plain = on_the_way or spread
+        spread = request.shards is not None and request.workers is not None
         output, reporter, interrupts = prepared(
-            stack, plainly(options) if plain else options, answers=True
+            stack, plainly(options) if on_the_way or spread else options, answers=True
         )
-        interrupts.gentle = follow
-        sources = open_sources(
-            paths,
-            options,
-            interrupts,
-            follow=follow,
-            due=(lambda: False) if every is None else every.time_is_up,
-        )
+        interrupts.gentle = request.follow
+        sources = open_sources(paths, options, interrupts)
         pages = sources.check()
         check_checkpoint(options, reporter)
         if options.skim not in (AUTO, NONE):
-            refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
-        if not questions:  # only one model summarizes
+            refuse_beside_skimming(request)
+        summary = not request.questions
+        if summary:  # only one model summarizes
             options = replace(options, skim=NONE)
-        alone = on_the_way or not questions or shards is not None
+        alone = on_the_way or summary or request.shards is not None
         options = settled(options, alone=alone)
-        announce(reporter, options, summary=not questions)
+        announce(reporter, options, summary=summary)
         model = open_model(options)
-        asked = {
-            **options.of_method(), "questions": questions, "every": every,
-            "interrupted": interrupts, **(shards.asked() if shards else {}),
-        }  # fmt: skip
+        request = replace(request, interrupted=interrupts)
         if options.dry_run:
-            started = model.plan(sources, **asked)
+            started = model.planned(sources, request)
             reporter.close()
             show_plan(started, options, output)
             return 0
         tell_pages(reporter, pages)
-        events = answer_events(model.stream(sources, **asked), interrupts, on_the_way=on_the_way)
-        labels = len(questions) > 1
-        writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
+        events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
+        labels = len(request.questions) > 1
+        writer = AnswerWriter(output, as_json=options.json, labels=labels)
         stack.callback(writer.close)
-        apart = every is not None and not options.as_json and not labels
+        apart = request.every is not None and not options.json and not labels
         return _show(events, writer, output, reporter, options, apart=apart)
 
 
@@ -153,7 +133,7 @@ def _show(
     writer: AnswerWriter,
     output: TextIO | OutputFile,
     reporter: Reporter,
-    options: ReadingOptions,
+    options: Options,
     *,
     apart: bool,
 ) -> int:
@@ -170,7 +150,7 @@ def _show(
             reporter.make_way()
             writer.show(event)
             reporter.show(event)
-            if not (options.as_json or output.isatty() or cites_apart(options, output)):
+            if not (options.json or output.isatty() or cites_apart(options, output)):
                 tell_matches(event.result, reporter)
             if event.result.withheld is not None:
                 code = WITHHELD
@@ -181,9 +161,9 @@ def _show(
     return code
 
 
-def cites_apart(options: ReadingOptions, output: TextIO | OutputFile) -> bool:
+def cites_apart(options: Options, output: TextIO | OutputFile) -> bool:
     """Return whether the answer goes to a file and its passages to the terminal."""
-    in_file = isinstance(output, OutputFile) and not options.as_json
+    in_file = isinstance(output, OutputFile) and not options.json
     return in_file and not options.quiet and sys.stderr.isatty()
 
 
@@ -199,23 +179,23 @@ def tell_matches(result: Result, reporter: Reporter) -> None:
         reporter.tell(f"Lines with the words of the question: {', '.join(places)}")
 
 
-def plainly(options: ReadingOptions) -> ReadingOptions:
+def plainly(options: Options) -> Options:
     """Replace the panel by lines, for answers during the reading or without reading."""
     return replace(options, progress="none" if options.progress == "none" else "plain")
 
 
-def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
+def check_checkpoint(options: Options, reporter: Reporter) -> None:
     """Refuse an invalid file of --checkpoint before a model is loaded, and report its position.
 
     Raises UsageError, SourceError, KvstreamError.
     """
-    if options.checkpoint is None:
+    if options.request.checkpoint is None:
         return
     from kvstream.api.files import checkpoint_tokens
 
-    tokens = checkpoint_tokens(options.checkpoint)
+    tokens = checkpoint_tokens(options.request.checkpoint)
     if tokens is not None and not options.quiet:
-        reporter.tell(f"Going on from {options.checkpoint}, {tokens:,} tokens in.")
+        reporter.tell(f"Going on from {options.request.checkpoint}, {tokens:,} tokens in.")
 
 
 def answer_events(
@@ -267,13 +247,13 @@ def reading_line(memory: Memory) -> str:
     )
 
 
-def quiet_libraries(options: ReadingOptions) -> None:
+def quiet_libraries(options: Options) -> None:
     """Silence the libraries' output on stderr unless -v was given."""
     bars = not (options.quiet or options.progress == "none") and sys.stderr.isatty()
-    libraries.quiet(offline=options.loading["offline"], verbose=options.verbose, bars=bars)
+    libraries.quiet(offline=options.loading.offline, verbose=options.verbose, bars=bars)
 
 
-def _output(stack: ExitStack, options: ReadingOptions, *, ends_early: bool) -> TextIO | OutputFile:
+def _output(stack: ExitStack, options: Options, *, ends_early: bool) -> TextIO | OutputFile:
     if options.output is None or options.output == Path("-"):
         return sys.stdout
     output = OutputFile(options.output, rescued=True)
@@ -292,7 +272,7 @@ def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
         raise
 
 
-def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | Any:
+def _progress(options: Options, *, answer_on_terminal: bool) -> Teller | Any:
     if options.quiet or options.progress == "none":
         return Teller(sys.stderr)
     if options.progress == "plain" or not can_be_live():
@@ -311,10 +291,10 @@ def can_be_live() -> bool:
     )
 
 
-def show_plan(started: Started, options: ReadingOptions, output: TextIO | OutputFile) -> None:
+def show_plan(started: Started, options: Options, output: TextIO | OutputFile) -> None:
     """Write what --dry-run prints for a run."""
     unused = started.unused
-    if options.as_json:
+    if options.json:
         warnings = [unused] if unused else []
         record = {"dry_run": True, **started.to_json(), "warnings": warnings}
         output.write(json_text(record) + "\n")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.table import Options
 from kvstream.cli.shared.interrupts import InterruptibleInput
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters import Reporter
@@ -33,16 +33,18 @@ def _read_once(why: str, path: str) -> UsageError:
 
 def open_sources(
     paths: Sequence[str],
-    options: ReadingOptions,
+    options: Options,
     stop: Callable[[], bool],
     *,
-    follow: bool = False,
-    due: Callable[[], bool] = lambda: False,
+    due: Callable[[], bool] | None = None,
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """Open the sources. Standard input is used only if it is a source and was not copied."""
     from kvstream.api.sources import Source, open_sources
 
+    request = options.request
+    follow = request.follow
+    due = due or request.due
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
 
@@ -61,8 +63,8 @@ def open_sources(
     empty = list(paths) == ["-"] and not copies and _ended_empty()
     opened = open_sources(
         [source(path) for path in paths],
-        plain=options.plain,
-        max_unpacked=options.max_unpacked,
+        plain=options.request.plain,
+        max_unpacked=options.request.max_unpacked,
         follow=follow,
         due=due,
         interrupted=stop,

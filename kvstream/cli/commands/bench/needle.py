@@ -23,8 +23,8 @@ from kvstream.cli.commands.bench.options import (
     whole_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
+from kvstream.cli.options.table import model_options
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 

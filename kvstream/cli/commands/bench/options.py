@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.options.option import given_options, option, stack
-from kvstream.cli.options.streams import PROGRESS
-from kvstream.cli.options.types import BudgetType, CountType, FileType, StartType
+from kvstream.cli.options.table import PROGRESS
+from kvstream.cli.options.types import BUDGET, COUNT, START, FileType
 from kvstream.cli.shared import measuring
 from kvstream.errors import UsageError
 from kvstream.settings import CHUNKS, PAPER, SCHEDULES, Budget, RunSettings
@@ -38,7 +38,7 @@ class ListType(click.ParamType):
         return tuple(dict.fromkeys(self.inner.convert(part, param, ctx) for part in parts))
 
 
-COUNTS = ListType(CountType())
+COUNTS = ListType(COUNT)
 NAMES = ListType(click.STRING)
 SHARES = ListType(click.FloatRange(0, 1))
 
@@ -49,7 +49,7 @@ case_options = stack(
         section="Compared", help="Methods to compare (list: kvstream methods).",
     ),
     option(
-        "--budget", type=ListType(BudgetType()), metavar="SIZE,...", section="Compared",
+        "--budget", type=ListType(BUDGET), metavar="SIZE,...", section="Compared",
         help="Maximum size of the KV cache: entries per head (4k, 4096) or bytes (512MB). "
         "[default: 4k, or the model's trained length if that is less]",
     ),
@@ -75,7 +75,7 @@ case_options = stack(
         help="Entries in memory after the last eviction. [default: as many as fit]",
     ),
     option(
-        "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",
+        "--start", type=ListType(START), metavar="N,paper,...", section="Compared",
         help="Entries in memory after the first chunk; paper: --keep / number of chunks, as in "
         "IMDC. [default: half of --keep]",
     ),
@@ -116,7 +116,7 @@ seed_option = measuring.seed_option(
 def tokens_option(default: int) -> Callable[[Any], Any]:
     """Return the option for the maximum length of an answer."""
     return option(
-        "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
+        "-n", "--max-tokens", type=COUNT, default=default, show_default=True, metavar="N",
         section="Measurement", help="Maximum tokens per answer.",
     )  # fmt: skip
 

@@ -19,9 +19,9 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.measuring import model_settings, open_session
 
 
@@ -33,7 +33,7 @@ from kvstream.cli.shared.measuring import model_settings, open_session
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "--limit",
-    type=CountType(),
+    type=COUNT,
     metavar="N",
     section="Measurement",
     help="Maximum tokens per text. [default: all]",

@@ -26,9 +26,9 @@ from kvstream.cli.commands.bench.options import (
     whole_option,
 )
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, typed
-from kvstream.cli.options.types import CountType
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
@@ -71,7 +71,7 @@ from kvstream.errors import UsageError
 )
 @option(
     "--within",
-    type=CountType(),
+    type=COUNT,
     metavar="N",
     section="Measurement",
     help="Hide each context in a text of N tokens.",

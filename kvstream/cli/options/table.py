@@ -1,0 +1,421 @@
+"""The options of the commands that read, made from the table, and their values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.api.options import (
+    AUTO,
+    AUTOMATIC,
+    PER_ANSWER,
+    TABLE,
+    WORDS,
+    Request,
+    refuse_twice,
+    request_from,
+    settings_by_method,
+)
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.option import Command, Option, given_options, typed
+from kvstream.cli.options.types import (
+    NONE,
+    FileType,
+    Finite,
+    MethodsType,
+    ModelType,
+    OutputType,
+    Parsed,
+    SkimType,
+)
+from kvstream.cli.shared.saying import say
+from kvstream.errors import UsageError
+from kvstream.settings import ModelSettings, Row, row, table
+from kvstream.version import __version__
+
+SECTIONS = ("Following", "Many documents", "Memory", "Model", "Answer", "Input and output")
+PROGRESS = ("auto", "live", "plain", "none")
+SERVED = "answers go to clients."
+RUNS = "a page shows one run. Use kvstream ask --memory FILE --report."
+SKIMMED = {
+    **dict.fromkeys(("compare", "summarize"), "one model reads here."),
+    "merge": "the memory files fix it.",
+    "serve": "the server has one model; kvstream chat and kvstream ask --memory use both models of "
+    "a file.",
+}  # fmt: skip
+READING = ("ask", "summarize", "remember", "chat", "compare")
+IN_EACH = ("ask", "summarize", "remember", "compare")
+MODELS = {
+    **dict.fromkeys(("summarize", "compare", "serve", "measure"), "pocket"),
+    "merge": "the model that made the files",
+}  # fmt: skip
+"""The default of --model in the help of a command."""
+OTHER_MODELS = "reader once it is fetched, else pocket; with --memory the model that made the file"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of all options of a command that reads."""
+
+    request: Request
+    """Without questions, and with the first method."""
+    loading: ModelSettings
+    methods: tuple[str, ...]
+    """The methods to use. If there are several, they are compared."""
+    skim: str = row(
+        AUTO, "Model",
+        "Who reads a long text first and keeps passages; --model then reads the best ones and "
+        "answers. A small model; self: --model itself; words: no model, the words of the question "
+        "(BM25); none: --model answers from what --method keeps. auto: self if --model reads the "
+        "text within a minute, else pocket or words, whichever is quick; none for pocket.",
+        metavar="MODEL", advanced=True, without=SKIMMED, one_reading=True,
+        one_text="--skim is for one text",
+    )  # fmt: skip
+    each: bool = row(
+        False, "Many documents",
+        "Read every file separately, each under the budget; give one result per file.",
+        variable=False, only=IN_EACH,
+    )  # fmt: skip
+    ray: str | None = row(
+        None, "Many documents",
+        "Read on the machines of a running Ray cluster: HOST:PORT; auto: the cluster of this "
+        "machine.",
+        metavar="ADDRESS", advanced=True, only=IN_EACH,
+    )  # fmt: skip
+    output: Path | None = row(
+        None, "Input and output",
+        "Write the answer (remember, merge: the memory) to this file; with --each, to a folder.",
+        spelling=("-o", "--output"), metavar="FILE", without={"serve": SERVED},
+        helps={"merge": "The memory file to write.", "chat": "Write the answers to this file."},
+    )  # fmt: skip
+    json: bool = row(
+        False, "Input and output", "Print one JSON object per answer.",
+        without={"serve": SERVED}, helps={"merge": "Print one JSON object about the file."},
+    )  # fmt: skip
+    report: Path | None = row(
+        None, "Input and output",
+        "Write a page that shows the run: the answer, what memory kept of the text, charts.",
+        metavar="FILE.html", variable=False, one_text="--report shows one text",
+        without={"merge": RUNS, "chat": RUNS, "serve": SERVED},
+        excludes={"dry_run": "--dry-run reads nothing, so there is no --report; use one."},
+    )  # fmt: skip
+    stats: Path | None = row(
+        None, "Input and output", "Write every event to this file, one JSON object per line.",
+        metavar="FILE", advanced=True, one_text="--stats records the steps of one text",
+        without={
+            "merge": "it reads no text and does not answer, so there are no events.",
+            "serve": "GET /health shows what the server does.",
+        },
+    )  # fmt: skip
+    progress: str = row(
+        "auto", "Input and output", "auto: live on a terminal, else plain lines.",
+        choices=PROGRESS, advanced=True, without={"serve": SERVED},
+    )  # fmt: skip
+    quiet: bool = row(
+        False, "Input and output", "Show only warnings and errors on stderr.",
+        spelling=("-q", "--quiet"),
+    )  # fmt: skip
+    verbose: bool = row(
+        False, "Input and output",
+        "Show tracebacks, the numbers behind warnings, and messages of libraries.",
+        spelling=("-v", "--verbose"), advanced=True,
+    )  # fmt: skip
+    dry_run: bool = row(
+        False, "Input and output",
+        "Show the sizes, steps and memory of a run without reading.",
+        advanced=True, one_reading=True, one_text="--dry-run shows the sizes of one text",
+        without={
+            "merge": "it reads no text.",
+            "chat": "kvstream remember --dry-run shows the same reading.",
+            "serve": "the server reads nothing at the start.",
+        },
+    )  # fmt: skip
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings by method."""
+
+    @property
+    def model(self) -> str:
+        """The answering model."""
+        return self.loading.model
+
+    @property
+    def model_given(self) -> bool:
+        """Whether the user chose it; otherwise `models.settled` may choose another one."""
+        return "model" in self.request.given
+
+    def with_model(self, model: str) -> Options:
+        """Return the options with a model, as if the user had chosen it."""
+        request = replace(self.request, given=self.request.given | {"model"})
+        return replace(self, request=request, loading=replace(self.loading, model=model))
+
+    def asking(self, **changes: Any) -> Options:
+        """Return the options with changes of the request."""
+        return replace(self, request=replace(self.request, **changes))
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """The given options of `Memory.ask`."""
+        request, names = self.request, self.request.given & set(PER_ANSWER)
+        if not request.run.temp:  # options of sampling that come from the config file
+            names -= {"top_p", "top_k"}
+        return {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
+
+    def of_method(self, name: str) -> Request:
+        """Return the request of a method."""
+        settings = {f"{name}.{key}": value for key, value in self.settings.get(name, {}).items()}
+        return replace(self.request, run=replace(self.request.run, method=name, set=settings))
+
+    @classmethod
+    def of(cls, ctx: click.Context, values: Mapping[str, Any]) -> Options:
+        """Create the options from click's values by name. Raises UsageError."""
+        methods = tuple(m.strip() for m in values["method"].split(",") if m.strip())
+        if not methods:
+            raise UsageError("--method is empty; see kvstream methods.")
+        refuse_twice(methods, "--method")
+        typed_settings = pairs(values["set"])
+        owners = {path.partition(".")[0] for path in typed_settings}
+        if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:
+            methods = tuple(own)
+        # A setting in the config file may belong to a method that this run does not use.
+        settings = settings_by_method(typed_settings, methods, strict=typed(ctx, "set"))
+        keys = given_options()
+        given = {name for name, row in ROWS.items() if row.key in keys}
+        options = cls(
+            request_from({**values, "method": methods[0], "set": {}}, given=frozenset(given)),
+            ModelSettings(**{n: values[n] for n in (*table(ModelSettings), "quiet")}),
+            methods,
+            settings=settings,
+            **{name: values[name] for name in table(cls) if name in values},
+        )
+        return replace(options, request=options.of_method(methods[0]))
+
+
+ROWS: Mapping[str, Row] = {**TABLE, **table(ModelSettings), **table(Options)}
+"""The table of options: all of commands that read, by name."""
+OF_MEMORY = tuple(row.key for row in ROWS.values() if row.of_memory)
+"""Options that determine how a model keeps memory, as click names them."""
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Split ``METHOD.NAME=VALUE`` into names and values; later ones win. Raises UsageError."""
+    found = {}
+    for item in given:
+        path, equals, value = item.partition("=")
+        owner, dot, name = path.strip().partition(".")
+        if not (equals and dot and owner and name):
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in infinipot.alpha=0.5.")
+        found[path.strip()] = value.strip()
+    return found
+
+
+def reads(row: Row, command: str) -> bool:
+    """Return whether a command has an option."""
+    return not row.only or command in row.only
+
+
+def click_option(row: Row, command: str = "") -> Option:
+    """Return the option of a row for click. `command` chooses its help."""
+    kind = _type(row)
+    flag = row.kind == "bool"
+    default = "infinipot,keydiff,streaming" if (row.name, command) == METHODS else row.default
+    text = row.helps.get(command, row.help)
+    if row.name == "model":
+        text = text.format(default=MODELS.get(command, OTHER_MODELS))
+    attributes: dict[str, Any] = {"is_flag": True} if flag else {"metavar": row.metavar}
+    if not flag and kind is not None:
+        attributes["type"] = kind
+    shown = row.shown and not flag and default is not None and "[default: " not in text
+    return Option(
+        list(row.spelling or (row.flag,)),
+        section=row.section,
+        help=text,
+        default=None if row.name == "set" else default,
+        multiple=row.name == "set",
+        show_default=shown,
+        advanced=row.advanced,
+        envvar=None if row.variable else (),
+        **attributes,
+    )
+
+
+METHODS = ("method", "compare")
+"""The option whose default in `compare` is one method that needs the question, one that does not,
+and a baseline."""
+
+
+def _type(row: Row) -> click.ParamType | None:
+    """Return click's type of an option."""
+    named: dict[str, click.ParamType] = {
+        "model": ModelType(), "skim": SkimType(), "method": MethodsType(), "output": OutputType(),
+    }  # fmt: skip
+    if row.name in named:
+        return named[row.name]
+    if row.choices:
+        return click.Choice(row.choices)
+    if row.kind.startswith("Path"):
+        return FileType()
+    if row.parse is not None:
+        return Parsed(row.parse, row.name)
+    if row.kind == "float":
+        return Finite(row.least, row.most, min_open=row.above)
+    if row.kind.startswith("int"):
+        least, most = (None if n is None else int(n) for n in (row.least, row.most))
+        return click.IntRange(least, most)
+    return None
+
+
+def model_options(command: Command) -> Command:
+    """Add the options of the model to a command that measures or trains."""
+    return _added(command, table(ModelSettings).values(), "measure")
+
+
+def _added(command: Any, rows: Any, name: str) -> Any:
+    """Add options to a function, before those that it has."""
+    params = [click_option(row, name) for row in rows]
+    own = getattr(command, "__click_params__", [])
+    command.__click_params__ = [*own, *reversed(params)]
+    return command
+
+
+def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command that reads. The function gets one `Options`."""
+    rows = sorted(
+        (row for row in ROWS.values() if reads(row, name)),
+        key=lambda row: SECTIONS.index(row.section),
+    )
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        def wrapper(**values: Any) -> Any:
+            ctx = click.get_current_context()
+            found = {row.name: values.pop(row.key) for row in rows}
+            found["skim"] = _skim(ctx, found)
+            refuse(ctx, found)
+            options = Options.of(ctx, found)
+            with _telling_of(options.request.checkpoint, quiet=options.quiet):
+                return function(options=options, **values)
+
+        update_wrapper(wrapper, function)
+        own = list(getattr(function, "__click_params__", []))
+        wrapper.__click_params__ = []  # type: ignore[attr-defined]
+        click.version_option(__version__, "--version", message="kvstream %(version)s")(wrapper)
+        options = reversed([click_option(row, name) for row in rows])
+        wrapper.__click_params__ += [*options, *own]  # type: ignore[attr-defined]
+        without = {row.key: row.without[name] for row in rows if name in row.without}
+        made = click.command(name, cls=SectionedCommand, without=without, **attributes)
+        return made(wrapper)
+
+    return decorate
+
+
+def _skim(ctx: click.Context, values: Mapping[str, Any]) -> str:
+    """Return the value of --skim. A default gives way to typed options that it contradicts."""
+    skim: str = NONE if ctx.info_name in SKIMMED else values["skim"]
+    if typed(ctx, "skim") or skim in (AUTO, NONE):
+        return skim
+    later = ctx.info_name in ("chat", "remember")  # words need their questions first
+    if (skim == WORDS and later) or ctx.params.get("memory"):
+        return AUTO
+    one = (row.key for row in ROWS.values() if row.one_model)
+    for_one = any(typed(ctx, key) and ctx.params[key] for key in one)
+    same = typed(ctx, "model") and values["model"] == skim
+    return NONE if for_one or same or values.get("shards") else skim
+
+
+@contextmanager
+def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
+    """Report a checkpoint that the command wrote and left, however it ends: it can be resumed."""
+    before = _written(checkpoint)
+    try:
+        yield
+    finally:
+        if _written(checkpoint) not in (None, before) and not quiet:
+            say(f"{checkpoint} holds the reading so far; the same command resumes from it.")
+
+
+def _written(checkpoint: Path | None) -> tuple[int, int] | None:
+    """Return inode and time of the last change of a checkpoint, or None if there is none."""
+    if checkpoint is None:
+        return None
+    try:
+        status = checkpoint.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def refuse(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Raise click's UsageError for options that make no sense together, by the table."""
+    summary = ctx.info_name == "summarize" and values["extract"] is None
+    present = {**values, "extract": summary or values["extract"]}  # a summary may be an extract
+    for name, each in ROWS.items():
+        if name not in values or not typed(ctx, each.key):
+            continue
+        for other, why in each.needs.items():
+            if not present[other]:
+                raise click.UsageError(why.format(flag=each.flag), ctx)
+        for other, why in each.excludes.items():
+            if values.get(other):
+                raise click.UsageError(why, ctx)
+        if values.get("each") and each.one_text and values[name] != NONE:
+            raise click.UsageError(f"{each.one_text}; leave it out, or leave out --each.", ctx)
+    if typed(ctx, "quiet") and typed(ctx, "progress") and values["progress"] != "none":
+        raise click.UsageError(
+            f"--progress {values['progress']} has no effect with --quiet; leave one of them out.",
+            ctx,
+        )
+    _refuse_spread(ctx, values)
+    output = values["output"]
+    if output is not None and os.path.isdir(output) and not values.get("each"):
+        raise click.BadParameter(
+            f"File {str(output)!r} is a folder.", ctx, param_hint="'-o' / '--output'"
+        )
+
+
+def _refuse_spread(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Raise click's UsageError for --each, --shards and workers that contradict each other."""
+    each, shards = values.get("each"), values.get("shards")
+    if shards is not None:
+        for name in ("each", "ray"):
+            if values[name]:
+                raise click.UsageError(
+                    f"--shards reads one text on this machine; leave it or --{name} out.", ctx
+                )
+        for name, one in ROWS.items():
+            if one.one_reading and values.get(name) not in (None, False, AUTO, NONE):
+                raise UsageError(
+                    f"{one.flag} is for one reading, but --shards makes several; leave one of them "
+                    "out."
+                )
+        if values["worker_memory"] is not None and values["workers"] is None:
+            raise click.UsageError("--worker-memory has no effect without --workers.", ctx)
+    elif not each:
+        for name in ("workers", "ray", "worker_memory"):
+            if name in values and typed(ctx, name):
+                # Workers read documents or parts of a text; a cluster only reads documents.
+                beside = "; add it" if name == "ray" else " or --shards; add one of them"
+                raise click.UsageError(
+                    f"{ROWS[name].flag} has no effect without --each{beside}.", ctx
+                )
+    spread = values.get("workers") is not None or values.get("ray") is not None
+    if each and typed(ctx, "worker_memory") and not spread:
+        raise click.UsageError("--worker-memory has no effect without --workers or --ray.", ctx)
+
+
+def refuse_revision(model: str) -> None:
+    """Raise click's UsageError if --revision was given for a model that is not on the hub."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or not typed(ctx, "revision"):
+        return
+    from kvstream.store.offered import is_local
+
+    if is_local(model):
+        raise click.UsageError(
+            f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
+        )
