@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kvstream.evaluation import metrics
@@ -114,10 +114,10 @@ def _named(story: Story, record: Record) -> Record:
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
-    request = Request(
-        (story.question,) if story.question else (), case.run, "summarize",
-        extract=bool(extract), passages=extract,
-    )  # fmt: skip
+    questions = (story.question,) if story.question else ()
+    request = Request(questions, case.run, "summarize", extract=bool(extract))
+    if extract:
+        request = replace(request, passages=extract)
     with document(story.text) as path:
         events = session.ask(open_sources([path], plain=True), request)
         result = next(e.result for e in events if isinstance(e, Answered))
