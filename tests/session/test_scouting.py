@@ -717,6 +717,11 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert models("ask", path, "Q?")[0] == "reader"  # a tiny model, which reads in no time
     assert models("ask", path, "Q?", "--skim", "pocket")[0] == "pocket for reader"
     assert models("ask", path, "Q?", "--skim", "words")[0] == "words for reader"
+    for about in (("--method", "h2o"), ("--keep", "100")):
+        assert models("ask", path, "Q?", *about)[0] == "pocket for reader"
+        useless = cli("ask", path, "Q?", "--skim", "words", *about)
+        assert useless.code == 2
+        assert f"{about[0]} has no effect with --skim words" in useless.stderr
     assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"
     assert models("ask", path, "Q?", "-m", "pocket")[0] == "pocket"
     assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"

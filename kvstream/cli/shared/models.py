@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvstream.api.options import AUTO, SELF, WORDS
-from kvstream.cli.options.option import given_options
-from kvstream.cli.options.table import Options, refuse_revision
+from kvstream.api.options import AUTO, PASSAGES_METHOD, SELF, WORDS
+from kvstream.cli.options.option import first_typed, given_options, typed
+from kvstream.cli.options.table import OF_MEMORY, Options, refuse_revision
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
@@ -37,9 +37,9 @@ def settled(options: Options, *, alone: bool = False) -> Options:
     """Choose the models that -m and --skim leave open.
 
     The best model that was fetched answers questions. With --skim auto, each reading of a model
-    other than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`). With
-    `alone`, or with an option for one model, use only the named models. Raises UsageError if --skim
-    contradicts that.
+    other than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`); pocket
+    scouts if an option says what a KV cache keeps. With `alone`, or with an option for one model,
+    use only the named models. Raises UsageError if --skim contradicts that.
     """
     from kvstream.api.models import default_model
 
@@ -47,14 +47,32 @@ def settled(options: Options, *, alone: bool = False) -> Options:
     model, skim = options.model, options.skim
     if not options.model_given and not alone:
         model = default_model()
+    about = _about_memory(options)
     if skim == AUTO and (alone or model == POCKET):
         skim = NONE
+    elif about and (
+        skim == AUTO or (skim == WORDS and not typed(click.get_current_context(), "skim"))
+    ):
+        skim = POCKET  # words alone would ignore it
+    elif about and skim == WORDS:
+        raise UsageError(
+            f"{about} has no effect with --skim words, which keeps no KV cache; leave one of them "
+            "out."
+        )
     if skim == model:
         raise UsageError(
             f"--skim and --model are both {skim}; use --skim {SELF} for a model that reads twice, "
             "or --skim none."
         )
     return replace(options.with_model(model), skim=skim)
+
+
+def _about_memory(options: Options) -> str | None:
+    """Return a typed option about what a KV cache keeps, as it is typed; None if there is none."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or options.methods == (PASSAGES_METHOD,):
+        return None
+    return first_typed(ctx, OF_MEMORY)
 
 
 def summarizing(options: Options) -> Options:
