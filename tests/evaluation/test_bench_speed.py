@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvstream.errors import UnsupportedModelError
-from kvstream.evaluation.speed import fit, floor, measure
+from kvstream.evaluation.speed import floor, measure
 from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task
 from kvstream.evaluation.speed.timing import Peak
@@ -53,13 +53,13 @@ def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
 
 def test_fit_finds_the_coefficients() -> None:
     points = [(n, 2e-4 * n + 3e-8 * n * n) for n in (1000, 4000, 20000)]
-    assert fit.coefficients(points) == pytest.approx((2e-4, 3e-8))
-    assert fit.coefficients([(1000, 1.0), (2000, 2.0)]) == pytest.approx((1e-3, 0))
+    assert measure.coefficients(points) == pytest.approx((2e-4, 3e-8))
+    assert measure.coefficients([(1000, 1.0), (2000, 2.0)]) == pytest.approx((1e-3, 0))
     # If time grows more slowly than the length, the fit must not become negative anywhere.
-    linear, square = fit.coefficients([(1000, 1.0), (4000, 2.0)])
+    linear, square = measure.coefficients([(1000, 1.0), (4000, 2.0)])
     assert linear > 0
     assert square == 0
-    linear, square = fit.coefficients([(1000, 1.0), (2000, 8.0)])
+    linear, square = measure.coefficients([(1000, 1.0), (2000, 8.0)])
     assert linear == 0
     assert square > 0
 
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_told_and_fitted(bench: measure.Bench) -> None:
     for tokens in (50, 100, 200, 400):
         task = Task(bench.session, range(tokens), [1], 1, 1.0)  # type: ignore[arg-type]
         rows += bench.measure(task)
-        fit.extrapolate(rows)
+        measure.extrapolate(rows)
     whole = [r for r in rows if r["system"] == "transformers"]
     assert [r["runs"] for r in whole] == [2, 2, 0, 0]
     assert whole[2]["error"] == "out of memory"
@@ -119,7 +119,7 @@ def test_what_would_take_too_long_is_not_begun(bench: measure.Bench) -> None:
     whole = [r for r in rows if r["system"] == "transformers"]
     assert [r["runs"] for r in whole] == [1, 1, 0]  # slower than the limit, so not repeated
     assert "would take about" in whole[2]["error"]
-    fit.extrapolate(rows)
+    measure.extrapolate(rows)
     assert whole[2]["fitted"]
 
 

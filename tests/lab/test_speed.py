@@ -17,7 +17,7 @@ from rows import rows_of
 from transformers import AutoModelForCausalLM
 
 from kvstream.errors import KvstreamError, ModelError, UsageError
-from kvstream.evaluation.speed import floor, plain
+from kvstream.evaluation.speed import floor
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.settings import ModelSettings
 from kvstream_lab.speed import llamacpp, outside, shapes, streaming
@@ -109,7 +109,7 @@ def test_other_caches_count_entries_in_the_type_in_which_they_hold_them() -> Non
     records = [
         floor.read_floor(model, ids, [(40, 40)], [5], 1),
         streaming.read_token_by_token(model, ids, 40, [5], 1, 100),
-        plain.read_plain(model, ids, None, [5], 1),
+        floor.read_plain(model, ids, None, [5], 1),
     ]
     entries = 40 * sum(2 * spec.heads * spec.key_dim * 4 for spec in model.layers)
     assert [record["peak_kv_bytes"] for record in records] == [entries] * 3

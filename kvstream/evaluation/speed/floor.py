@@ -1,4 +1,4 @@
-"""The floor that bounded reading is compared with.
+"""The floor that bounded reading is compared with, and transformers' growing cache.
 
 The floor runs the same chunks after memories of the same sizes with the same fast attention, and
 does nothing else: it keeps the first entries where they are, with their rotation. A method's
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.errors import UnsupportedModelError
@@ -177,3 +177,37 @@ def held_bytes(model: BoundedModel, entries: int, dtype: torch.dtype | None = No
     """
     each = sum(spec.entry_bytes for spec in model.storing(dtype).layers)
     return entries * each + sum(spec.bytes for spec in model.states)
+
+
+@torch.inference_mode()
+def read_plain(
+    model: BoundedModel,
+    ids: Sequence[int],
+    chunk: int | None,
+    question: Sequence[int],
+    tokens: int,
+) -> Record:
+    """Read with a cache that holds everything. `chunk`: tokens per forward pass; None is all."""
+    cache = DynamicCache(config=model.model.config)
+
+    def logits(part: Tensor) -> Tensor:
+        passed = holding(model.model, cache)
+        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
+        return out.logits[0, -1]
+
+    text = torch.tensor([list(ids)], device=model.device)
+    with attention(model, SDPA):
+        watch = Stopwatch(model.device)
+        for part in text.split(chunk or text.shape[1], dim=1):
+            logits(part)
+        watch.has_read()
+        layers: Any = [cache.layers[spec.index] for spec in model.layers]
+        size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        size += held_bytes(model, 0)
+        answer(
+            lambda more: logits(torch.tensor([list(more)], device=model.device)),
+            question,
+            tokens,
+            watch,
+        )
+    return {**watch.record(), "peak_kv_tokens": len(ids), "peak_kv_bytes": size}

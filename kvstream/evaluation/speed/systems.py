@@ -11,8 +11,7 @@ from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
-from kvstream.evaluation.speed.plain import read_plain
+from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor, read_plain
 from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.evaluation.sweep import Case
 from kvstream.run.request import Request

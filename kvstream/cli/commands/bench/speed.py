@@ -93,8 +93,8 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = open_sessio
 
 def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> int:
     from kvstream.evaluation import report
-    from kvstream.evaluation.speed import fit, peak, systems
-    from kvstream.evaluation.speed.measure import Bench, Limits
+    from kvstream.evaluation.speed import peak, systems
+    from kvstream.evaluation.speed.measure import Bench, Limits, extrapolate
 
     no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
@@ -129,7 +129,7 @@ def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> i
                 )
                 found = bench.measure(task)
                 rows += found
-                fit.extrapolate(rows)
+                extrapolate(rows)
                 if values["json"]:
                     output.show(found, list, as_json=True)
         except KeyboardInterrupt:
