@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -163,13 +162,6 @@ def test_the_code_is_in_american_spelling() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
-
-
-def test_license_and_extras() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["license"] == "Apache-2.0"
-    assert "Apache License" in (ROOT / "LICENSE").read_text()
-    assert {"flash", "documents", "docs", "test"} <= set(project["optional-dependencies"])
 
 
 def test_ci_runs_the_readmes_second_command() -> None:
