@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from kvstream.api.answer import Answer
     from kvstream.api.collection import ask_each, remember_each, summarize_each
     from kvstream.api.doctor import Finding, diagnose
-    from kvstream.api.files import MemoryFile, inspect
+    from kvstream.api.html_report import Report
     from kvstream.api.memories import Memories
     from kvstream.api.memory import Memory
+    from kvstream.api.memory_files import MemoryFile, inspect
     from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
     from kvstream.api.model import Model, load
     from kvstream.api.models import ModelEntry, available_models
-    from kvstream.api.report import Report
-    from kvstream.api.sources import Source, Text, open_sources
+    from kvstream.api.source_objects import Source, Text, open_sources
     from kvstream.errors import (
         BudgetError,
         KvstreamError,
@@ -95,14 +95,14 @@ _HOMES = {
     "api.answer": ("Answer",),
     "api.collection": ("ask_each", "remember_each", "summarize_each"),
     "api.doctor": ("Finding", "diagnose"),
-    "api.files": ("MemoryFile", "inspect"),
+    "api.memory_files": ("MemoryFile", "inspect"),
     "api.memories": ("Memories",),
     "api.memory": ("Memory",),
     "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
     "api.model": ("Model", "load"),
     "api.models": ("ModelEntry", "available_models"),
-    "api.report": ("Report",),
-    "api.sources": ("Source", "Text", "open_sources"),
+    "api.html_report": ("Report",),
+    "api.source_objects": ("Source", "Text", "open_sources"),
     "errors": (
         "BudgetError", "KvstreamError", "ModelError", "SourceError", "UnsupportedModelError",
         "UsageError",

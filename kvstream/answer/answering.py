@@ -15,12 +15,12 @@ import torch
 
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.coverage import coverage
-from kvstream.answer.narrowing import Narrowed, narrowed
 from kvstream.answer.sampling import RefusalLimit, Repetition, StopStrings, make_sampler
+from kvstream.answer.source_choice import Narrowed, narrowed
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, broken_apart

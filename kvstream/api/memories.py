@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer
-from kvstream.api.files import MemoryFile, inspect, opened
 from kvstream.api.given import path_of, question_of, several_of, whole_of
 from kvstream.api.memory import Memory, QuestionOptions
+from kvstream.api.memory_files import MemoryFile, inspect, opened
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
-from kvstream.memory.base import Memory as HeldMemory
+from kvstream.memory.contents import Memory as HeldMemory
 from kvstream.memory.glance import models_in
-from kvstream.memory.joining import join
+from kvstream.memory.merging import join
 from kvstream.memory.saving import Kind, look
 from kvstream.passages.joining import KeptPart, joined
 from kvstream.settings import Budget, RunSettings

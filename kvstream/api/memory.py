@@ -11,8 +11,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api.answer import Answer, answers
-from kvstream.api.files import MemoryFile
 from kvstream.api.given import path_of, question_of, several_of, turns_of, whole_of
+from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import (
     AnswerOptions,
     MemoryOptions,
@@ -25,13 +25,13 @@ from kvstream.api.options import (
     settled,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.sources import SourceLike, open_sources
+from kvstream.api.source_objects import SourceLike, open_sources
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
 
 if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
-    from kvstream.memory.base import Memory as HeldMemory
+    from kvstream.memory.contents import Memory as HeldMemory
     from kvstream.session.scouting import Scouted, Scouting
     from kvstream.session.session import Session
 

@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer, answers
-from kvstream.api.files import MemoryFile, opened
 from kvstream.api.given import (
     asked_of,
     path_of,
@@ -17,6 +16,7 @@ from kvstream.api.given import (
     text_of,
 )
 from kvstream.api.memory import Memory
+from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.api.options import (
     AUTO,
     PASSAGES_METHOD,
@@ -41,7 +41,7 @@ from kvstream.api.options import (
     skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.sources import SourceLike, is_path, open_sources, several
+from kvstream.api.source_objects import SourceLike, is_path, open_sources, several
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -50,7 +50,7 @@ from kvstream.settings import ModelSettings, RunSettings
 if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
-    from kvstream.memory.base import Memory as HeldMemory
+    from kvstream.memory.contents import Memory as HeldMemory
     from kvstream.session.scouting import Scouting
     from kvstream.session.session import Session as Session
 
@@ -345,7 +345,7 @@ class Model:
             return memory
         from kvstream.api.workers import worker_memory
         from kvstream.collection.cluster import need_ray
-        from kvstream.collection.running import Workers
+        from kvstream.collection.distribution import Workers
         from kvstream.collection.sharding import read_shards as read_on_workers
 
         need_ray()

@@ -21,8 +21,8 @@ def main() -> None:
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)
     try:
+        from kvstream.cli.address_space import guarded, stderr_apart
         from kvstream.cli.app import crashed, run
-        from kvstream.cli.guard import guarded, stderr_apart
 
         stderr_apart()
         arguments = sys.argv[1:]

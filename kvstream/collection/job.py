@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kvstream.collection.documents import Document
+from kvstream.collection.document_list import Document
 from kvstream.collection.results import KEY
 from kvstream.errors import UsageError
 from kvstream.run.request import Request

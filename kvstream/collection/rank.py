@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstream.answer.answering import question_tail
 from kvstream.errors import BudgetError, KvstreamError, SourceError
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.memory.glance import Glance, glance
 from kvstream.passages.bm25 import bm25_of_documents
 from kvstream.tokenization.forms import WORD, words

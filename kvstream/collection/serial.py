@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kvstream.collection.documents import Document
+from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job
 from kvstream.collection.task import Task
 from kvstream.collection.todo import kept, todo
@@ -18,7 +18,7 @@ from kvstream.events import (
 )
 
 if TYPE_CHECKING:
-    from kvstream.collection.reading import DocumentReader
+    from kvstream.collection.document_reader import DocumentReader
     from kvstream.session.session import Session
 
 Tell = Callable[[CollectionStarted | DocumentStarted | DocumentStep | Notice], None]
@@ -46,7 +46,7 @@ def read_here(
             yield item
             continue
         if reader is None:
-            from kvstream.collection.reading import DocumentReader  # loads torch
+            from kvstream.collection.document_reader import DocumentReader  # loads torch
 
             reader = DocumentReader(job, session)
         tell(DocumentStarted(item.document.name, item.document.bytes, "", 0))

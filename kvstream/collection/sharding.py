@@ -9,9 +9,9 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
-from kvstream.collection.documents import Document
+from kvstream.collection.distribution import Workers, read_tasks
+from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Part
-from kvstream.collection.running import Workers, read_tasks
 from kvstream.collection.task import PartTask, Task
 from kvstream.errors import KvstreamError
 from kvstream.events import (
@@ -24,8 +24,8 @@ from kvstream.events import (
     PartRead,
 )
 from kvstream.input.sources import SourceSet
-from kvstream.memory.base import Memory, Shards
-from kvstream.memory.joining import Joiner
+from kvstream.memory.contents import Memory, Shards
+from kvstream.memory.merging import Joiner
 from kvstream.memory.saving import look
 from kvstream.run.request import Request, never
 from kvstream.session.session import Session

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstream.collection.documents import Document
+from kvstream.collection.document_list import Document
 from kvstream.input.parts import Stretch
 from kvstream.input.sources import SourceSet
 

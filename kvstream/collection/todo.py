@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from kvstream.collection.documents import Document, digest_of
+from kvstream.collection.document_list import Document, digest_of
 from kvstream.collection.job import Job
 from kvstream.collection.results import found_memory, found_records, write_records
 from kvstream.collection.task import Task

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kvstream.collection.documents import digest_of
+from kvstream.collection.document_list import digest_of
 from kvstream.collection.job import Job
 from kvstream.collection.task import Task
 from kvstream.errors import KvstreamError
@@ -74,7 +74,7 @@ class Worker:
         try:
             if self.open_reader is None:
                 # Imported here, because the driver must not load torch.
-                from kvstream.collection.reading import DocumentReader
+                from kvstream.collection.document_reader import DocumentReader
 
                 self.reader = DocumentReader(self.job)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, grouped
 from kvstream.evaluation.sweep import NEAR
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.harness import IdFeed, open_reader
-from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped, left_out
 from kvstream.evaluation.sweep import Case
 from kvstream.evaluation.text_trials import Text, text_trials

@@ -9,6 +9,7 @@ from functools import partial
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation import longbench, metrics
+from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import (
@@ -19,7 +20,6 @@ from kvstream.evaluation.harness import (
     room_for,
     too_long,
 )
-from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case

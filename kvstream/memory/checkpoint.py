@@ -19,7 +19,7 @@ import numpy as np
 from kvstream.engine.reader import Chunk
 from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.memory.header import STORED
 from kvstream.memory.saving import (
     Kind,

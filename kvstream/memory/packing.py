@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvstream.input.source import LineCounts, SourceRecord
-from kvstream.memory.base import Beside, Trace
+from kvstream.memory.contents import Beside, Trace
 from kvstream.memory.header import kept as kept_of
 from kvstream.memory.header import passages as passages_of
 from kvstream.tokenization.loading import WordForms

@@ -16,7 +16,7 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.memory import file
-from kvstream.memory.base import Beside, Memory
+from kvstream.memory.contents import Beside, Memory
 from kvstream.memory.file import Content
 from kvstream.memory.header import STORED
 from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of

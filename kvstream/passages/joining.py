@@ -1,6 +1,6 @@
 """Join the passages kept of several texts in the room of one.
 
-As with entries (`memory/joining.py`), each text gets a share in proportion to its tokens that were
+As with entries (`memory/merging.py`), each text gets a share in proportion to its tokens that were
 read. Its best passages stay, as ranked with the memory beside which they were kept.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvstream.memory.base import Beside, Memory
+from kvstream.memory.contents import Beside, Memory
 from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, recalled
 from kvstream.tokenization.passages import Passage
 

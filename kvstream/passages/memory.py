@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
-from kvstream.memory.base import Beside, Memory
+from kvstream.memory.contents import Beside, Memory
 from kvstream.passages.bm25 import Counts, QuestionWords, with_neighbors
 from kvstream.passages.excerpts import Excerpt, ExcerptCutter
 from kvstream.passages.judge import Judge

@@ -18,9 +18,9 @@ from kvstream.events import (
     Started,
     StepDone,
 )
-from kvstream.reporters.base import Reporter
-from kvstream.reporters.citations import coverage_line, looked_lines, support_line
+from kvstream.reporters.citation_lines import coverage_line, looked_lines, support_line
 from kvstream.reporters.format import counted, duration, in_lines, number, share, size, visible
+from kvstream.reporters.reporter import Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,9 +15,9 @@ from kvstream.events import (
     Started,
     StepDone,
 )
-from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.format import json_text
 from kvstream.reporters.process import device_bytes, resident_bytes
+from kvstream.reporters.reporter import Reporter, Sink
 
 
 class Stats(Reporter):

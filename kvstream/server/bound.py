@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
-from kvstream.server.errors import ApiError
+from kvstream.server.client_errors import ApiError
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory

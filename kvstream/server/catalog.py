@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.memory_files import MemoryFile, inspect
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
 from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound, Entry, rounded_up
-from kvstream.server.errors import ApiError, for_clients, unusable
+from kvstream.server.client_errors import ApiError, for_clients, unusable
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvstream.api.sources import Text
+from kvstream.api.source_objects import Text
 from kvstream.server.asking import asks
-from kvstream.server.errors import ApiError
+from kvstream.server.client_errors import ApiError
 from kvstream.server.question import Split, instruction_of_system, split
 from kvstream.server.schema import ChatRequest, clean, text_of
 

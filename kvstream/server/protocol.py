@@ -12,8 +12,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kvstream.server.errors import ApiError
-from kvstream.server.guard import QUEUED
+from kvstream.server.client_errors import ApiError
+from kvstream.server.request_checks import QUEUED
 
 log = logging.getLogger("kvstream.server")
 HEADER_SECONDS = 10.0

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from kvstream.reporters.format import json_text
-from kvstream.server.errors import ApiError
-from kvstream.server.job import Reply
+from kvstream.server.client_errors import ApiError
+from kvstream.server.request_job import Reply
 from kvstream.version import __version__
 
 FINISHED = {"length": "length", "budget": "length", "interrupted": "length"}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from kvstream.errors import KvstreamError
-from kvstream.server.app import make_app
-from kvstream.server.guard import Guard
 from kvstream.server.protocol import Connection, most_connections
+from kvstream.server.request_checks import Guard
+from kvstream.server.routes import make_app
+from kvstream.server.server_settings import ServerSettings
 from kvstream.server.service import Service
-from kvstream.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model

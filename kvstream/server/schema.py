@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kvstream.api.options import PER_ANSWER
 from kvstream.errors import closest
-from kvstream.server.errors import ApiError
+from kvstream.server.client_errors import ApiError
 
 IGNORED = frozenset({
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from kvstream.answer.answering import peak_rss
-from kvstream.api.sources import open_sources
+from kvstream.api.source_objects import open_sources
 from kvstream.errors import BudgetError
 from kvstream.server.bound import Bound
-from kvstream.server.cache import ConversationCache
 from kvstream.server.catalog import Catalog
-from kvstream.server.job import Answering, Job, Reply
-from kvstream.server.settings import ServerSettings
-from kvstream.server.worker import Worker
+from kvstream.server.compute_thread import Worker
+from kvstream.server.conversation_cache import ConversationCache
+from kvstream.server.request_job import Answering, Job, Reply
+from kvstream.server.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model

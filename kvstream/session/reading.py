@@ -15,8 +15,8 @@ from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, nothing_in
 from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
-from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
+from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import TokenFeed
 from kvstream.run.plan import RunPlan

@@ -30,7 +30,7 @@ from kvstream.events import (
 from kvstream.input.blocks import TextBlock
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, nothing_in
-from kvstream.memory.base import Memory, Trace
+from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.kept import positions
 from kvstream.memory.kept.positions import Kept
 from kvstream.methods.whole import Passages

@@ -14,8 +14,8 @@ from kvstream.events import Answered, Event, Started, returned
 from kvstream.input.blocks import TextBlock
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source
-from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
+from kvstream.memory.contents import Memory
 from kvstream.memory.saving import Kind, recall
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel

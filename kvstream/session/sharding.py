@@ -14,8 +14,8 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source, SourceOver, nothing_in
-from kvstream.memory.base import Memory, Shards
-from kvstream.memory.joining import Joiner, check_can_be_joined
+from kvstream.memory.contents import Memory, Shards
+from kvstream.memory.merging import Joiner, check_can_be_joined
 from kvstream.run.request import Request
 from kvstream.session.reading import STOPPED, NoTextError, Reading, stopped_after
 from kvstream.session.session import Session

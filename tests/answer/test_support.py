@@ -28,10 +28,10 @@ from kvstream.api.model import Model
 from kvstream.errors import ModelError
 from kvstream.events import Answered, AnswerToken, Result, returned
 from kvstream.input.sources import open_sources
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
-from kvstream.reporters.citations import coverage_line
+from kvstream.reporters.citation_lines import coverage_line
 from kvstream.run.request import Request
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session

@@ -24,7 +24,7 @@ from signals import heed_hangup
 from warm import CLIENT
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import BudgetError, KvstreamError
@@ -146,7 +146,7 @@ def test_what_cannot_be_is_told_before_a_model_is_loaded(
 
 
 def test_a_pipe_that_has_ended_empty_is_told_before_a_model_is_loaded(monkeypatch) -> None:
-    from kvstream.cli.shared.sources import _ended_empty
+    from kvstream.cli.shared.source_paths import _ended_empty
 
     ours, theirs = os.pipe()
     with open(ours) as stdin, open(theirs, "wb") as writer:
@@ -341,7 +341,7 @@ def test_a_closed_pipe_is_no_failure_of_any_command(
 def test_a_table_for_a_closed_pipe_is_no_failure(unread, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdout", unread)
     with pytest.raises(BrokenPipeError):
-        output.show([{}], lambda: ["a table"], as_json=False)
+        result_output.show([{}], lambda: ["a table"], as_json=False)
 
 
 def test_stats_are_one_line_an_event(cli, fake_session, book, tmp_path) -> None:
@@ -583,7 +583,7 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
 
 def test_a_signal_before_a_command_begins_ends_in_words() -> None:
     program = (
-        "import os, signal, kvstream.cli, kvstream.cli.guard as guard\n"
+        "import os, signal, kvstream.cli, kvstream.cli.address_space as guard\n"
         "guard.guarded = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "kvstream.cli.main()\n"
     )
@@ -595,7 +595,7 @@ def test_a_signal_before_a_command_begins_ends_in_words() -> None:
 
 def test_an_interrupt_during_the_exit_prints_no_traceback() -> None:
     program = (
-        "import atexit, os, signal, kvstream.cli, kvstream.cli.guard as guard\n"
+        "import atexit, os, signal, kvstream.cli, kvstream.cli.address_space as guard\n"
         "guard.guarded = lambda *_: 130\n"
         "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
         "kvstream.cli.main()\n"

@@ -29,7 +29,7 @@ from kvstream.events import (
     DocumentStarted,
     DocumentStep,
 )
-from kvstream.reporters.collection import (
+from kvstream.reporters.document_progress import (
     Collected,
     CollectedLive,
     last_lines,

@@ -13,7 +13,7 @@ LIMIT = 1 << 30
 PROGRAM = """
 import os, signal, sys, time
 from kvstream.cli.app import crashed
-from kvstream.cli.guard import guarded, stderr_apart
+from kvstream.cli.address_space import guarded, stderr_apart
 stderr_apart()
 def work():
     os.write(2, b"what a library says\\n")

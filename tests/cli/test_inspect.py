@@ -73,7 +73,7 @@ def test_a_single_step_is_counted_in_the_singular(cli, tmp_path) -> None:
 
 def test_passages_for_another_model_are_counted(cli, written, session, tmp_path) -> None:
     from kvstream.memory import saving
-    from kvstream.memory.base import Beside
+    from kvstream.memory.contents import Beside
     from kvstream.settings import RunSettings
     from kvstream.tokenization.passages import Passage
 

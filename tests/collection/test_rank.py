@@ -18,7 +18,7 @@ from kvstream.errors import SourceError
 from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.memory.glance import glance, models_in
 from kvstream.run.request import Request
 from kvstream.session.session import Session

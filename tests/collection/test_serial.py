@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kvstream.api.collection import ask_each, remember_each, summarize_each
-from kvstream.api.files import inspect
+from kvstream.api.memory_files import inspect
 from kvstream.api.model import Model
 from kvstream.collection import results
-from kvstream.collection.documents import Document, documents_in
+from kvstream.collection.document_list import Document, documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import standin
 
-from kvstream.api.files import inspect
+from kvstream.api.memory_files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
-from kvstream.collection.documents import documents_in
+from kvstream.collection.distribution import Workers, run
+from kvstream.collection.document_list import documents_in
 from kvstream.collection.job import Job, Part
-from kvstream.collection.running import Workers, run
 from kvstream.collection.sharding import read_shards
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned

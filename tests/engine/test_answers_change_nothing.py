@@ -13,7 +13,7 @@ from kvstream.api.model import Model
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.events import Started
-from kvstream.memory.joining import join
+from kvstream.memory.merging import join
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound

@@ -18,8 +18,8 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError
 from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.base import Memory
-from kvstream.memory.joining import _shrink, join
+from kvstream.memory.contents import Memory
+from kvstream.memory.merging import _shrink, join
 from kvstream.methods import registry
 from kvstream.model.layer_store import LayerStore
 from kvstream.run.request import Request

@@ -17,15 +17,15 @@ from rich.console import Console
 from rows import rows_of
 
 from kvstream.cli.commands.bench import needle as needle_command
-from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench import perplexity as perplexity_command
-from kvstream.cli.commands.bench.options import COUNTS, SHARES
+from kvstream.cli.commands.bench import result_output
+from kvstream.cli.commands.bench.common_options import COUNTS, SHARES
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.evaluation import needle, needle_rows, perplexity, qa, report
+from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, ModelIdentity, room_for
-from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.sweep import Case, cases, parse_settings
@@ -529,8 +529,8 @@ def test_results_do_not_depend_on_stderr(monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sys.stderr", Full())
-    with output.progress("plain", 1, quiet=False) as advance:
-        assert output.collect([{"n": 1}], advance, lambda rows: "one") == ([{"n": 1}], True)
+    with result_output.progress("plain", 1, quiet=False) as advance:
+        assert result_output.collect([{"n": 1}], advance, lambda rows: "one") == ([{"n": 1}], True)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -541,7 +541,7 @@ def test_trials_of_save_are_reported(
     trials = [Trial({"id": number}, lambda: {"right": True}) for number in range(3)]
     list(measure(trials[:2], Records(path)))
     values = {"progress": "none", "quiet": quiet, "save": path}
-    found, complete = output.measured(trials, 3, Records(path), values, str)
+    found, complete = result_output.measured(trials, 3, Records(path), values, str)
     assert (len(found), complete) == (3, True)
     assert (f"2 trials were taken from {path}." in capsys.readouterr().err) is not quiet
 
@@ -568,7 +568,7 @@ def test_what_is_too_wide_is_shown_in_full(shown: str, capsys: pytest.CaptureFix
         wide: Any = report.table("Title", [("", lambda r: "infinipot"), *columns], [{}])
     else:
         wide = " ".join(["13.0 (5-210)"] * 24)
-    output.show([{}], lambda: [wide], as_json=False)
+    result_output.show([{}], lambda: [wide], as_json=False)
     assert capsys.readouterr().out.count("(5-210)") == 24, "none is cut"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.evaluation import metrics
+from kvstream.evaluation.confidence import difference_interval, mean_interval, wilson
 from kvstream.evaluation.datasets import Question, item
-from kvstream.evaluation.intervals import difference_interval, mean_interval, wilson
 from kvstream.evaluation.qa import choose, score
 from kvstream_lab.summary import lead
 

@@ -12,9 +12,9 @@ import pytest
 from rows import rows_of
 
 from kvstream.errors import SourceError
+from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import ModelIdentity
-from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import Records, measure
 from kvstream.evaluation.sweep import Case
 from kvstream.settings import RunSettings

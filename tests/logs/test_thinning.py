@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstream.api.sources import Source, open_sources
+from kvstream.api.source_objects import Source, open_sources
 from kvstream.input.blocks import TextBlock
 from kvstream.logs import thinning
 from kvstream.logs.containers import LONGEST_LINE

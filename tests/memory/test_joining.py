@@ -19,8 +19,8 @@ from kvstream.events import Answered, returned
 from kvstream.input.source import LineCounts
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.base import Memory
-from kvstream.memory.joining import _shares, _sizes, join
+from kvstream.memory.contents import Memory
+from kvstream.memory.merging import _shares, _sizes, join
 from kvstream.model.layer_store import PROMPT
 from kvstream.run.request import Request
 from kvstream.sample.document import questions

@@ -26,7 +26,7 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError,
 from kvstream.events import Answered, Notice, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings

@@ -20,8 +20,8 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Notice, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
-from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint, tokens_of
+from kvstream.memory.contents import Memory
 from kvstream.run.request import Request
 from kvstream.session import reading
 from kvstream.session.session import Session

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kvstream.reporters.citations import citation_lines
+from kvstream.reporters.citation_lines import citation_lines
 
 
 def cited(text: str, source: str = "book.txt", weight: float = 0.5) -> dict[str, object]:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.reporters.format import visible
-from kvstream.reporters.html.packing import packed, packed_sorted
 from kvstream.reporters.html.page import (
     Bars,
     Chart,
@@ -28,9 +27,8 @@ from kvstream.reporters.html.page import (
     Table,
     Text,
 )
-from kvstream.reporters.html.render import render
-from kvstream.reporters.html.safe import html as written
-from kvstream.reporters.html.safe import script_json
+from kvstream.reporters.html.render import html as written
+from kvstream.reporters.html.render import packed, packed_sorted, render, script_json
 
 ATTACKS = (
     "<script>window.pwned = 1</script>",

@@ -26,7 +26,7 @@ from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, error_for_client, for_clients, without_folders
+from kvstream.server.client_errors import ApiError, error_for_client, for_clients, without_folders
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget
@@ -369,8 +369,8 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
 
     def begin(name: str, memories: Path | None, *, quiet: bool = False) -> list[str]:
         from kvstream.server import run
+        from kvstream.server.server_settings import ServerSettings
         from kvstream.server.service import Service
-        from kvstream.server.settings import ServerSettings
 
         lines: list[str] = []
         log = SimpleNamespace(

@@ -21,11 +21,11 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.server.bound import Bound, Entry
-from kvstream.server.cache import ConversationCache
+from kvstream.server.client_errors import ApiError
 from kvstream.server.conversation import conversation
-from kvstream.server.errors import ApiError
+from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.schema import REFUSED, ChatRequest
-from kvstream.server.settings import ServerSettings
+from kvstream.server.server_settings import ServerSettings
 from kvstream.store.writing import hidden_name
 
 

@@ -23,13 +23,13 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
 from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: E402
 
-from kvstream.api.sources import Text  # noqa: E402
+from kvstream.api.source_objects import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.model.layer_store import LayerStore  # noqa: E402
 from kvstream.server import protocol  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
-from kvstream.server.errors import ApiError  # noqa: E402
-from kvstream.server.job import Job, Progress, Reply  # noqa: E402
+from kvstream.server.client_errors import ApiError  # noqa: E402
+from kvstream.server.request_job import Job, Progress, Reply  # noqa: E402
 from kvstream.server.schema import ChatRequest  # noqa: E402
 
 LONG = FACT + FILLER * 40

@@ -15,7 +15,7 @@ import torch
 from serving import FACT, FILLER, QUESTION, Running
 
 from kvstream.memory.saving import _rounded
-from kvstream.server.errors import for_clients
+from kvstream.server.client_errors import for_clients
 from kvstream.session.reading import out_of_sight
 
 

@@ -18,12 +18,12 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from kvstream.api.options import Request
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerToken, Notice
-from kvstream.server.app import _Talk
 from kvstream.server.bound import Bound
-from kvstream.server.errors import ApiError
-from kvstream.server.job import Answering, Job, Reply
+from kvstream.server.client_errors import ApiError
+from kvstream.server.compute_thread import Worker
+from kvstream.server.request_job import Answering, Job, Reply
+from kvstream.server.routes import _Talk
 from kvstream.server.schema import ChatRequest
-from kvstream.server.worker import Worker
 from kvstream.settings import Budget
 
 SIZE = 10

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone, returned
 from kvstream.input.sources import open_sources
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.run import feed
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import Request

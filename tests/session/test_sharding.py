@@ -13,13 +13,13 @@ import pytest
 
 from kvstream.answer.answering import answers
 from kvstream.collection import sharding
-from kvstream.collection.running import Workers
+from kvstream.collection.distribution import Workers
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.base import Memory
-from kvstream.memory.joining import Joiner, join
+from kvstream.memory.contents import Memory
+from kvstream.memory.merging import Joiner, join
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import Request
 from kvstream.sample.document import questions
@@ -166,7 +166,7 @@ def test_the_joiner_joins_neighbors_in_pairs(count: int, monkeypatch: pytest.Mon
     row: list[Any] = list(range(count))
     while len(row) > 1:
         row = level(row)
-    monkeypatch.setattr("kvstream.memory.joining.join", lambda a, b, budget, one_text: (a, b))
+    monkeypatch.setattr("kvstream.memory.merging.join", lambda a, b, budget, one_text: (a, b))
     joiner: Any = Joiner(100)
     for part in range(count):
         joiner.add(part)

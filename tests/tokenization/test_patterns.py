@@ -57,7 +57,7 @@ def test_no_backtrace_of_the_library_is_shown(tmp_path: Path) -> None:
     """Neither loading nor encoding a text that the check on loading did not try shows one."""
     program = """
 import sys
-from kvstream.cli.guard import stderr_apart
+from kvstream.cli.address_space import stderr_apart
 from kvstream.errors import ModelError
 from kvstream.tokenization import loading
 from kvstream.tokenization.loading import load_tokenizer

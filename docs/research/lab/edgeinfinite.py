@@ -329,7 +329,7 @@ def _show(
     budget: int,
     variants: Sequence[str],
 ) -> None:
-    from kvstream.evaluation.intervals import difference_interval
+    from kvstream.evaluation.confidence import difference_interval
     from kvstream_lab.gates.worth import BASE, compare, overall
 
     found = compare(session.model, session.tokenizer, gates, texts, budget, variants)

@@ -29,9 +29,9 @@ import torch
 
 from kvstream.answer.sampling import make_sampler
 from kvstream.api.options import request_of, settled
+from kvstream.evaluation.confidence import difference_interval, wilson
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.records import Record, Trial

@@ -27,10 +27,10 @@ import torch
 
 from kvstream.answer.sampling import RefusalLimit, make_sampler
 from kvstream.answer.support import Calibration, abstains
+from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.datasets import load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.splits import is_heldout

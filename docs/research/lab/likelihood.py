@@ -32,9 +32,9 @@ from pathlib import Path
 import torch
 
 from kvstream.engine.reader import Reader
+from kvstream.evaluation.confidence import difference_interval, wilson
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, open_reader
-from kvstream.evaluation.intervals import difference_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import Prompt

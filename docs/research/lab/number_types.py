@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from kvstream.evaluation.intervals import difference_interval
+from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.splits import is_heldout
 from kvstream.model import int8
 from kvstream.model.loading import choose, folder, in_precision

@@ -29,9 +29,9 @@ import torch
 
 from kvstream.api.options import request_of, settled
 from kvstream.evaluation import harness
+from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
-from kvstream.evaluation.intervals import difference_interval
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from kvstream.evaluation import metrics
+from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.harness import ask
-from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.run.prompt import REFUSAL
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings

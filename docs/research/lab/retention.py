@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     heldout_option,
@@ -89,7 +89,7 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
     total = len(paths) * len(cases)
-    found, complete = output.measured(every, total, records, values, trials.so_far)
+    found, complete = result_output.measured(every, total, records, values, trials.so_far)
     rows = trials.rows(found)
     pages.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130

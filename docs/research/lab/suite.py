@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     NAMES,
     case_options,
     cases_of,
@@ -130,7 +130,7 @@ def _run(page: Any, **values: Any) -> int:
         tokens=values["tokens"], count=values["trials"], seed=values["seed"], mode=mode,
     )  # fmt: skip
     total = sum(task.count(values["trials"]) for task in tasks) * len(cases)
-    found, complete = output.measured(trials, total, records, values, running.so_far)
+    found, complete = result_output.measured(trials, total, records, values, running.so_far)
     rows = running.rows(found)
     pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130

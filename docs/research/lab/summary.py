@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     data_option,
@@ -90,7 +90,7 @@ def _run(page: Any, **values: Any) -> int:
     extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
     total = len(stories) * len(cases)
     every = summary.trials(session, stories, cases, extract)
-    found, complete = output.measured(every, total, records, values, summary.so_far)
+    found, complete = result_output.measured(every, total, records, values, summary.so_far)
     rows = summary.rows(found)
     pages.tell(page, "Summaries", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130

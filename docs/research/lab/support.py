@@ -43,16 +43,16 @@ from kvstream.answer.citations import Basis, attended
 from kvstream.answer.sampling import RefusalLimit
 from kvstream.answer.support import SIGNALS, matter, signals
 from kvstream.errors import UsageError
+from kvstream.evaluation.confidence import wilson
 from kvstream.evaluation.datasets import Item, Question
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import document
-from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import abstains, best, contains, f1
 from kvstream.evaluation.qa import choose, elsewhere
 from kvstream.evaluation.splits import is_heldout
 from kvstream.events import Result, returned
 from kvstream.input.sources import open_sources
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts

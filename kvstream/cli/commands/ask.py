@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvstream.cli.options.files import memory_file
+from kvstream.cli.options.option import memory_file
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.running import read

@@ -15,11 +15,11 @@ import click
 
 from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
-from kvstream.cli.options.files import memory_option
+from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
-from kvstream.cli.shared.models import announce, open_model, settled
+from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,
@@ -29,10 +29,10 @@ from kvstream.cli.shared.running import (
     reading,
     reading_line,
 )
-from kvstream.cli.shared.sources import open_sources, tell_pages
+from kvstream.cli.shared.source_paths import open_sources, tell_pages
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
-from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.stats import Stats
 
 HELP = """\

@@ -17,13 +17,13 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.models import announce, open_model, settled
+from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
 from kvstream.cli.shared.running import check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
-from kvstream.cli.shared.sources import can_be_read_again, open_sources
+from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.reporters.base import Reporters
+from kvstream.reporters.reporter import Reporters
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model

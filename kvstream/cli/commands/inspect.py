@@ -48,7 +48,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
       kvstream inspect book.kvs
       kvstream inspect memories/ --json
     """
-    from kvstream.api.files import inspect
+    from kvstream.api.memory_files import inspect
 
     if not files:
         raise click.UsageError("No memory file: name one, or a folder of memory files.", ctx)

@@ -12,7 +12,7 @@ from kvstream.cli.commands.remember import summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
-from kvstream.cli.shared.models import announce, open_model
+from kvstream.cli.shared.model_choice import announce, open_model
 from kvstream.cli.shared.recalling import loaded_as, of_maker, tell_of_loading
 from kvstream.cli.shared.running import check_files, kept_line, prepared
 from kvstream.errors import UsageError
@@ -47,8 +47,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
 
 def merge(files: tuple[Path, ...], target: Path, options: Options) -> None:
     """Merge `files` into the memory file `target`."""
-    from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
+    from kvstream.api.memory_files import check_writable, inspect
 
     check_files(options, [str(path) for path in files])
     check_writable(target)

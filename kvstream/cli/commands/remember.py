@@ -13,12 +13,11 @@ import click
 
 from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
-from kvstream.cli.options.files import memory_option
-from kvstream.cli.options.option import option
+from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
-from kvstream.cli.shared.models import announce, open_model, settled
+from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
@@ -30,7 +29,7 @@ from kvstream.cli.shared.running import (
     reading_line,
     show_plan,
 )
-from kvstream.cli.shared.sources import check_shards, open_sources, tell_pages
+from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.reporters import Reporters
 from kvstream.reporters.format import json_text, size
@@ -121,7 +120,7 @@ def remember(
     options: Options,
 ) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
-    from kvstream.api.files import check_writable
+    from kvstream.api.memory_files import check_writable
 
     others = {
         "--checkpoint": options.request.checkpoint, "--stats": options.stats,
@@ -229,7 +228,7 @@ def _finished(base: Path, target: Path, options: Options, sources: Any) -> bool:
     path = options.request.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
-    from kvstream.api.files import finished_reading
+    from kvstream.api.memory_files import finished_reading
 
     written = finished_reading(path, target)
     if written is None:

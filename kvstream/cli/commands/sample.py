@@ -141,7 +141,7 @@ def _text_of(name: str) -> tuple[int, Iterator[str]]:
 def _blocks(
     name: str, stdin: io.IOBase | tempfile.SpooledTemporaryFile[bytes] | None
 ) -> Iterator[str]:
-    from kvstream.api.sources import Source, open_sources
+    from kvstream.api.source_objects import Source, open_sources
 
     for block in open_sources(name if stdin is None else Source(stdin, name)):
         yield block.text

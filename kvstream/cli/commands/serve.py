@@ -15,7 +15,7 @@ from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import SIZE, Finite, Parsed
 from kvstream.cli.shared import early
-from kvstream.cli.shared.models import POCKET, demonstration, open_model
+from kvstream.cli.shared.model_choice import POCKET, demonstration, open_model
 from kvstream.cli.shared.running import quiet_libraries
 from kvstream.reporters.format import visible
 from kvstream.settings import size_of
@@ -109,7 +109,7 @@ def command(ctx: click.Context, options: Options, **server: Any) -> None:
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     early.check(options)
-    from kvstream.server.settings import ServerSettings
+    from kvstream.server.server_settings import ServerSettings
 
     allowed = tuple(server.pop("allow_host"))
     settings = ServerSettings(request=options.request, allowed_hosts=allowed, **server)

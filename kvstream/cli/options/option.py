@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from kvstream.cli.options.types import FileType
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -81,3 +83,20 @@ def given_options() -> set[str]:
 
 def _is_given(source: ParameterSource | None) -> bool:
     return source not in (ParameterSource.DEFAULT, None)
+
+
+def memory_option(help: str, *, folder: bool = False) -> Callable[[Any], Any]:
+    """Return the option --memory."""
+    return option(
+        "--memory", type=FileType(folder=folder), metavar="FILE", envvar=(), section="Questions",
+        help=help,
+        once="--memory names one memory file. Join several with kvstream merge, or put them into a "
+        "folder and use kvstream ask --memory FOLDER.",
+    )  # fmt: skip
+
+
+memory_file = memory_option(
+    "Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
+    "relevant to the question.",
+    folder=True,
+)

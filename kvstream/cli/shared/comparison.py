@@ -13,11 +13,11 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import WITHHELD, answer_events
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
-from kvstream.cli.shared.sources import open_sources, tell_pages
+from kvstream.cli.shared.source_paths import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
-from kvstream.reporters.base import Reporters
 from kvstream.reporters.format import json_line, shortened, visible
+from kvstream.reporters.reporter import Reporters
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model

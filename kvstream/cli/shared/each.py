@@ -16,12 +16,12 @@ from kvstream.api.collection import each_of
 from kvstream.api.options import require
 from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.models import EXTRACTS, POCKET, demonstration
+from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
 from kvstream.cli.shared.running import WITHHELD, can_be_live, quiet_libraries
 from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
-from kvstream.reporters.citations import wrapped
-from kvstream.reporters.collection import Collected, CollectedLines, CollectedLive
+from kvstream.reporters.citation_lines import wrapped
+from kvstream.reporters.document_progress import Collected, CollectedLines, CollectedLive
 from kvstream.reporters.format import counted, json_line, visible
 
 SOME_FAILED = 7

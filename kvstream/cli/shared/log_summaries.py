@@ -35,18 +35,18 @@ from kvstream.cli.options.table import OF_MEMORY, Options
 from kvstream.cli.options.table import ROWS as TABLE
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
-from kvstream.cli.shared.models import POCKET, open_model
+from kvstream.cli.shared.model_choice import POCKET, open_model
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import check_files, reading
-from kvstream.cli.shared.sources import can_be_read_again
-from kvstream.cli.shared.sources import open_sources as open_for_reading
+from kvstream.cli.shared.source_paths import can_be_read_again
+from kvstream.cli.shared.source_paths import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import in_lines, json_text, size
 from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
-    from kvstream.api.sources import Source
+    from kvstream.api.source_objects import Source
 
 HEAD = 64 * 1024
 """Characters (bytes for standard input) used to recognize a log."""
@@ -84,7 +84,7 @@ width_option = option(
 
 def open_sources(paths: Sequence[str | Source], *, plain: bool = False) -> Any:
     """Open the sources. The import is local because it is slow."""
-    from kvstream.api.sources import open_sources
+    from kvstream.api.source_objects import open_sources
 
     return open_sources(list(paths), plain=plain)
 
@@ -411,7 +411,7 @@ def _head_of_pipe(path: Path | None, *, plain: bool) -> str:
         if not piece:
             break
         data, last = data + piece, time.monotonic()
-    from kvstream.api.sources import Source
+    from kvstream.api.source_objects import Source
 
     source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file

@@ -233,7 +233,7 @@ def refuse_clashes(
         if option != IN_PLACE and not os.path.isfile(path):
             continue
         for folder in (place for _, place in texts if place.is_dir()):
-            from kvstream.api.sources import would_read  # not for files: it imports RE2
+            from kvstream.api.source_objects import would_read  # not for files: it imports RE2
 
             if path != STDOUT and would_read(folder, path, growing=option == IN_PLACE):
                 raise UsageError(

@@ -16,17 +16,17 @@ from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
-from kvstream.cli.shared.models import POCKET, READER, announce, open_model, settled
+from kvstream.cli.shared.model_choice import POCKET, READER, announce, open_model, settled
 from kvstream.cli.shared.running import WITHHELD, check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
-from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from kvstream.api.files import MemoryFile
     from kvstream.api.memory import Memory
+    from kvstream.api.memory_files import MemoryFile
     from kvstream.api.model import Model
 
 
@@ -112,7 +112,7 @@ def open_memory(
     ctx: click.Context, path: Path, options: Options, reporter: Reporter
 ) -> tuple[Model, Memory]:
     """Open the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
-    from kvstream.api.files import inspect
+    from kvstream.api.memory_files import inspect
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
@@ -195,7 +195,7 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> N
 
 def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
     """Raise UsageError for options on the command line that are fixed in memory files."""
-    from kvstream.api.files import inspect
+    from kvstream.api.memory_files import inspect
 
     fixed: set[str] = set()
     for path in files:

@@ -58,7 +58,7 @@ class RunReport(Reporter):
     """Collects the events of a run, and writes the page at the end of the `with` block."""
 
     def __init__(self, options: Options) -> None:
-        from kvstream.api.report import Report
+        from kvstream.api.html_report import Report
 
         assert options.report is not None
         self.file = PageFile(options.report, quiet=options.quiet)

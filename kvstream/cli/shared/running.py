@@ -17,9 +17,9 @@ from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.models import announce, open_model, settled
+from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
-from kvstream.cli.shared.sources import (
+from kvstream.cli.shared.source_paths import (
     check_shards,
     open_sources,
     tell_pages,
@@ -27,8 +27,8 @@ from kvstream.cli.shared.sources import (
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
-from kvstream.reporters.answer import AnswerWriter
-from kvstream.reporters.citations import match_places
+from kvstream.reporters.answer_writer import AnswerWriter
+from kvstream.reporters.citation_lines import match_places
 from kvstream.reporters.format import counted, entries, json_text
 from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, plan_line
 from kvstream.reporters.stats import Stats
@@ -191,7 +191,7 @@ def check_checkpoint(options: Options, reporter: Reporter) -> None:
     """
     if options.request.checkpoint is None:
         return
-    from kvstream.api.files import checkpoint_tokens
+    from kvstream.api.memory_files import checkpoint_tokens
 
     tokens = checkpoint_tokens(options.request.checkpoint)
     if tokens is not None and not options.quiet:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvstream.events import Result
-from kvstream.reporters.citations import wrapped
+from kvstream.reporters.citation_lines import wrapped
 from kvstream.reporters.format import visible
 
 FILE_WIDTH = 100

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvstream.memory.kept.positions import Kept
-from kvstream.memory.kept.reading import Piece, Reread
+from kvstream.memory.kept.reread_text import Piece, Reread
 from kvstream.reporters.html.page import Fold, Section, Span, Text
 
 MARGIN = 200

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvstream.input.source import SourceRecord
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.tokenization.passages import Passage
 

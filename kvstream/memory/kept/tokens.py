@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvstream.memory.kept.positions import Kept
-from kvstream.memory.kept.reading import Reread
+from kvstream.memory.kept.reread_text import Reread
 from kvstream.reporters.html.page import Shading
 
 NEAR = (400, 250, 160, 100, 60, 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -11,12 +12,10 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from kvstream.reporters.format import counted, duration, number, share, size
-from kvstream.reporters.html.packing import packed, packed_sorted
+from kvstream.reporters.format import counted, duration, json_text, number, share, size, visible
 from kvstream.reporters.html.page import Chart, Document, Fold, Page, Shading, Text
-from kvstream.reporters.html.safe import html, script_json
 
 STYLES = ("uPlot.css", "page.css")
 SCRIPTS = ("uPlot.js", "data.js", "document.js", "charts.js")
@@ -28,6 +27,7 @@ With more, the page only has the number of heads that hold each token.
 """
 TABLE_ROWS = 24
 """Maximum number of rows of the table beside a chart."""
+_IN_JSON = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'"}
 
 
 def render(page: Page) -> str:
@@ -187,3 +187,39 @@ def _shading(shading: Shading) -> dict[str, Any]:
         "counts": packed(shading.counts),
         "retained": shading.retained,
     }
+
+
+def html(value: Any) -> Any:
+    """Return what a template writes for a value: text with all special characters escaped."""
+    if value is None:
+        return ""
+    if isinstance(value, Markup):
+        return value
+    return escape(visible(str(value)))
+
+
+def script_json(value: Any) -> Markup:
+    """Return JSON for a script element that no browser runs. No text can end the element."""
+    return Markup(json_text(value).translate(_IN_JSON))
+
+
+def packed(numbers: Sequence[int] | Any) -> str:
+    """Encode numbers >= 0 as LEB128 in base64: 7 bits per byte, low bits first, 128 marks more."""
+    values = np.asarray(numbers, dtype=np.uint64)
+    if not len(values):
+        return ""
+    columns = [values & 127]
+    rest = values >> np.uint64(7)
+    while rest.any():
+        columns.append(rest & 127)
+        rest = rest >> np.uint64(7)
+    table = np.stack(columns, axis=1).astype(np.uint8)
+    places = np.arange(table.shape[1])
+    length = np.where(table > 0, places, 0).max(axis=1)
+    table[places < length[:, None]] |= 128
+    return b64encode(table[places <= length[:, None]].tobytes()).decode()
+
+
+def packed_sorted(numbers: Sequence[int] | Any) -> str:
+    """Encode numbers that never decrease as the first number and the differences."""
+    return packed(np.diff(np.asarray(numbers, dtype=np.int64), prepend=0))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvstream.evaluation import metrics
+from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.datasets import parsed, text
 from kvstream.evaluation.harness import ModelIdentity, document
-from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered

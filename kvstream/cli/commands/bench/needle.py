@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     SHARES,
     case_options,
     cases_of,
@@ -130,9 +130,9 @@ def _run(page: Any, **values: Any) -> int:
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     every = needle.trials(session, filler, plan, cases)
-    found, complete = output.measured(every, total, records, values, needle_rows.so_far)
+    found, complete = result_output.measured(every, total, records, values, needle_rows.so_far)
     rows = needle_rows.rows(found)
-    output.show(rows, lambda: _tables(rows, report), as_json=values["json"])
+    result_output.show(rows, lambda: _tables(rows, report), as_json=values["json"])
     pages.write(page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report), _plots(rows))
     return 0 if complete else 130
 

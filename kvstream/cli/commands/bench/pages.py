@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.reports import PageFile, command_line
 from kvstream.reporters.html.page import Bars, Chart, Page, Table
@@ -87,7 +87,7 @@ def tell(
     as_json: bool,
 ) -> None:
     """Print the rows of a benchmark as JSON or as tables, and write its page."""
-    output.show(rows, lambda: tables(rows), as_json=as_json)
+    result_output.show(rows, lambda: tables(rows), as_json=as_json)
     write(file, title, settings, rows, tables(rows), plots(rows))
 
 

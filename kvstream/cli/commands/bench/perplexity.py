@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     heldout_option,
@@ -71,7 +71,7 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
     every = perplexity.trials(session, paths, cases, values["limit"])
     total = len(paths) * len(cases)
-    found, complete = output.measured(every, total, records, values, perplexity.so_far)
+    found, complete = result_output.measured(every, total, records, values, perplexity.so_far)
     rows = perplexity.rows(found)
     pages.tell(page, "Perplexity", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130

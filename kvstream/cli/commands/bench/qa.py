@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     data_option,
@@ -141,7 +141,7 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
-    found, complete = output.measured(every, total, records, values, qa.so_far)
+    found, complete = result_output.measured(every, total, records, values, qa.so_far)
     rows = qa.rows(found, by=values["by_attribute"])
     pages.tell(
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.api.options import Request
-from kvstream.cli.commands.bench import output, pages
-from kvstream.cli.commands.bench.options import (
+from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench.common_options import (
     NAMES,
     case_options,
     cases_of,
@@ -107,7 +107,7 @@ def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> i
     rows: list[Any] = []
     with ExitStack() as stack:
         advance = stack.enter_context(
-            output.progress(values["progress"], total, quiet=values["quiet"])
+            result_output.progress(values["progress"], total, quiet=values["quiet"])
         )
         model = session.model
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
@@ -131,14 +131,14 @@ def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> i
                 rows += found
                 extrapolate(rows)
                 if values["json"]:
-                    output.show(found, list, as_json=True)
+                    result_output.show(found, list, as_json=True)
         except KeyboardInterrupt:
             if not rows:
                 raise
             say("Interrupted; these are the results so far.")
             complete = False
     if not values["json"]:
-        output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
+        result_output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
     pages.write(page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows, report))
     return 0 if complete else 130
 

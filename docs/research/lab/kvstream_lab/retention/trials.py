@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from kvstream.errors import SourceError, UsageError
+from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.harness import open_reader
-from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.evaluation.text_trials import Text, text_trials

@@ -9,6 +9,7 @@ from functools import cache, partial
 
 from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, UsageError
+from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import (
     ModelIdentity,
@@ -17,7 +18,6 @@ from kvstream.evaluation.harness import (
     room_for,
     too_long,
 )
-from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.session.session import Session

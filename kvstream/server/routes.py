@@ -13,10 +13,10 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
-from kvstream.server.errors import ApiError, error_for_client, timed_out
-from kvstream.server.guard import KNOWN, LONGEST_PATH, QUEUED
-from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
+from kvstream.server.client_errors import ApiError, error_for_client, timed_out
 from kvstream.server.replies import Completion, Json, Refusal, comment, failed
+from kvstream.server.request_checks import KNOWN, LONGEST_PATH, QUEUED
+from kvstream.server.request_job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, unknown_inside
 from kvstream.server.service import Service
 from kvstream.version import __version__

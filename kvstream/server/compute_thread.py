@@ -19,8 +19,8 @@ from kvstream.events import Event, Notice
 from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, broken, error_for_client, shut_down
-from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
+from kvstream.server.client_errors import ApiError, broken, error_for_client, shut_down
+from kvstream.server.request_job import Answering, Job, Outcome, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
 LONGEST_NAME = 80

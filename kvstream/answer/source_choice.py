@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.memory.base import Memory
+from kvstream.memory.contents import Memory
 from kvstream.passages.bm25 import bm25_of_documents
 from kvstream.tokenization.forms import COMMON, words
 

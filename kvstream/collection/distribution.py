@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from kvstream.collection.cluster import Need, connected, gpus_of, need_ray, room
-from kvstream.collection.documents import Document
+from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job
 from kvstream.collection.results import check_folder
 from kvstream.collection.serial import Tell, read_here

@@ -157,7 +157,7 @@ class Report:
             raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error
 
     def _document(self, share: int) -> Document | None:
-        from kvstream.memory.kept.document import document_of
+        from kvstream.memory.kept.page_text import document_of
 
         kept = {r.name: r.kept for r in self._readings if r.kept is not None}
         if not kept or not any(len(each.ordinals) for each in kept.values()):

@@ -16,7 +16,7 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
 from kvstream.input.source import LineCounts
-from kvstream.memory.base import Memory, Trace
+from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.run.plan import RunPlan

@@ -6,9 +6,9 @@ import shutil
 from contextlib import suppress
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
-from kvstream.reporters.base import Reporter, Sink
-from kvstream.reporters.citations import looked_lines
+from kvstream.reporters.citation_lines import looked_lines
 from kvstream.reporters.format import json_line, visible
+from kvstream.reporters.reporter import Reporter, Sink
 
 
 class AnswerWriter(Reporter):

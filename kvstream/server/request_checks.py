@@ -18,9 +18,9 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from kvstream.reporters.format import shortened, visible
-from kvstream.server.errors import ApiError
+from kvstream.server.client_errors import ApiError
 from kvstream.server.replies import Refusal
-from kvstream.server.settings import ServerSettings, address_of, is_loopback
+from kvstream.server.server_settings import ServerSettings, address_of, is_loopback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

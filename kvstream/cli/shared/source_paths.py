@@ -40,7 +40,7 @@ def open_sources(
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """Open the sources. Standard input is used only if it is a source and was not copied."""
-    from kvstream.api.sources import Source, open_sources
+    from kvstream.api.source_objects import Source, open_sources
 
     request = options.request
     follow = request.follow

@@ -208,7 +208,7 @@ heldout_option = option(
 
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     """Return the files of these paths and folders; with `heldout` only the held-out tenth."""
-    from kvstream.api.sources import open_sources
+    from kvstream.api.source_objects import open_sources
     from kvstream.evaluation.splits import is_heldout
 
     no_stdin(paths)

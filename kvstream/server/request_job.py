@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.memory_files import MemoryFile, inspect
 from kvstream.api.options import PER_ANSWER, Request, effective
-from kvstream.api.sources import open_sources
+from kvstream.api.source_objects import open_sources
 from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import (
     Answered,
@@ -28,8 +28,15 @@ from kvstream.events import (
 from kvstream.memory.saving import check_model
 from kvstream.server.bound import Entry
 from kvstream.server.catalog import named
+from kvstream.server.client_errors import (
+    ApiError,
+    changed,
+    for_clients,
+    shut_down,
+    timed_out,
+    unusable,
+)
 from kvstream.server.conversation import Conversation, conversation
-from kvstream.server.errors import ApiError, changed, for_clients, shut_down, timed_out, unusable
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
 from kvstream.settings import Budget, RunSettings, table
@@ -37,7 +44,7 @@ from kvstream.settings import Budget, RunSettings, table
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
     from kvstream.api.model import Model
-    from kvstream.server.cache import ConversationCache
+    from kvstream.server.conversation_cache import ConversationCache
 
 Outcome = Literal["done", "failed", "left"]
 """How a request counts: answered, ended with an error, or left by its client."""

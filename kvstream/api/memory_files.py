@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.given import path_of
-from kvstream.api.sources import SourceLike, open_sources
+from kvstream.api.source_objects import SourceLike, open_sources
 from kvstream.errors import SourceError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvstream.memory.kept.cutting import MARGIN, Cutter
 from kvstream.memory.kept.positions import Kept
-from kvstream.memory.kept.reading import Piece, Reread, held_ends, held_pieces, reread
+from kvstream.memory.kept.reread_text import Piece, Reread, held_ends, held_pieces, reread
 from kvstream.memory.kept.tokens import KeptTokens
 from kvstream.reporters.html.page import Document, Text
 from kvstream.tokenization.sentences import looks_like_lines
