@@ -90,8 +90,18 @@ KERNELS: dict[str, Kernel] = {"fbgemm": _fixed, "onednn": _dynamic, "qnnpack": _
 class Int8Linear(nn.Module):
     """A linear layer with 8-bit weights and float32 input and output."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> None:
-        """Pack `weight`, int8 [out, in], with the scale of each row [out] for a kernel."""
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        engine: str,
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        """Pack `weight`, int8 [out, in], with the scale of each row [out] for a kernel.
+
+        The products of these `columns` of the input are computed in float32.
+        """
         super().__init__()
         self._kernel, self._packed = KERNELS[engine], _pack(weight, scale, engine)
         self.scale = nn.Parameter(scale, requires_grad=False)
@@ -99,12 +109,23 @@ class Int8Linear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self._columns: Tensor | None = None
         self._apart = torch.empty(0)
+        if columns is not None:
+            self.keep_in_float32(columns, weight)
 
-    def keep_in_float32(self, columns: Sequence[int]) -> None:
-        """Compute the products of these columns of the input in float32."""
+    def keep_in_float32(self, columns: Sequence[int], weight: Tensor | None = None) -> None:
+        """Compute the products of these columns of the input in float32.
+
+        `weight` is that of the layer; to unpack it takes as long as to pack it.
+        """
+        if weight is None:
+            weight = torch.ops.quantized.linear_unpack(self._packed)[0].int_repr()
         self._columns = torch.tensor(columns)
-        weight = torch.ops.quantized.linear_unpack(self._packed)[0].int_repr()
         self._apart = (weight[:, self._columns].float() * self.scale[:, None]).t().contiguous()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the large columns of its input are known."""
+        return self._columns is not None
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] -> [..., out], float32."""
@@ -217,8 +238,15 @@ def _pack(weight: Tensor, scale: Tensor, engine: str) -> Any:
     return torch.ops.quantized.linear_prepack(whole, None)
 
 
-def install(parent: nn.Module, layers: Mapping[str, Rows]) -> None:
-    """Replace linear layers of `parent`, those with the same input by parts of one product."""
+def install(
+    parent: nn.Module,
+    layers: Mapping[str, Rows],
+    columns: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Replace linear layers of `parent`, those with the same input by parts of one product.
+
+    `columns` are the large columns of each layer's input, by the name of the first of such layers.
+    """
     engine, left = measured()["engine"], dict(layers)
     for names in (*JOINED, *((name,) for name in layers)):
         if not set(names) <= left.keys():
@@ -228,7 +256,8 @@ def install(parent: nn.Module, layers: Mapping[str, Rows]) -> None:
         if any(b is not None for b in biases):
             pairs = zip(biases, scales, strict=True)
             bias = torch.cat([torch.zeros_like(s) if b is None else b for b, s in pairs])
-        whole = Int8Linear(torch.cat(weights), torch.cat(scales), bias, engine)
+        large = (columns or {}).get(names[0])
+        whole = Int8Linear(torch.cat(weights), torch.cat(scales), bias, engine, large)
         if len(names) == 1:
             setattr(parent, names[0], whole)
             continue
@@ -268,28 +297,25 @@ def keep_large_columns(
     """Keep the largest columns of activations in float32.
 
     `run` runs the model with token ids, and shows which columns these are. The file `known` stores
-    them.
+    them for `opened`.
     """
     layers = {n: m for n, m in model.named_modules() if isinstance(m, Int8Linear)}
     columns: dict[str, list[int]] = {}
-    with suppress(OSError, ValueError):
-        columns = json.loads(known.read_text("utf-8")) if known else {}
-    if columns.keys() != layers.keys():
 
-        def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            sizes = inputs[0].abs().flatten(0, -2).amax(0)
-            columns[name] = sizes.topk(min(COLUMNS, len(sizes) // 8)).indices.tolist()
+    def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        sizes = inputs[0].abs().flatten(0, -2).amax(0)
+        columns[name] = sizes.topk(min(COLUMNS, len(sizes) // 8)).indices.tolist()
 
-        hooks = [m.register_forward_pre_hook(partial(note, n)) for n, m in layers.items()]
-        rows = model.get_input_embeddings().num_embeddings
-        run([(11 + 7919 * i) % rows for i in range(SAMPLE)])
-        for hook in hooks:
-            hook.remove()
-        with suppress(OSError):  # without the file, the next start finds them again
-            if known:
-                known.write_text(json.dumps(columns), "utf-8")
-    for name in columns.keys() & layers.keys():
-        layers[name].keep_in_float32(columns[name])
+    hooks = [m.register_forward_pre_hook(partial(note, n)) for n, m in layers.items()]
+    rows = model.get_input_embeddings().num_embeddings
+    run([(11 + 7919 * i) % rows for i in range(SAMPLE)])
+    for hook in hooks:
+        hook.remove()
+    with suppress(OSError):  # without the file, the next start finds them again
+        if known:
+            known.write_text(json.dumps(columns), "utf-8")
+    for name, layer in layers.items():
+        layer.keep_in_float32(columns[name])
 
 
 def quantize(model: nn.Module, name: str) -> None:
@@ -324,23 +350,30 @@ def opened(folder: Path) -> Any:
     with init_empty_weights(include_buffers=False), no_init_weights():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.requires_grad_(False)
+    columns: dict[str, list[int]] = {}
+    with suppress(OSError, ValueError):
+        columns = json.loads((folder / LARGE).read_text("utf-8"))
     try:
-        _fill(model, Stored(folder / SINGLE))
+        _fill(model, Stored(folder / SINGLE), columns)
     except (OSError, ValueError, LookupError) as error:
         raise ModelError(
             f"{folder} is damaged ({error}); `kvstream models clean` removes it."
         ) from error
     model.eval()
-    keep_large_columns(
-        model,
-        lambda ids: model(input_ids=torch.tensor([ids]), use_cache=False),
-        folder / LARGE,
-    )
+    if not all(m.complete for m in model.modules() if isinstance(m, Int8Linear)):
+        keep_large_columns(
+            model,
+            lambda ids: model(input_ids=torch.tensor([ids]), use_cache=False),
+            folder / LARGE,
+        )
     return model
 
 
-def _fill(model: Any, stored: Stored) -> None:
-    """Read the weights of a model, which has none yet. Raises LookupError for missing ones."""
+def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> None:
+    """Read the weights of a model, which has none yet, and the large `columns` that are known.
+
+    Raises LookupError for missing weights.
+    """
     old, tied = model.get_input_embeddings(), {}
     for name, table in list(model.named_modules()):
         if table is old and f"{name}.{SCALE}" in stored.names:
@@ -361,7 +394,11 @@ def _fill(model: Any, stored: Stored) -> None:
             elif takes(child) and name + SCALE in stored.names:
                 bias = stored.get(f"{name}bias") if f"{name}bias" in stored.names else None
                 layers[key] = stored.get(f"{name}weight"), stored.get(name + SCALE), bias
-        install(parent, layers)
+        names = {key: f"{place}.{key}".removeprefix(".") for key in layers}
+        install(parent, layers, {
+            key: large for key, name in names.items()
+            if (large := columns.get(f"{name}.whole", columns.get(name)))
+        })  # fmt: skip
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(fill, *zip(*list(model.named_modules()), strict=True)))

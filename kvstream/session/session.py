@@ -30,7 +30,7 @@ from kvstream.settings import INT8, Budget, ModelSettings, RunSettings, table
 from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
 
-TIMED = 128
+TIMED = 64
 """Tokens whose reading is timed."""
 SMALL = 106_000_000, 256
 """Parameters of SmolLM2-135M without its embedding, and the tokens of passages it reads best."""
