@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("input", "methods", "sample", "store"),
     ("tokenization",),
     ("logs",),
+    ("exact",),
     ("model",),
     ("engine",),
     ("run",),

@@ -1,0 +1,263 @@
+"""Decide from the words of a question whether words or structure answer it, without a model.
+
+A question goes this way only if all of its words say so: a pattern matches it from its beginning
+to its end. Whatever the patterns do not know is `OTHER`, and the model answers it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+Kind = Literal["count", "table", "scope", "other"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a question asks for."""
+
+    kind: Kind
+    words: str = ""
+    """Of a count: the words to count; empty if the units themselves are counted."""
+    unit: str = ""
+    """Of a count: the units that are counted (a key of `UNITS`); empty: mentions of the words."""
+    scope: str = ""
+    """The part of the text that the question is about, as ``--only`` takes it."""
+    estimates: bool = False
+    """Of other questions: whether it asks for a number that no words count."""
+
+
+OTHER = Asked("other")
+LONGEST = 300
+"""Characters of a question that may be of another kind. A longer one gives more than its words."""
+UNITS = {
+    "line": r"lines?(?: of (?:code|text))?|log (?:lines?|entries)",
+    "row": r"rows?",
+    "record": r"records?|entries|entry",
+    "message": r"messages?|e-?mails?",
+    "function": r"functions?|methods?",
+    "class": r"class(?:es)?",
+    "page": r"pages?",
+    "chapter": r"chapters?",
+    "section": r"sections?|headings?",
+    "paragraph": r"paragraphs?",
+    "word": r"words?",
+}
+"""The units of a text that can be counted, with the words for each."""
+_UNIT = "(?:" + "|".join(f"(?P<u_{name}>{words})" for name, words in UNITS.items()) + ")"
+_UNIT_WORDS = f"(?:{'|'.join(UNITS.values())})"
+_TEXT = (
+    r"(?:texts?|files?|documents?|books?|novels?|stor(?:y|ies)|logs?|logfiles?|tables?|[ct]sv|data|"
+    r"dataset|spreadsheet|sheet|code|source|script|module|program|chats?|conversation|thread|"
+    r"mailbox|inbox|archive|folder|directory|reports?|papers?|articles?|letters?|manual|contract|"
+    r"agreement|transcripts?|notebooks?|pdf|epub|e-?mails?|notes|page|thesis|essay|play|poem|law|"
+    r"constitution|export|dump|input)"
+)
+_THE = r"(?:the|this|that|these|those|my|our|all(?: of)? the)(?: whole| entire)?(?: [\w-]+)?"
+_THIS = rf"(?:{_THE} {_TEXT}|it|here)"
+_INSIDE = rf"(?: altogether| in total)?(?: (?:in|of|within|across|through(?:out)?) {_THIS})?"
+_WORDS = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).replace(" ", "|")
+_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
+).replace(" ", "|")
+_NUMBER = rf"(?:\d+(?:\.\d+)*|[ivxl]+|{_WORDS})\b"
+_NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
+_TO = r" ?(?:-|–|to|through) ?"
+PLACE = (
+    rf"\b(?:(?:chapter|section|part|book|act|article|appendix)s? (?:number |no\.? )?{_NUMBER}"
+    rf"(?:{_TO}{_NUMBER})?"
+    rf"|the (?:{_ORDINALS}) (?:chapter|section|part|book|act|article)\b"
+    rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
+    r"|(?:the )?(?:chapter|section) (?:called |named |titled |on )?[\"'“‘][^\"'”’]+[\"'”’]"
+    rf"|(?:the )?section {_NAME}|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"
+    rf"|(?:the |an? )?(?:message|e-?mail)s? (?:from|by) {_NAME})"
+)
+"""A part of a text, as people name it."""
+_NAMED = re.compile(
+    r"chapter|section|part|book|act|article|appendix|page|line|message|mail", re.IGNORECASE
+)
+_SAYS = r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim)s?\b"
+_COMPARES = re.compile(
+    r"\b(?:same|compared?|than|contradicts?|differ\w*|other (?:chapter|section|part)s?|rest|"
+    r"elsewhere|besides|except|apart|long|length|author|wrote|size)\b"
+)
+_IN = re.compile(r"(?:^|.* )(?:in|on|from|of|within|during|throughout|between) $", re.IGNORECASE)
+_AT_LINE = re.compile(r"what(?: is|'s| stands| happens| happened) on $", re.IGNORECASE)
+_SHOWS = re.compile(
+    r"(?:please )?(?:summari[sz]e|explain|describe|outline|translate|retell) ", re.IGNORECASE
+)
+_POLITE = re.compile(
+    r"(?:(?:please|can you|could you|would you|do you know|i (?:want|need) to know|"
+    r"i wonder|tell me|say|find out|check|let me know|determine|and|so|hey|hi|ok|okay)\b[, ]*)+",
+    re.IGNORECASE,
+)
+_MARK = (
+    r"(?:the )?(?:exact |literal )?(?:words?|phrases?|terms?|names?|strings?|text|expression|"
+    r"keyword|token|symbol)"
+)
+_QUOTED = r"[\"'“‘«„`](?P<quoted>.+?)[\"'”’»“`]"
+_X = rf"(?:(?P<mark>{_MARK}) )?(?:{_QUOTED}|(?P<words>.+?))"
+_MENTION = r"(?:mention|occurrence|reference|hit|match|use|instance|appearance)(?:e?s)?"
+_MANY = (
+    r"(?:(?:what(?: is|'s)|give me|show me|get|find|calculate|count) )?(?:the )?(?:exact |total )?"
+    rf"(?:number|count|frequency) of (?={_MENTION} (?:of|to)|times|{_UNIT_WORDS} )"
+    rf"|count (?:all |every |each )?(?:the )?"
+    rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS} (?:con|men|wi|th))"
+)
+_BE, _DO = r"(?:is|are|was|were|has|have)", r"(?:does|do|did)"
+_TIMES = r"how (?:often|frequently|many times)"
+_CONTAINS = (
+    r"(?:(?:that |which )?(?P<verb>contain|mention|include|match|ha|say|show)(?:ve|s|ing|es)?"
+    r"|(?P<with>with))"
+)
+_USED = r"(?P<used>used|said|written|repeated|cited)"
+_PASSIVE = rf"(?:mentioned|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
+_SHOWN = r"appears?|shows? up|comes? up|turns? up|crops? up"
+_HAS = rf"(?:are|is) (?:there|(?:in|defined in) {_THIS})|exist|has {_THIS}|(?:in|of) {_THIS}"
+_FOUND = rf" (?:are|is|were) there| {_DO} you (?:find|see)| can (?:you find|be found)| exist"
+_COUNTS = (
+    rf"{_TIMES} {_BE} {_X} (?:been )?(?:explicitly |ever )?{_PASSIVE}",
+    rf"{_TIMES} {_X} {_BE} (?:been )?{_PASSIVE}",
+    rf"{_TIMES} (?:{_DO} )?{_X} (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?))(?P<inside>{_INSIDE})",
+    rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
+    rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
+    rf"how many (?:mentions|references|(?P<occurs>occurrences|hits|matches)"
+    rf"|(?P<used>uses|instances|appearances)) (?:of|to|for) {_X}(?:{_FOUND})?(?P<inside>{_INSIDE})",
+    rf"count (?:all |every |each )?(?P<used>){_X}{_INSIDE}",
+    rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
+    rf"how many {_UNIT} {_CONTAINS} {_X}{_INSIDE}",
+    rf"(?:in|on) how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur){_INSIDE}",
+    rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
+    rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
+)
+_NUMBERS = re.compile(
+    r"\b(?:how (?:many|often|frequently)|number|count|frequency)\b", re.IGNORECASE
+)
+_NO_WORDS = re.compile(
+    r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
+    r"some|each|every|no|more|less|fewer|at|only|all|both|someone|anyone|somebody|people|something)\b|"
+    r".* (?:who|that|which|when|while|whose|and|or|but|where|because|if|not|longer|shorter)\b",
+    re.IGNORECASE,
+)
+"""Words that stand for others, so that counting them counts something else."""
+_LITERAL = re.compile(r"[A-Z\d]|.*[\w][_.:/@=-]+\w|.*\d")
+_ESTIMATES = (
+    r"how many times (?!.*\b(?:an?|per|each|every) (?:day|week|month|year|hour|minute|second)\b).*"
+    r"|how many [\w -]+? (?:are there|there are|exist|appear|occur|"
+    rf"are (?:mentioned|named|listed|described))(?: in total)?{_INSIDE}"
+)
+
+
+def route(question: str) -> Asked:
+    """Return what a question asks for."""
+    text = " ".join(question.split()).rstrip("?!. ")
+    if len(text) > LONGEST:
+        return OTHER
+    for read in READERS:
+        if (found := read(text)) is not None:
+            return found
+    asks = _NUMBERS.search(text) and _pattern(_ESTIMATES).fullmatch(_core(text))
+    return Asked("other", estimates=bool(asks))
+
+
+@cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern when a question needs it: all of them take longer than a short count."""
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _count(text: str) -> Asked | None:
+    """Return the count that a question asks for, perhaps of a part of the text; or None."""
+    if not _NUMBERS.search(text):
+        return None
+    if (place := _place(text)) is not None:
+        before = re.sub(r"\w+ $", "", text[: place.start()])
+        found = _counted(_core(f"{before}{text[place.end() :]}".strip(" ,")))
+        return found and replace(found, scope=place[0])
+    return _counted(_core(text))
+
+
+def _counted(text: str) -> Asked | None:
+    for pattern in map(_pattern, _COUNTS):
+        if (found := pattern.fullmatch(text)) is None:
+            continue
+        parts = found.groupdict()
+        unit = next((n for n in UNITS if parts.get(f"u_{n}")), "")
+        if "words" not in parts:
+            return Asked("count", unit=unit)
+        if (words := _words(parts)) is not None:
+            return Asked("count", words, unit)
+    return None
+
+
+def _words(parts: dict[str, str | None]) -> str | None:
+    """Return the words to count, or None if these words stand for something else."""
+    if parts["quoted"]:
+        return parts["quoted"]
+    words = parts["words"] or ""
+    if parts["mark"]:
+        return words
+    bare = re.sub(r"^(?:the|a|an) (?=.)", "", words)
+    if _NO_WORDS.match(bare) or len(bare.split()) > 5 or re.fullmatch(_TEXT, bare):
+        return None
+    literal = _LITERAL.match(bare) is not None
+    verb = parts.get("verb") or ""
+    if parts.get("used") is not None or parts.get("with") or verb in ("ha", "say", "show"):
+        return bare if literal and parts.get("used") is None and bare.isupper() else None
+    if verb in ("contain", "include", "match") and re.match(r"an? ", words):
+        return None
+    if parts.get("occurs") and not (literal or parts.get("inside")):
+        return None
+    if parts.get("shows") and not (literal or parts.get("inside") or " " not in words):
+        return None
+    return bare
+
+
+def _scope(text: str) -> Asked | None:
+    """Return the part of the text that a question is about, or None."""
+    place = _place(text)
+    return place and Asked("scope", scope=place[0])
+
+
+def _place(text: str) -> re.Match[str] | None:
+    """Return the one part that a question names, if it is certainly asked about that part."""
+    places = list(_pattern(PLACE).finditer(text)) if _NAMED.search(text) else []
+    if len(places) != 1 or _COMPARES.search(text):
+        return None
+    place, before, after = places[0], text[: places[0].start()], text[places[0].end() :]
+    if " and " in place[0] and not re.search(r"\bbetween $", before):
+        return None
+    if re.match(r" (?:on|onwards?|to|until|through|and|or|than|but)\b|[\w’'-]", after):
+        return None
+    if (whole := re.match(r" of (.*)", after)) and not re.match(rf"{_THIS}\b|\"", whole[1]):
+        return None
+    if place[0].lower() in ("part i", "part one", "book i") and after[:1] not in ("", ",", ":"):
+        return place if whole else None
+    says = re.match(r"what (?:is|was) $", before, re.IGNORECASE) and re.match(r" about$", after)
+    says = says or (re.match(r"what (?:does|do|did) $", before, re.IGNORECASE)
+                    and re.match(_SAYS, after))  # fmt: skip
+    if says or _SHOWS.fullmatch(before):
+        return place
+    lone = re.match(r"line \d+$", place[0], re.IGNORECASE)
+    if lone and re.search(r"\bon $", before) and not whole:  # the line of a bus, perhaps
+        return place if _AT_LINE.match(before) else None
+    return place if _IN.fullmatch(before) else None
+
+
+def _core(text: str) -> str:
+    """Return a question as ``how many ...`` or ``how often ...``, without polite words before."""
+    text = text[polite.end() :] if (polite := _POLITE.match(text)) else text
+    many = _pattern(_MANY).match(text)
+    text = f"how many {text[many.end() :]}" if many else text
+    return re.sub(r"^count (?=how )", "", text, flags=re.IGNORECASE)
+
+
+READERS: tuple[Callable[[str], Asked | None], ...] = (_count, _scope)
+"""Tried in this order; each returns None if a question is not of its kind."""

@@ -1,0 +1,172 @@
+"""Questions in people's words go the right way, and none of the others is taken for a count."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstream.exact.routing import Asked, route
+
+COUNTS = {
+    "How many times is Winifred mentioned?": ("Winifred", "", ""),
+    "how often is winifred mentioned in the book?": ("winifred", "", ""),
+    "How often is the king mentioned in the story?": ("king", "", ""),
+    "How many times is Mr. Darcy mentioned by name": ("Mr. Darcy", "", ""),
+    "Please tell me how many times Anna Karenina is mentioned.": ("Anna Karenina", "", ""),
+    "How many times does the word whale appear?": ("whale", "", ""),
+    "How many times does the word 'whale' occur in the novel?": ("whale", "", ""),
+    'How often does "connection refused" occur in the log?': ("connection refused", "", ""),
+    "How often does ECONNRESET occur?": ("ECONNRESET", "", ""),
+    "How often does timeout occur in the log?": ("timeout", "", ""),
+    "How many times does Elizabeth appear in this book?": ("Elizabeth", "", ""),
+    "How often does the author use the word liberty?": ("liberty", "", ""),
+    "How often is the word 'shall' used in this contract?": ("shall", "", ""),
+    "How many mentions of Berlin are there?": ("Berlin", "", ""),
+    "How many occurrences of ERROR are there in the file?": ("ERROR", "", ""),
+    "How many references to Kant are there in the essay?": ("Kant", "", ""),
+    "Count the occurrences of foo_bar": ("foo_bar", "", ""),
+    "Count how often liberty is mentioned": ("liberty", "", ""),
+    "Count the word liberty": ("liberty", "", ""),
+    "What is the number of mentions of Berlin?": ("Berlin", "", ""),
+    "What's the total number of times Berlin is mentioned?": ("Berlin", "", ""),
+    'Can you count how many times the phrase "kind regards" appears?': ("kind regards", "", ""),
+    "How many lines contain ERROR?": ("ERROR", "line", ""),
+    "how many lines mention the disk": ("disk", "line", ""),
+    "How many lines are there?": ("", "line", ""),
+    "How many lines does this file have?": ("", "line", ""),
+    "How many rows are there in the table?": ("", "row", ""),
+    "How many rows contain Berlin?": ("Berlin", "row", ""),
+    "How many records are in the file?": ("", "record", ""),
+    "How many functions are there in this module?": ("", "function", ""),
+    "How many functions does the script define?": ("", "function", ""),
+    "How many messages mention the budget?": ("budget", "message", ""),
+    "How many emails are there in the mailbox?": ("", "message", ""),
+    "In how many chapters does Ishmael appear?": ("Ishmael", "chapter", ""),
+    "How many pages mention inflation?": ("inflation", "page", ""),
+    "How many paragraphs contain the word tax?": ("tax", "paragraph", ""),
+    "How many words are there in the text?": ("", "word", ""),
+    "How many times is Bob mentioned in chapter 3?": ("Bob", "", "chapter 3"),
+    "In chapter IV, how often is the storm mentioned?": ("storm", "", "chapter IV"),
+    "How many lines contain 'disk full' in lines 100-200?": ("disk full", "line", "lines 100-200"),
+    "How many chapters are there?": ("", "chapter", ""),
+    "how many times is 铜钥匙 mentioned?": ("铜钥匙", "", ""),
+}
+SCOPES = {
+    "What happens in chapter 3?": "chapter 3",
+    "what happens in Chapter III": "Chapter III",
+    "Who dies in chapter twelve?": "chapter twelve",
+    "In chapter 7, who hides the letter?": "chapter 7",
+    "Summarize chapter 4": "chapter 4",
+    "Please summarize the third chapter.": "the third chapter",
+    "What happens in the last chapter?": "the last chapter",
+    "Who visits them in the first part of the novel?": "the first part",
+    "What is on page 12?": "page 12",
+    "Who is accused on page 214 of the report?": "page 214",
+    "What is said about tax on pages 200-230?": "pages 200-230",
+    "What is decided on pages 10 to 14?": "pages 10 to 14",
+    "What went wrong in lines 100-200?": "lines 100-200",
+    "What happened in lines 100 to 200 of the log?": "lines 100 to 200",
+    "What is on line 42?": "line 42",
+    "What does section 2.3 say about liability?": "section 2.3",
+    "What does Article 5 say?": "Article 5",
+    "What is forbidden in article 12 of the constitution?": "article 12",
+    "What is chapter 2 about?": "chapter 2",
+    "What does chapter 9 describe?": "chapter 9",
+    "Which data were used in section Methods?": "section Methods",
+    "What is claimed in the section 'Results'?": "the section 'Results'",
+    'What does the chapter "The Storm" describe?': 'the chapter "The Storm"',
+    "Which model was fitted in the Methods section?": "the Methods section",
+    "What was the sample size in the Methods section?": None,
+    "When is the handover in the message from Greta?": "the message from Greta",
+    "What does the email from Paul Weber say?": "the email from Paul Weber",
+    "What does Romeo promise in act 2?": "act 2",
+    "Who speaks first in act II of the play?": "act II",
+    "Explain section 4": "section 4",
+    "Explain section 4.1.2 in one sentence": "section 4.1.2",
+    "What is the main argument of chapter 5?": "chapter 5",
+    "Where do they sail in part two of the book?": "part two",
+    "Who arrives in book 2?": "book 2",
+    "What does appendix 1 contain?": "appendix 1",
+    "Describe part 3 of the agreement": "part 3",
+    "Which names are on page 3?": "page 3",
+    "What happens during chapter 10?": "chapter 10",
+    "What is quoted within section 8?": "section 8",
+    "Who is introduced in chapters 3-5?": "chapters 3-5",
+    "What changes in the second chapter?": "the second chapter",
+    "What is the title of chapter 6?": "chapter 6",
+}
+OTHERS = [
+    "How many children does Mrs. Bennet have?",
+    "How many times does she cry?",
+    "How many characters are there?",
+    "How often is his father mentioned?",
+    "How often does the committee meet?",
+    "How often must the filter be changed?",
+    "How many times a day does he pray?",
+    "How many lines of credit does the bank have?",
+    "How many messages did Greta leave for him?",
+    "How many records did the band sell?",
+    "How many functions does the liver have?",
+    "How many rows of seats are there?",
+    "How many people mention the war?",
+    "How many pages did she read that night?",
+    "How many times was the password changed?",
+    "How many words of French does he know?",
+    "How many methods of payment are there?",
+    "How many classes does she take?",
+    "How many entries won a prize?",
+    "How often does he mention that he is tired?",
+    "How often does the fire alarm go off?",
+    "How often does the sun appear?",
+    "How many messages contain an insult?",
+    "How often is she mentioned?",
+    "How many times is the ship repaired?",
+    "How many chapters does the judge read to them?",
+    "Who counted the votes?",
+    "Count Dracula lives where?",
+    "What is the number of the house?",
+    "In which chapter does the storm begin?",
+    "Who wrote chapter 3?",
+    "Which bus stops on line 3?",
+    "In part I agree with him; does the author?",
+    "What happens after chapter 3?",
+    "How does chapter 3 differ from chapter 4?",
+    "How long is chapter 3?",
+    "What is in part 2 of the brain?",
+    "What does Section 8 housing cost?",
+    "What happens from chapter 3 on?",
+    "Is the man in chapter 3 the same as the stranger?",
+    "Who is on the first page of the newspaper that Anna reads?",
+    "Which part of the book does she like?",
+    "What did the message from the king say about the harbor?",
+    "Who lives at 12 Section Street?",
+    "What page was torn out?",
+    "How many lines did the poet write about Rome?",
+    "What was the count of Monte Cristo's real name?",
+    "How many references did the applicant bring?",
+    "How often do trains run on line 4?",
+    "Who sat in row 5?",
+]
+
+
+@pytest.mark.parametrize("question", COUNTS)
+def test_counts(question: str) -> None:
+    words, unit, scope = COUNTS[question]
+    assert route(question) == Asked("count", words, unit, scope)
+
+
+@pytest.mark.parametrize("question", SCOPES)
+def test_scopes(question: str) -> None:
+    scope = SCOPES[question]
+    assert route(question) == (Asked("other") if scope is None else Asked("scope", scope=scope))
+
+
+@pytest.mark.parametrize("question", OTHERS)
+def test_others(question: str) -> None:
+    assert route(question).kind == "other"
+
+
+def test_what_a_model_estimates() -> None:
+    for question in ("How many times does she cry?", "How many characters are there in the novel?"):
+        assert route(question) == Asked("other", estimates=True)
+    for question in ("How many children does she have?", "How many rooms are there in the house?"):
+        assert route(question) == Asked("other")
