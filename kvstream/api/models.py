@@ -133,8 +133,8 @@ def best_model() -> Best:
     while not folder.exists():
         folder = folder.parent
     products, disk = int8.measured(), shutil.disk_usage(folder).free
-    for offer in sorted(offered.OFFERS.values(), key=lambda o: (-o.bytes, o.name)):
-        if offer.name == reader.NAME and not reader.is_shipped():
+    for offer in sorted(offered.OFFERS.values(), key=lambda o: (-o.bytes, not o.same_as)):
+        if offer.name in reader.NAMES and not reader.is_shipped(offer.name):
             continue
         eight = offer.eight_bits and room.device == "cpu" and not products["problem"]
         speed = products.get("float32", 0) * (products["many"] if eight else 1)
@@ -156,7 +156,7 @@ def default_model() -> str:
     best = offered.OFFERS.get(best_model().name) if larger else None
     fast = [o for o in larger if best is not None and o.passed <= best.passed]
     if fast:
-        return max(fast, key=lambda offer: offer.passed).name
+        return max(fast, key=lambda offer: (offer.passed, bool(offer.same_as))).name
     return reader.NAME if reader_is_ready() else POCKET
 
 
@@ -173,7 +173,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
     """Yield the models of `available_models`, for the free memory of `room`."""
     yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
-        if offer.is_here() and (offer.name != reader.NAME or reader.is_shipped()):
+        if offer.is_here() and (offer.name not in reader.NAMES or reader.is_shipped(offer.name)):
             yield _gguf(offer.name, FETCHED, offer.path, room)
     cached = dict(_cached())
     for alias, target in aliases.items():

@@ -9,7 +9,7 @@ to the merged weights.
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,20 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import converted, digest_of, is_whole, new_folder, write_whole
-from kvstream.model.weights import SINGLE
+from kvstream.model.gguf import converted, digest_of, write_whole
 from kvstream.store import offered
 from kvstream.store.reader import ADAPTER, CARD
-from kvstream.store.stores import converted_folder
 
-FORMAT = 1
-"""Version of the merge. Increase it if adapters must be merged again."""
-COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 SUPPORT = "support.json"
 """The calibration of the merged model, if there is one."""
 AGAIN = (
@@ -97,11 +92,12 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
-def merged(folder: Path, quiet: bool = False) -> Path:
+def merged(folder: Path, quiet: bool = False, *, eight: bool = False) -> Path:
     """Return the merged model folder of an adapter. It is made if the cache does not have it.
 
-    Adapter and base are checked by their digests, which also name the folder. Raises ModelError for
-    a problem with either, or with the cache.
+    Adapter and base are checked by their digests, which also name the folder. `eight`: with large
+    weights in 8 bits, as in `gguf.converted`. Raises ModelError for a problem with either, or with
+    the cache.
     """
     adapter = Adapter.of(folder)
     file = offered.fetched(adapter.base)
@@ -110,21 +106,14 @@ def merged(folder: Path, quiet: bool = False) -> Path:
             f"{folder / CARD} names the base {adapter.base!r}, which kvstream does not offer. "
             f"{AGAIN}"
         )
-    base, digest = converted(file, quiet), digest_of(file)
+    digest = digest_of(file)
     if digest != adapter.base_sha256:
         raise ModelError(
             f"The adapter of {folder} is for the {adapter.base} with the SHA-256 "
             f"{adapter.base_sha256}, and {file} has {digest}. `kvstream models get {adapter.base}` "
             "fetches the right one; if it is that one already, the adapter is for another base."
         )
-    made = converted_folder() / f"{digest[:32]}-{FORMAT}-{adapter.sha256[:16]}"
-    if not is_whole(made):
-        with new_folder(made) as part:
-            _merge(adapter, base, part)
-            for name in COPIED:
-                shutil.copyfile(base / name, part / name)
-            origin = {"files": [str(file)], "adapter": str(folder)}
-            (part / "origin.json").write_text(json.dumps(origin), "utf-8")
+    made = converted(file, quiet, eight=eight, change=Sum(adapter))
     with suppress(OSError):  # a newer calibration needs no new weights
         content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
         # Written whole and only if it changed, because other processes may be reading it.
@@ -133,50 +122,48 @@ def merged(folder: Path, quiet: bool = False) -> Path:
     return made
 
 
-def _merge(adapter: Adapter, base: Path, part: Path) -> None:
-    """Write the merged weights. Raises ModelError if the adapter does not fit the base."""
-    weights: dict[str, Tensor] = {}
-    try:
-        with (
-            safe_open(adapter.folder / ADAPTER, "pt") as own,
-            safe_open(base / SINGLE, "pt") as old,
-        ):
-            names = set(own.keys())
-            layers = {name.removesuffix(".A") for name in names if name.endswith(".A")}
-            known = set(old.keys())
-            strange = sorted(x for x in layers if f"{x}.weight" not in known)
-            if strange or names != {f"{x}.{side}" for x in layers for side in "AB"}:
-                raise ValueError(
-                    f"the base has no {strange[0]}" if strange else "a half is missing"
-                )
-            for name in sorted(known):
-                weight = old.get_tensor(name)
-                layer = name.removesuffix(".weight")
-                if layer in layers:
-                    down, up = own.get_tensor(f"{layer}.A"), own.get_tensor(f"{layer}.B")
-                    weight = _added(layer, weight, down, up, adapter)
-                weights[name] = weight
-        save_file(weights, part / SINGLE, {"format": "pt"})
-    except (SafetensorError, ValueError) as error:
-        raise ModelError(
-            f"The adapter of {adapter.folder} does not fit {adapter.base}: {error}. {AGAIN}"
-        ) from error
+class Sum:
+    """Adds an adapter to the weights of its base: `gguf.Change`."""
 
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter, self.key = adapter, adapter.sha256[:16]
+        self._halves: dict[str, Tensor] = {}
 
-def _added(layer: str, weight: Tensor, down: Tensor, up: Tensor, adapter: Adapter) -> Tensor:
-    """Return W + alpha / rank * B A for W `weight` [out, in], A `down` [rank, in] and B `up`
-    [out, rank].
+    def refuse_others(self, names: AbstractSet[str]) -> None:
+        """Read the adapter. Raises ModelError if it is not for a model of these weights."""
+        try:
+            self._halves = load_file(self._adapter.folder / ADAPTER)
+        except (SafetensorError, ValueError) as error:
+            raise self._misfit(error) from error
+        layers = {name.removesuffix(".A") for name in self._halves if name.endswith(".A")}
+        strange = sorted(x for x in layers if f"{x}.weight" not in names)
+        if strange:
+            raise self._misfit(f"the base has no {strange[0]}")
+        if self._halves.keys() != {f"{x}.{side}" for x in layers for side in "AB"}:
+            raise self._misfit("a half is missing")
 
-    Raises ValueError if the shapes do not fit or a result is not finite.
-    """
-    wanted = ((adapter.rank, weight.shape[1]), (weight.shape[0], adapter.rank))
-    if (tuple(down.shape), tuple(up.shape)) != wanted:
-        raise ValueError(
-            f"{layer} has {tuple(weight.shape)} weights, and the adapter {tuple(down.shape)} and "
-            f"{tuple(up.shape)}"
+    def changed(self, name: str, weight: Tensor) -> Tensor:
+        """Return W + alpha / rank * B A for W `weight` [out, in], A [rank, in] and B [out, rank].
+
+        Raises ModelError if the shapes do not fit or a result is not finite.
+        """
+        layer, rank = name.removesuffix(".weight"), self._adapter.rank
+        if f"{layer}.A" not in self._halves:
+            return weight
+        down, up = self._halves[f"{layer}.A"], self._halves[f"{layer}.B"]
+        if (down.shape, up.shape) != ((rank, weight.shape[1]), (weight.shape[0], rank)):
+            raise self._misfit(
+                f"{layer} has {tuple(weight.shape)} weights, and the adapter {tuple(down.shape)} "
+                f"and {tuple(up.shape)}"
+            )
+        sum_ = weight.float() + up.float() @ down.float() * (self._adapter.alpha / rank)
+        found = sum_.to(weight.dtype)
+        if not bool(torch.isfinite(found).all()):
+            raise self._misfit(f"{layer} has numbers beyond {weight.dtype} with the adapter")
+        return found
+
+    def _misfit(self, why: object) -> ModelError:
+        adapter = self._adapter
+        return ModelError(
+            f"The adapter of {adapter.folder} does not fit {adapter.base}: {why}. {AGAIN}"
         )
-    change = up.float() @ down.float() * (adapter.alpha / adapter.rank)
-    found = (weight.float() + change).to(weight.dtype)
-    if not bool(torch.isfinite(found).all()):
-        raise ValueError(f"{layer} has numbers beyond {weight.dtype} with the adapter")
-    return found

@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -59,18 +59,35 @@ F32, F16, BF16, MXFP4 = 0, 1, 30, 39
 Tell = Callable[[str], None]
 
 
-def converted(path: Path, quiet: bool = False, *, eight: bool = False) -> Path:
+class Change(Protocol):
+    """What changes weights while they are converted, such as an adapter."""
+
+    key: str
+    """Names the change in the cache."""
+
+    def refuse_others(self, names: AbstractSet[str]) -> None:
+        """Raise ModelError if it is for other weights than those of these names."""
+
+    def changed(self, name: str, weight: Tensor) -> Tensor:
+        """Return a weight with the change. Raises ModelError if it does not fit."""
+
+
+def converted(
+    path: Path, quiet: bool = False, *, eight: bool = False, change: Change | None = None
+) -> Path:
     """Return the model folder for a GGUF file. It is made if the cache does not have it.
 
-    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`.
+    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`. `change` is made to the
+    weights before.
 
     Raises ModelError for a problem with the file, the disk or the cache.
     """
     refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
     digest = digest_of(path)
-    folder = converted_folder() / f"{digest[:32]}-{FORMAT}{int8.SUFFIX if eight else ''}"
+    key = f"-{change.key}" if change else ""
+    folder = converted_folder() / f"{digest[:32]}-{FORMAT}{key}{int8.SUFFIX if eight else ''}"
     if not is_whole(folder):
-        _convert(path, folder, _teller(quiet), eight)
+        _convert(path, folder, _teller(quiet), eight, change)
     known = _known(path)
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
@@ -153,7 +170,7 @@ def _teller(quiet: bool) -> Tell:
     return tell
 
 
-def _convert(path: Path, folder: Path, tell: Tell, eight: bool) -> None:
+def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change | None) -> None:
     file = gguf_file.read(path, texts=True)
     refuse_architecture(file, path)
     tokenizer, tokenizer_config = gguf_tokenizer.build(file.keys, str(path))
@@ -161,11 +178,13 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool) -> None:
     config = model_config(file, path)
     names = plan(file, config, path)
     small = names.quantized(path.name) if eight else frozenset()
+    if change:
+        change.refuse_others({target.name for target in names.targets})
     began = time.perf_counter()
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):
             try:
-                _write_weights(file, names, part, half, small, _progress(path, tell))
+                _write_weights(file, names, part, half, small, change, _progress(path, tell))
                 break
             except OverflowError:  # numbers beyond float16: write all of them in bfloat16
                 (part / SINGLE).unlink()  # the second attempt needs the disk space
@@ -238,6 +257,7 @@ def _write_weights(
     folder: Path,
     half: torch.dtype | None,
     small: AbstractSet[str],
+    change: Change | None,
     progress: Callable[[float], None],
 ) -> None:
     """Write ``model.safetensors``, tensor by tensor; those of `small` in 8 bits.
@@ -275,6 +295,8 @@ def _write_weights(
                     f"{tuple(tensor.shape)}, and its header asks for {target.shape}; "
                     f"{gguf_file.AGAIN}, or choose the model in the hub's format."
                 )
+            if change:
+                tensor = change.changed(target.name, tensor)
             if target.name in small:
                 scales = []
                 for rows in tensor.split(max(1, BLOCK // target.shape[1])):

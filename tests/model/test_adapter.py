@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,17 @@ def test_the_shipped_adapter_is_small_and_sound() -> None:
     adapter = Adapter.of(reader.path())
     assert adapter.bytes <= 15 * 1024**2
     assert adapter.base_sha256 == offered.OFFERS[adapter.base].sha256
+
+
+def test_it_is_stored_in_8_bits_if_they_are_harmless(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = tiny.base.stat().st_size
+    eight = replace(offered.OFFERS["smollm2"], eight_bits=True, bytes=size)
+    monkeypatch.setitem(offered.OFFERS, "smollm2", eight)
+    exact, small = load(settings(dtype="float32")), load(settings())
+    assert Path(folder(settings())).name.endswith("-int8")
+    assert small.weights_dtype == "int8"
+    ids = list(range(3, 40))
+    found, right = (m.logits(m.forward(ids, m.new_cache(64))) for m in (small, exact))
+    assert float((found - right).norm() / right.norm()) < 0.1

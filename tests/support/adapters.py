@@ -50,7 +50,7 @@ def tiny_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, here: bool =
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     write_adapter(adapter, weights, digest)
-    monkeypatch.setattr(reader, "path", lambda: adapter)
+    monkeypatch.setattr(reader, "path", lambda name="reader": adapter)
     if not here:
         place.rename(tmp_path / "base.gguf")
     return Tiny(place, adapter)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 POCKET = "pocket"
-READER = "reader"
-BASE = "smollm2"
 """The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration"
 OTHERS = "choose another with -m, such as -m reader"
@@ -76,12 +74,15 @@ def _about_memory(options: Options) -> str | None:
 
 
 def summarizing(options: Options) -> Options:
-    """Replace `reader` by its base model for a summary: its adapter answers in a few words."""
-    if options.model != READER:
+    """Replace a reader by its base model for a summary: its adapter answers in a few words."""
+    from kvstream.store.offered import OFFERS
+
+    base = OFFERS[options.model].same_as if options.model in OFFERS else ""
+    if not base:
         return options
     if not options.quiet:
-        say(f"{READER} answers questions; {BASE}, the model below it, summarizes.")
-    return options.with_model(BASE)
+        say(f"{options.model} answers questions; {base}, the model below it, summarizes.")
+    return options.with_model(base)
 
 
 def announce(

@@ -16,13 +16,14 @@ from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
-from kvstream.cli.shared.model_choice import POCKET, READER, announce, open_model, settled
+from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
 from kvstream.cli.shared.running import WITHHELD, check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.settings import ModelSettings
+from kvstream.store import reader
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -168,7 +169,7 @@ def of_maker(made: str, options: Options) -> Options:
     from kvstream.api.models import is_here
 
     trusting = options.loading.trust_remote_code
-    own = made in (POCKET, READER)  # loading reader explains how to fetch it
+    own = made == POCKET or made in reader.NAMES  # loading a reader explains how to fetch it
     if options.model_given or not (own or (not trusting and is_here(made))):
         return options
     return options.with_model(made)

@@ -1,23 +1,24 @@
-"""reader: smollm2 with an adapter that trains it to answer briefly from memory, or to refuse.
+"""Readers: fetched models with an adapter that trains them to answer briefly, or to refuse.
 
-The folder holds ``adapter.safetensors`` and ``card.json``. `kvstream.model.adapter` merges the
-adapter into the weights that ``kvstream models get reader`` fetches. ``reader``
-trains the adapter.
+The folder of a reader holds ``adapter.safetensors``, ``card.json`` and ``support.json``.
+`kvstream.model.adapter` adds the adapter to the weights that ``kvstream models get`` fetches.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-NAME = "reader"
+NAME, LARGER = "reader", "reader-0.5b"
+NAMES = (NAME, LARGER)
 ADAPTER, CARD = "adapter.safetensors", "card.json"
 
 
-def path() -> Path:
-    """Return the folder of the adapter."""
-    return Path(__file__).resolve().parent
+def path(name: str = NAME) -> Path:
+    """Return the folder of a reader's adapter."""
+    folder = Path(__file__).resolve().parent
+    return folder if name == NAME else folder / name
 
 
-def is_shipped() -> bool:
-    """Return whether this copy of the program includes the adapter."""
-    return (path() / ADAPTER).is_file() and (path() / CARD).is_file()
+def is_shipped(name: str = NAME) -> bool:
+    """Return whether this copy of the program includes the adapter of a reader."""
+    return (path(name) / ADAPTER).is_file() and (path(name) / CARD).is_file()
