@@ -15,6 +15,7 @@ from adapters import ALPHA, RANK, Tiny, tiny_reader
 from safetensors.torch import load_file
 
 from kvstream.errors import ModelError
+from kvstream.model import int8
 from kvstream.model.adapter import Adapter, merged
 from kvstream.model.gguf import converted
 from kvstream.model.loading import folder, load
@@ -238,6 +239,7 @@ def test_the_shipped_adapter_is_small_and_sound() -> None:
 def test_it_is_stored_in_8_bits_if_they_are_harmless(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(int8, "LEAST", 8)
     size = tiny.base.stat().st_size
     eight = replace(offered.OFFERS["smollm2"], eight_bits=True, bytes=size)
     monkeypatch.setitem(offered.OFFERS, "smollm2", eight)
