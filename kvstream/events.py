@@ -217,6 +217,14 @@ class Result:
     narrowed: dict[str, Any] | None = None
     """For a narrowed memory, the ``sources`` that the answer saw, the number of ``entries`` that
     it saw, and the number ``held``; None if it saw all."""
+    receipt: dict[str, Any] | None = None
+    """What repeats the run: ``kvstream`` (the version), ``input``, ``model_digest``,
+    ``precision``, ``settings``, ``notes``."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of text; 0 if unknown."""
+        return (self.receipt or {}).get("input", {}).get("bytes", 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""
@@ -261,6 +269,7 @@ class Result:
             **({} if self.shards is None else {"shards": self.shards}),
             **({"interrupted": True} if self.interrupted else {}),
             **({} if self.narrowed is None else {"narrowed": self.narrowed}),
+            **({} if self.receipt is None else {"receipt": dict(self.receipt)}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
 

@@ -264,6 +264,15 @@ def _table(settings: Any) -> Mapping[str, Row]:
     return found
 
 
+def jsonable(value: Any) -> Any:
+    """Return the value of an option as JSON has it; other types become text."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(each) for each in value]
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
 def check(settings: Any) -> None:
     """Check the values of settings by their rows. Raises UsageError."""
     for name, row in table(type(settings)).items():

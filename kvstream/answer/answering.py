@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +21,17 @@ from kvstream.answer.source_choice import Narrowed, narrowed
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
+from kvstream.input.source import identity
 from kvstream.memory.contents import Memory
 from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, broken_apart
 from kvstream.run.request import Request
+from kvstream.settings import jsonable
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.passages import extract as best_passages
+from kvstream.version import __version__
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
 """Printed with --strict in place of a weakly supported answer."""
@@ -332,7 +336,21 @@ def _result(
         of_reading=tuple(memory.warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
+        receipt=_receipt(memory),
     )
+
+
+def _receipt(memory: Memory) -> dict[str, Any]:
+    """Return what is needed to repeat a run, besides its result."""
+    model, run = memory.reader.model, vars(memory.run)
+    return {
+        "kvstream": __version__,
+        "input": identity(memory.trace.records),
+        "model_digest": model.fingerprint,
+        "precision": model.precision,
+        "settings": {name: jsonable(value) for name, value in run.items() if value is not None},
+        "notes": list(memory.trace.notes),
+    }
 
 
 def judged(result: Result, support: Support, *, withhold: bool) -> Result:

@@ -14,7 +14,7 @@ from kvstream.api.given import path_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
-from kvstream.reporters.format import duration, entries, number, share, size
+from kvstream.reporters.format import counted, duration, entries, number, share, size
 from kvstream.reporters.html.page import Document, Page, Run
 from kvstream.version import __version__
 
@@ -218,7 +218,18 @@ class Report:
         if started is None:
             return []
         methods = dict.fromkeys(r.name for r in self._readings)
+        receipts = (result.receipt for r in self._readings for result in r.results)
+        receipt = next((found for found in receipts if found), None)
+        identity = []
+        if receipt is not None:
+            text = receipt["input"]
+            amount = f"{number(text['bytes'])} bytes in {counted(text['count'], 'source')}"
+            identity = [
+                ("model digest", receipt["model_digest"]),
+                ("input", f"{amount}, SHA-256 {text['sha256']}"),
+            ]
         return [
+            *identity,
             ("model", started.model),
             ("method", ", ".join(methods)),
             ("budget", f"{number(started.budget_tokens)} entries a head, "
@@ -236,8 +247,8 @@ def _facts(
     read, kept = tokens["read"], tokens["retained"]
     return [
         ("Read", number(read), "tokens" if read != 1 else "token"),
-        ("Kept", number(kept), f"{share(kept, read)}, in at least one head"),
-        ("Evicted", number(tokens["evicted"]), "held by no head"),
+        ("Kept", number(kept), f"{share(kept, read)} of the tokens"),
+        ("Evicted", number(tokens["evicted"]), "tokens without room"),
         ("Peak", number(peak["kv_tokens"]), f"of {number(budget['tokens'])} entries a head"),
         ("KV cache", size(peak["kv_bytes"]), f"of {size(budget['bytes'])}"),
         ("Time", duration(seconds), "reading and answering"),

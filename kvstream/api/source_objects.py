@@ -243,3 +243,10 @@ class _FileReader:
             raise SourceError(
                 f"{self._name} cannot be read: {error}. Open it in binary mode, or give its path."
             ) from error
+
+
+def identity(sources: SourceSet) -> dict[str, Any]:
+    """Return what identifies the text of sources, for a receipt."""
+    from kvstream.input.source import identity
+
+    return identity(sources.records)

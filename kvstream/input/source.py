@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import TextBlock
+
+LISTED = 100
+"""Maximum sources that a receipt lists one by one."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,21 @@ class SourceRecord:
     """Decoded bytes."""
     sha256: str
     """SHA-256 of the decoded bytes, in hex."""
+
+
+def identity(records: Sequence[SourceRecord]) -> dict[str, Any]:
+    """Return what identifies a text: its bytes, its digest, and its first `LISTED` sources.
+
+    The digest of several sources is that of their digests in hex, a line each.
+    """
+    digests = "".join(f"{record.sha256}\n" for record in records).encode()
+    whole = records[0].sha256 if len(records) == 1 else hashlib.sha256(digests).hexdigest()
+    return {
+        "bytes": sum(record.bytes for record in records),
+        "sha256": whole,
+        "count": len(records),
+        "sources": [vars(record) for record in records[:LISTED]],
+    }
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class LogSummary:
         self.lines = 0
         self.blank = 0
         self.continued = 0
+        self.untimed = 0
+        """Lines without a time that do not continue another line."""
         self.left = 0
         """Number of templates that were dropped."""
         self.left_levels: Counter[str] = Counter()
@@ -178,6 +180,7 @@ class LogSummary:
                 self._shape.trail(text)
                 return
             time = self._time
+            self.untimed += 1
         else:
             self._go_back(time, number)
             self._begins = False

@@ -333,6 +333,7 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "blank_lines": log.blank,
         "continued_lines": log.continued,
         "shortened_lines": log.splitter.shortened,
+        "untimed_lines": log.untimed,
         **_time(log.total.low, "first_time"),
         **_time(log.total.high, "last_time"),
         "clock_jumps": log.jumped,

@@ -42,6 +42,8 @@ class Trace:
     """Whether the user stopped the reading before the end of the text."""
     ended_line: bool = True
     """Whether the last source ended with a newline."""
+    notes: Sequence[str] = ()
+    """Messages about the sources that are no reason to doubt an answer."""
 
     @property
     def taken(self) -> int:

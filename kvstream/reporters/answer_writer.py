@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.citation_lines import looked_lines
@@ -14,10 +16,19 @@ from kvstream.reporters.reporter import Reporter, Sink
 class AnswerWriter(Reporter):
     """Writes answers one after the other to a stream that it does not own.
 
-    With `labels`, each answer follows a line with its question.
+    With `labels`, each answer follows a line with its question. `receipt` is added to that of each
+    answer in JSON.
     """
 
-    def __init__(self, stream: Sink, *, as_json: bool, labels: bool = False) -> None:
+    def __init__(
+        self,
+        stream: Sink,
+        *,
+        as_json: bool,
+        labels: bool = False,
+        receipt: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.receipt = receipt or {}
         self.stream = stream
         self.as_json = as_json
         self.labels = labels and not as_json
@@ -37,7 +48,9 @@ class AnswerWriter(Reporter):
                 self._write(text)
         elif isinstance(event, Answered):
             if self.as_json:
-                self._write(json_line(event.result.to_json(), self.stream))
+                record = event.result.to_json()
+                record["receipt"] = {**record.get("receipt", {}), **self.receipt}
+                self._write(json_line(record, self.stream))
             elif self.streamed:
                 # The streamed text is the answer; only white space at its ends was cut.
                 self._write("\n" if self.last_character != "\n" else "")

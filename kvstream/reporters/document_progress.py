@@ -19,7 +19,7 @@ from kvstream.events import (
 )
 from kvstream.reporters.cells import cells, cut, end_of, padded
 from kvstream.reporters.format import counted, duration, number, share, size, visible
-from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
+from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller, kept_share
 from kvstream.reporters.tally import LISTED, Tally
 
 if TYPE_CHECKING:
@@ -255,10 +255,9 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
     yield " · ".join(parts)
     if tally.read:
         yield (
-            f"read {counted(tally.read, 'token')} · kept {number(tally.retained)} in at least one "
-            f"head · evicted {number(tally.read - tally.retained)} · peak {number(tally.peak)} of "
-            f"{number(tally.budget)} entries · {duration(tally.seconds)} · "
-            f"{number(tally.speed)} tokens/s"
+            f"read {counted(tally.read, 'token')} · {kept_share(tally.read, tally.retained)} · "
+            f"peak {number(tally.peak)} of {number(tally.budget)} entries · "
+            f"{duration(tally.seconds)}"
         )
 
 

@@ -109,7 +109,7 @@ class Teller(Reporter):
         self.write(message)
 
     def cost(self, result: Result) -> None:
-        """Write what an answer cost, and how much of the document memory represents.
+        """Write what an answer cost; `verbose` also how memory covers the text.
 
         One reading serves all questions, so its figures appear only under the first answer.
         """
@@ -119,15 +119,11 @@ class Teller(Reporter):
         if self.number > 0:
             self.tell(f"answered in {duration(result.answer_s)}")
             return
-        left = coverage_line(result, pictures=self.unicode)
-        if left is not None:
-            self.tell(left)
-        numbers = support_line(result) if self.verbose else None
-        if numbers is not None:
-            self.tell(numbers)
-        skimmed = skim_line(result)
-        if skimmed is not None:
-            self.tell(skimmed)
+        if self.verbose:
+            left = coverage_line(result, pictures=self.unicode)
+            for line in (left, support_line(result), skim_line(result), verbose_line(result)):
+                if line is not None:
+                    self.tell(line)
         self.tell(summary(result))
 
     def tell_waiting(self) -> None:
@@ -245,7 +241,6 @@ def step_line(event: StepDone) -> str:
         f"read {number(event.seen)} of ~{number(total)} tokens ({share(event.seen, total)})"
         if total
         else f"read {counted(event.seen, 'token')}",
-        f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)} entries",
         f"kept {number(retained)} ({share(retained, event.seen)})",
         f"{number(speed)} tokens/s",
     ]
@@ -287,19 +282,40 @@ def narrowed_line(result: Result) -> str | None:
 
 
 def summary(result: Result) -> str:
-    """Return what an answer cost, in one line."""
+    """Return what an answer cost, in one line: the receipt of a run."""
+    skim, left = result.skim, "kept all of it"
+    if skim:
+        passages = counted(len(skim["pieces"]), "passage")
+        left = f"answered from {passages} ({counted(skim['tokens'], 'token')})"
+        if dropped := skim["kept"]["dropped_bytes"]:
+            left += f" · left out {number(dropped)} bytes of passages: no room"
+    elif result.evicted:
+        left = kept_share(result.read, result.retained)
     return cost_line(
         result.read,
-        result.retained,
+        left,
         (result.peak_kv_tokens, result.peak_kv_bytes),
         (result.budget_tokens, result.budget_bytes),
         result.prefill_s + result.answer_s,
-        result.tokens_per_s,
         result.lines,
         result.shards,
         _owners(result),
-        " as passages" if result.skim and result.skim["model"] is None else "",
+        result.bytes_read,
     )
+
+
+def kept_share(read: int, retained: int) -> str:
+    """Return which share of the tokens memory holds, and how many found no room."""
+    if retained >= read:
+        return "kept all of it"
+    return f"kept {share(retained, read)}, left out {counted(read - retained, 'token')}: no room"
+
+
+def verbose_line(result: Result) -> str:
+    """Return what only a person who tunes a run wants to know."""
+    told = f"kept {number(result.retained)} tokens, evicted {number(result.evicted)}"
+    speed = f" · {number(result.tokens_per_s)} tokens/s" if result.tokens_per_s else ""
+    return f"{told} · {counted(result.steps, 'step')}{speed}"
 
 
 def _owners(result: Result) -> tuple[str, str]:
@@ -319,41 +335,37 @@ def _owners(result: Result) -> tuple[str, str]:
 
 def cost_line(
     read: int,
-    retained: int,
+    left: str,
     peak: tuple[int, int],
     budget: tuple[int, int],
     seconds: float,
-    speed: float,
     lines: Mapping[str, Any] | None = None,
     shards: Mapping[str, int] | None = None,
     owners: tuple[str, str] = ("", ""),
-    what: str = "",
+    size_read: int = 0,
 ) -> str:
-    """Describe the cost of a reading: tokens, peak and budget in entries and bytes, time.
+    """Describe the cost of a reading: text, peak and budget in entries and bytes, time.
 
-    `what` says in which form tokens are kept, if not as entries; `owners` (with two models) whose
-    the entries and the bytes are.
+    `left` says what is left of the text; `owners` (with two models) whose the entries and the bytes
+    are; `size_read`: bytes of the text, 0 if unknown.
     """
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
-    portion = f" ({share(retained, read)})" if read else ""
+    tokens = counted(read, "token")
     parts = [
-        f"read {counted(read, 'token')}",
-        f"kept {number(retained)}{portion}{what}",
-        f"evicted {number(read - retained)}",
+        f"read {size(size_read)} ({tokens})" if size_read else f"read {tokens}",
+        left,
         f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]
     if lines and lines["thinned"]:
-        told = f"{number(lines['read'])} of {number(lines['lines'])} lines"
-        parts[0] += f" ({told}, {number(lines['thinned'])} thinned)"
+        told = f"{number(lines['thinned'])} of {number(lines['lines'])} lines"
+        parts.insert(1, f"left out {told}: repeats, only counted")
     if shards:
         parts[0] += f" in {counted(shards['count'], 'part')}"
         if shards["count"] > 1:
             parts.append(
                 f"up to {shards['budgets']} budgets ({size(shards['bytes'])}) while they were read"
             )
-    if seconds:
+    if seconds:  # 0 for an opened memory file: it was read at another time
         parts.append(duration(seconds))
-    if speed:  # 0 for an opened memory file: it was read at another time
-        parts.append(f"{number(speed)} tokens/s")
     return " · ".join(parts)

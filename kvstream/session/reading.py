@@ -207,6 +207,7 @@ class Reading:
     def _answers(self, memory: Memory) -> Iterator[Event]:
         """Yield the events of answers on the way, and measure their time."""
         began = time.perf_counter()
+        self._place(memory.trace)
         yield from self.on_the_way(memory)
         self._answer_s += time.perf_counter() - began
 
@@ -318,6 +319,7 @@ class Reading:
     def _place(self, trace: Trace) -> None:
         """Update what the trace knows of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
+        trace.notes = self.sources.notes
         counts = self.sources.line_counts if isinstance(self.sources, ThinnedSource) else None
         if counts is not None:
             trace.line_counts = counts if self._lines is None else self._lines + counts

@@ -29,7 +29,7 @@ from kvstream.events import (
 )
 from kvstream.input.blocks import TextBlock
 from kvstream.input.replayed import Replayed
-from kvstream.input.source import RereadableSource, nothing_in
+from kvstream.input.source import RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.kept import positions
 from kvstream.memory.kept.positions import Kept
@@ -301,6 +301,7 @@ class Scouting:
         if request.interrupted() and (sources.ends_on_interrupt or not ended):
             trace.interrupted = True
             scouted.warnings.append(stopped_after(trace.read, stream.estimate() or 0))
+        trace.records, trace.notes = sources.records, sources.notes
         scouted.warnings += sources.warnings
         for message in scouted.warnings:
             yield Notice(message)
@@ -440,6 +441,11 @@ class Scouting:
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
             warnings=tuple(dict.fromkeys(warnings)),
             skim=made.to_json(self.reader.model_name, scouted.passages, first),
+            receipt={
+                **(first.receipt or {}),
+                "model_digest": self.answerer.model.fingerprint,
+                "skim_digest": self.reader.model.fingerprint,
+            },
         )
 
     def _by_words(self, scouted: Scouted, question: str, number: int) -> Iterator[Event]:
@@ -476,6 +482,7 @@ class Scouting:
             warnings=tuple(dict.fromkeys(warnings)),
             of_reading=tuple(scouted.warnings),
             skim=made.to_json(None, scouted.passages, None),
+            receipt={**(said.receipt or {}), "input": identity(scouted.trace.records)},
         )
 
     def _refusal(self, scouted: Scouted, result: Result) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from kvstream.memory import file, saving
 
 QUESTION = "What is the passkey for the old mill?"
 LOST = (
-    r"read 1,\d+ tokens · kept [\d,]+ \(\d+%\) · evicted [1-9][\d,]* · "
+    r"read \d\.\d KiB \(1,\d+ tokens\) · kept \d+%, left out [1-9][\d,]* tokens: no room · "
     r"peak (2\d\d|300) of 300 entries"
 )
 FEW = ("--budget", "300", "--threads", "1", "-n", "6")

@@ -182,7 +182,7 @@ def test_plain_lines_without_a_known_length() -> None:
         now[0] += 10
         reporter.show(event)
     assert "length unknown" in stream.getvalue()
-    assert "left" not in stream.getvalue()
+    assert " s left" not in stream.getvalue()
 
 
 def drawn(width: int, height: int, upto: int, **attributes) -> str:
@@ -281,8 +281,12 @@ def test_of_two_models_the_last_line_says_whose_the_peaks_are() -> None:
         "skim": {"kv_tokens": 932, "kv_bytes": 10},
         "answer": {"kv_tokens": 300, "kv_bytes": result.peak_kv_bytes},
     }
-    both = replace(result, model="reader", skim={"model": "pocket", "peak": peaks})
+    skim = {"model": "pocket", "peak": peaks, "pieces": [{}] * 3, "tokens": 99}
+    skim["kept"] = {"dropped_bytes": 1200}
+    both = replace(result, model="reader", skim=skim)
     told = "peak 932 of 1,024 entries (pocket), 4.1 MiB of 4.5 MiB (reader)"
+    assert told in summary(both)
+    told = "answered from 3 passages (99 tokens) · left out 1,200 bytes of passages: no room"
     assert told in summary(both)
     both = replace(both, peak_kv_bytes=result.peak_kv_bytes + 10)
     assert "4.5 MiB (both)" in summary(both)

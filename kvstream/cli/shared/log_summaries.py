@@ -38,7 +38,7 @@ from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.model_choice import POCKET, open_model
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import check_files, reading
+from kvstream.cli.shared.running import check_files, given, reading
 from kvstream.cli.shared.source_paths import can_be_read_again
 from kvstream.cli.shared.source_paths import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
@@ -281,6 +281,10 @@ class _Reports:
         if self._options.json:
             made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
             made |= {"interrupted": interrupted, "warnings": list(self._sources.warnings)}
+            from kvstream.api.source_objects import identity
+
+            notes, found = list(self._sources.notes), identity(self._sources)
+            made["receipt"] = {**given(self._options), "input": found, "notes": notes}
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")

@@ -17,7 +17,7 @@ from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
 from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
-from kvstream.cli.shared.running import WITHHELD, check_files, plainly, prepared
+from kvstream.cli.shared.running import WITHHELD, check_files, given, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
@@ -45,7 +45,8 @@ def ask(ctx: click.Context, path: Path, options: Options) -> int:
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         _, memory = open_memory(ctx, path, options, reporter)
-        writer = AnswerWriter(output, as_json=options.json, labels=len(questions) > 1)
+        labels = len(questions) > 1
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             last = number + 1 == len(questions)
@@ -78,7 +79,8 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
-        writer = AnswerWriter(output, as_json=options.json, labels=len(questions) > 1)
+        labels = len(questions) > 1
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             found = memories.answers(question, **options.answers)

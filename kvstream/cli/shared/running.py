@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from kvstream.api.methods import NAMES
 from kvstream.api.options import AUTO, refuse_beside_skimming
 from kvstream.cli.config import config_path
-from kvstream.cli.options.table import Options
+from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import Interrupts
@@ -30,8 +30,10 @@ from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.citation_lines import match_places
 from kvstream.reporters.format import counted, entries, json_text
-from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, plan_line
+from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, kept_share, plan_line
 from kvstream.reporters.stats import Stats
+from kvstream.settings import jsonable
+from kvstream.version import __version__
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -122,7 +124,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         tell_pages(reporter, pages)
         events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
         labels = len(request.questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels)
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
         stack.callback(writer.close)
         apart = request.every is not None and not options.json and not labels
         return _show(events, writer, output, reporter, options, apart=apart)
@@ -237,14 +239,26 @@ def reading_line(memory: Memory) -> str:
     """Return cost and result of a reading, for runs without an answer."""
     return cost_line(
         memory.read_tokens,
-        memory.retained,
+        kept_share(memory.read_tokens, memory.retained),
         memory.peak,
         memory.budget,
         memory.seconds,
-        memory.tokens_per_s,
         memory.lines,
         memory.shards,
+        size_read=sum(source["bytes"] for source in memory.sources),
     )
+
+
+def given(options: Options) -> dict[str, Any]:
+    """Return the command line and the options that the user set anywhere, for a receipt."""
+    holders = (options, options.request, options.request.run, options.loading)
+    found = {
+        row.key: jsonable(next(getattr(each, name) for each in holders if hasattr(each, name)))
+        for name, row in ROWS.items()
+        if name in options.request.given
+    }
+    program = {"kvstream": __version__, "command_line": reports.command_line()}
+    return {**program, "options": found}
 
 
 def quiet_libraries(options: Options) -> None:

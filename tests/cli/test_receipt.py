@@ -1,0 +1,62 @@
+"""The receipt of a run: digests that anyone can compute, and options that repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvstream.version import __version__
+
+TEXT = "Ada wrote the letter. " * 40
+
+
+def test_a_run_can_be_repeated(cli: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    digests = []
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(TEXT + name)
+        digests.append(hashlib.sha256((folder / name).read_bytes()).hexdigest())
+    (folder / "c.bin").write_bytes(b"\x00\x01\x02" * 99)
+    monkeypatch.setenv("KVSTREAM_SEED", "7")
+    page = tmp_path / "page.html"
+    asked = ("ask", str(folder), "Who wrote it?", "--budget", "300", "-n", "4", "--json")
+    ran = cli(*asked, "--report", str(page))
+    assert ran.code == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    receipt = said["receipt"]
+    assert receipt["kvstream"] == __version__
+    found = receipt["input"]
+    assert found["bytes"] == sum(each.stat().st_size for each in folder.glob("*.txt"))
+    assert [each["sha256"] for each in found["sources"]] == digests
+    both = "".join(f"{digest}\n" for digest in digests)
+    assert found["sha256"] == hashlib.sha256(both.encode()).hexdigest()
+    assert any("1 × binary file" in warning for warning in said["warnings"])
+    assert receipt["options"]["seed"] == receipt["settings"]["seed"] == 7
+    assert receipt["settings"]["budget"] == "300 entries per head"
+    for shown in (receipt["model_digest"], found["sha256"]):
+        assert shown in page.read_text()
+    again = json.loads(cli(*shlex.split(receipt["command_line"])[1:]).stdout)
+    for key in ("answer", "tokens", "citations", "receipt"):
+        assert again[key] == said[key]
+
+
+def test_one_source_has_its_own_digest(cli: Callable[..., Any], tmp_path: Path) -> None:
+    text = (TEXT * 9).encode()
+    ran = cli("ask", "Who wrote it?", "--budget", "300", "-n", "4", "--json", stdin=text)
+    found = json.loads(ran.stdout)["receipt"]["input"]
+    assert (found["count"], found["sha256"]) == (1, hashlib.sha256(text).hexdigest())
+    assert f"read {len(text) / 1024:.1f} KiB (" in ran.stderr
+    assert "left out" in ran.stderr
+
+
+def test_the_page_of_a_log_has_one(cli: Callable[..., Any], tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("a line without a time\n" + "2026-11-22 03:00:00 INFO up\n" * 9)
+    said = json.loads(cli("summarize", str(log), "--json").stdout)
+    assert said["receipt"]["input"]["sha256"] == hashlib.sha256(log.read_bytes()).hexdigest()
+    assert said["untimed_lines"] == 1
