@@ -1,0 +1,67 @@
+"""Rows and 8-bit gradients for training `reader-0.5b`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvstream.run.prompt import BRIEF, REFUSAL
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+class Bytes:
+    """A tokenizer of bytes with a plain chat template."""
+
+    eos_token_id = 0
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(text.encode())
+
+    def apply_chat_template(self, turns: list[dict[str, str]], **_: Any) -> str:
+        return f"U: {turns[0]['content']}\nA: "
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")
+def test_a_row_has_questions_that_its_document_answers_or_that_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kvstream_lab.training import paragraph_rows
+
+    monkeypatch.setattr(paragraph_rows, "ROW", 8000)
+    monkeypatch.setattr(paragraph_rows, "SHARES", {"squad": 0.6, "newwiki": 0.4})
+    monkeypatch.setattr(paragraph_rows, "BOOKS", 2)
+    rows = paragraph_rows.ParagraphRows(DATA, Bytes(), 3)
+    answers, refusals = 0, 0
+    for _ in range(60):
+        row = rows.row()
+        document = bytes(row.document).decode()
+        assert document.startswith(f"U: {BRIEF.opening}")
+        questions = [bytes(tail).decode() for tail, _ in row.asked]
+        assert len(set(questions)) == len(questions)
+        for question, (_, ids) in zip(questions, row.asked, strict=True):
+            answer = bytes(ids[:-1]).decode()
+            assert ids[-1] == Bytes.eos_token_id
+            assert question.startswith(BRIEF.closing)
+            assert question.endswith("\nA: ")
+            answers, refusals = answers + (answer != REFUSAL), refusals + (answer == REFUSAL)
+            # Data sets separate a few answers from their marks by a space.
+            assert answer == REFUSAL or "".join(answer.split()) in "".join(document.split())
+    assert 0.1 < refusals / (answers + refusals) < 0.5
+
+
+def test_gradients_of_frozen_layers_are_nearly_exact() -> None:
+    from reader_larger import Frozen
+
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(128, 192).requires_grad_(False)
+    x = torch.randn(24, 128, requires_grad=True)
+    weight = torch.randn(24, 192)
+    (linear(x) * weight).sum().backward()
+    assert x.grad is not None
+    right, x.grad = x.grad.clone(), None
+    (Frozen(linear, range(8))(x) * weight).sum().backward()
+    assert float(torch.cosine_similarity(x.grad.flatten(), right.flatten(), dim=0)) > 0.999
