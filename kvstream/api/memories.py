@@ -18,7 +18,7 @@ from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
 from kvstream.memory.contents import Memory as HeldMemory
 from kvstream.memory.glance import models_in
 from kvstream.memory.merging import join
-from kvstream.memory.saving import Kind, look
+from kvstream.memory.saving import look
 from kvstream.passages.joining import KeptPart, joined
 from kvstream.settings import Budget, RunSettings
 
@@ -105,21 +105,21 @@ class Memories:
             memory.release()
 
     def _opened(self, file: MemoryFile) -> Memory:
-        session = self._session_of(file.kind)
-        engine, skim = session.recall(file.kind, RunSettings()), None
+        session = self._session_of(file)
+        engine, skim = session.recall(file, RunSettings()), None
         if self._skimming is not None and engine.beside is not None:
             skim = self._skimming, self._skimming.recall(engine, RunSettings())
         return Memory(session, engine, file, skim=skim)
 
     def _recall(self, path: Path) -> HeldMemory:
-        kind = look(path)
-        return self._session_of(kind).recall(kind, RunSettings())
+        file = look(path)
+        return self._session_of(file).recall(file, RunSettings())
 
-    def _session_of(self, kind: Kind) -> Session:
+    def _session_of(self, file: MemoryFile) -> Session:
         """Return the session of the model that made a file. For a file of an unknown model, return
         the first session, whose `recall` raises the error."""
         both = self._skimming
-        if both is not None and kind.model["name"] == both.answerer.model_name:
+        if both is not None and file.model["name"] == both.answerer.model_name:
             return both.answerer
         return self._session
 
@@ -140,20 +140,19 @@ def merge(
         raise UsageError("Name at least two memory files to merge.")
     files = [opened(path) for path in paths]
     refuse_repeated(files)
-    kinds = [file.kind for file in files]
     wanted = None
     if budget is not None:
         wanted = Budget.parse(str(budget)).tokens
         if wanted is None:
             raise UsageError("merge takes a budget in entries per head, such as 4k.")
-    entries = wanted or max(kind.content.state["sizes"]["budget"] for kind in kinds)
-    answering = _answering_budget(kinds, wanted)
+    entries = wanted or max(file.content.state["sizes"]["budget"] for file in files)
+    answering = _answering_budget(files, wanted)
     merged, parts = None, []
-    for kind in kinds:
-        memory = session.recall(kind, RunSettings())
+    for file in files:
+        memory = session.recall(file, RunSettings())
         if answering is not None:
             parts.append(KeptPart.of(memory))
-        names = str(kinds[0].path), str(kind.path)
+        names = str(files[0].path), str(file.path)
         merged = memory if merged is None else join(merged, memory, entries, names=names)
     assert merged is not None
     if answering is not None:
@@ -199,17 +198,17 @@ def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
     )
 
 
-def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:
+def _answering_budget(files: Sequence[MemoryFile], wanted: int | None) -> int | None:
     """Return the budget of the model that answers from joined files; None if one model does all.
 
     Raises UsageError if the files were not read for the same answering model.
     """
-    found = [kind.content.state.get("answering") for kind in kinds]
-    first, made = found[0], kinds[0]
-    for kind, told in zip(kinds, found, strict=True):
+    found = [file.content.state.get("answering") for file in files]
+    first, made = found[0], files[0]
+    for file, told in zip(files, found, strict=True):
         if (first is None) != (told is None):
             raise UsageError(
-                f"{made.path} was read by {_readers(made)} and {kind.path} by {_readers(kind)}, so "
+                f"{made.path} was read by {_readers(made)} and {file.path} by {_readers(file)}, so "
                 "they cannot be joined. Read all sources again with one model (-m pocket), or read "
                 "the text of one into the memory of two models: kvstream remember --memory FILE "
                 "SOURCE."
@@ -219,17 +218,17 @@ def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:
         for key, what in _ALIKE.items():
             if told[key] != first[key]:
                 raise UsageError(
-                    f"{made.path} and {kind.path} have different {what} ({first[key]}, "
+                    f"{made.path} and {file.path} have different {what} ({first[key]}, "
                     f"{told[key]}), so they cannot be joined; read both sources with the same."
                 )
         if wanted is None and told["budget"] != first["budget"]:
             raise UsageError(
                 f"{first['name']} has a budget of {first['budget']:,} in {made.path}, and of "
-                f"{told['budget']:,} in {kind.path}; name one for both models with --budget."
+                f"{told['budget']:,} in {file.path}; name one for both models with --budget."
             )
     return None if first is None else wanted or int(first["budget"])
 
 
-def _readers(kind: Kind) -> str:
-    answering = kind.content.state.get("answering")
-    return f"{kind.model['name']} {'for ' + answering['name'] if answering else 'alone'}"
+def _readers(file: MemoryFile) -> str:
+    answering = file.content.state.get("answering")
+    return f"{file.model['name']} {'for ' + answering['name'] if answering else 'alone'}"

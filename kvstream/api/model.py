@@ -310,9 +310,9 @@ class Model:
         file = opened(path)
         answer = RunSettings(**answer_settings(options))
         alone = self._reader.model_name != file.model["name"] == self.name
-        engine = (self.session if alone else self._reader).recall(file.kind, answer)
+        engine = (self.session if alone else self._reader).recall(file, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
-        kept = file if given else file.told
+        kept = file if given else file.without_entries
         if alone:
             return Memory(self.session, engine, kept)
         return self._recalled(engine, answer, kept)

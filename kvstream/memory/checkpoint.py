@@ -21,14 +21,12 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.contents import Memory
 from kvstream.memory.header import STORED
+from kvstream.memory.memory_file import MemoryFile, Position, position_of
 from kvstream.memory.saving import (
-    Kind,
-    Position,
     as_here,
     check_model,
     look,
     memory_state,
-    position_of,
     restored,
     save,
 )  # fmt: skip
@@ -86,10 +84,10 @@ class Checkpoint:
         """
         file.check_writable(path)
         self.path, self.every, self.base = path, every, base
-        self.kind: Kind | None = look(path) if path.exists() else None
+        self.saved: MemoryFile | None = look(path) if path.exists() else None
         self.position: Position | None = None
-        if self.kind is not None:
-            self.position = _position(path, self.kind.content.notes)
+        if self.saved is not None:
+            self.position = _position(path, self.saved.content.notes)
         self.digest: str | None = None
         """Digest of the complete memory; None before it is saved."""
         self._saved = 0
@@ -102,7 +100,7 @@ class Checkpoint:
     @property
     def head(self) -> list[int]:
         """Token ids of the prompt before the text; empty if there is no file yet."""
-        return [] if self.kind is None else self.kind.content.state["head"]
+        return [] if self.saved is None else self.saved.content.state["head"]
 
     def take_up(
         self, memory: Memory, feed: Handed, interrupted: Callable[[], bool] = never
@@ -112,10 +110,10 @@ class Checkpoint:
         Raises UsageError with the setting that differs from this run, SourceError if the sources
         have changed or the run is interrupted, ModelError if another model made the file.
         """
-        if self.kind is None or self.position is None:
+        if self.saved is None or self.position is None:
             return
-        saved = self.kind.content.state
-        check_model(self.kind, memory.reader.model)
+        saved = self.saved.content.state
+        check_model(self.saved, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
         # Files of 0.1 have one number type, no rounded fingerprint, and no --thin.
         unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
@@ -135,7 +133,7 @@ class Checkpoint:
                 f"{self.path} is the checkpoint of a run that continued another memory. Remove "
                 "the file to start again, or name another one."
             )
-        restored(self.kind, memory)
+        restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
         kept = reader.retained().numpy()
         while feed.count < position.tokens:

@@ -47,6 +47,11 @@ REMEDY = (
     "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
     "again with `kvstream remember`."
 )
+WRONG = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError,
+    ArithmeticError,
+)  # fmt: skip
+"""Errors that a file can still cause if its fields are valid one by one, but not together."""
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8",
@@ -173,16 +178,21 @@ def read_notes(path: Path) -> tuple[dict[str, Any], str]:
         raise SourceError(f"{path} is not a file; name a memory file.")
     try:
         with path.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
-            if not 0 < size <= LARGEST_HEADER:
-                raise ValueError("it is not a safetensors file")
-            metadata = header.metadata_of(opened.read(size))
+            metadata = header.metadata_of(head_of(opened))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise _no_memory(path) from error
     _check_memory(path, metadata)
     return _texts(path, metadata)[1], metadata["memory"]
+
+
+def head_of(opened: BinaryIO) -> bytes:
+    """Read the header of a safetensors file. Raise ValueError if it is none."""
+    size = int.from_bytes(opened.read(8), "little")
+    if not 0 < size <= LARGEST_HEADER:
+        raise ValueError("it is not a safetensors file")
+    return opened.read(size)
 
 
 def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
@@ -214,6 +224,12 @@ def _no_memory(path: Path) -> SourceError:
 def unusable(path: Path, why: str) -> SourceError:
     """Return the error for a file that is damaged, or that another program made."""
     return SourceError(f"{path} cannot be used: {why}. {REMEDY}")
+
+
+def broken(path: Path, error: Exception) -> SourceError:
+    """Return the error for a file whose fields do not go together."""
+    told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return unusable(path, told)
 
 
 def _whole(path: Path) -> bytes:

@@ -93,10 +93,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the table of tensors and the state. Afterwards the file is at the first tensor."""
-    size = int.from_bytes(opened.read(8), "little")
-    if not 0 < size <= file.LARGEST_HEADER:
-        raise ValueError("it is not a safetensors file")
-    head = opened.read(size)
+    head = file.head_of(opened)
     return json.loads(head), json.loads(header.metadata_of(head)["state"])
 
 

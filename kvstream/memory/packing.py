@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kvstream.input.source import LineCounts, SourceRecord
 from kvstream.memory.contents import Beside, Trace
+from kvstream.memory.header import KeptRow, Row
 from kvstream.memory.header import kept as kept_of
 from kvstream.memory.header import passages as passages_of
 from kvstream.tokenization.loading import WordForms
@@ -29,6 +30,9 @@ LARGEST_ROW = 12 * MOST_CHARS + 256
 """Maximum number of bytes of a passage in JSON: at most 12 per character, and its numbers."""
 
 
+_PLACE = ("source", "start", "end", "line_start", "line_end")
+
+
 def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
     """Pack the passages of tokens that begin at `starts`; return them and how many did not fit."""
     found, reach = passages.held()
@@ -37,9 +41,7 @@ def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[
     rows = [row for row in rows if row[0] > 0]
     every = len(rows)
     while True:
-        columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
-                   + ([] if p.place is None else [p.place])
-                   + ([] if p.page_end is None else [p.page_end]) for _, p, r in rows]  # fmt: skip
+        columns = [[*_place(p), r, *_text(p)] for _, p, r in rows]
         packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
         if len(packed) <= room or not rows:
             return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
@@ -92,9 +94,7 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
 def packed_kept(beside: Beside) -> Tensor:
     """Pack the passages of `Beside`."""
     rows = [
-        [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
-        + ([] if p.place is None else [p.place])
-        + ([] if p.page_end is None else [p.page_end])
+        [number, *_place(p), *_text(p)]
         for number, excerpt in enumerate(beside.excerpts)
         for p in excerpt
     ]
@@ -110,19 +110,10 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
     # JSON has at most six bytes per byte of text, and passages have numbers.
     most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
     rows = kept_of(_inflated(tensors["trace.kept"], most, "kept passages"))
+    _check_order(rows, len(state["trace"]["sources"]), "kept passages")
     excerpts: dict[int, list[Passage]] = {}
-    end = 0
     for row in rows:
-        if row.source >= len(state["trace"]["sources"]):
-            raise ValueError(f"there is no source {row.source}")
-        if not end <= row.start <= row.end:
-            raise ValueError("its kept passages are not in order")
-        end = row.end
-        found = Passage(
-            row.source, row.start, row.end, row.line_start, row.line_end, row.text,
-            place=row.place, page_end=row.page_end,
-        )  # fmt: skip
-        excerpts.setdefault(row.excerpt, []).append(found)
+        excerpts.setdefault(row.excerpt, []).append(_passage(row))
     return Beside(
         said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
         said["dropped"], [tuple(passages) for passages in excerpts.values()],
@@ -148,28 +139,34 @@ def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
     rows = passages_of(_inflated(packed, most, "passages"))
     if len(rows) > tokens:
         raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
+    _check_order(rows, sources, "passages")
+    passages = Passages()
+    passages.restore(list(map(_passage, rows)), [row.reach for row in rows])
+    return passages
+
+
+def _place(passage: Passage) -> list[int]:
+    """Return source, bytes and lines of a passage."""
+    return [getattr(passage, name) for name in _PLACE]
+
+
+def _text(passage: Passage) -> list[Any]:
+    """Return the text of a passage, and its page or chapter, if it has one."""
+    pages = [passage.place, passage.page_end]
+    return [passage.text, *(each for each in pages if each is not None)]
+
+
+def _passage(row: Row | KeptRow) -> Passage:
+    names = (*_PLACE, "text", "place", "page_end")
+    return Passage(**{name: getattr(row, name) for name in names})
+
+
+def _check_order(rows: Sequence[Row | KeptRow], sources: int, what: str) -> None:
+    """Raise ValueError if passages overlap, or are of no source."""
     end = 0
     for row in rows:
         if row.source >= sources:
             raise ValueError(f"there is no source {row.source}")
         if not end <= row.start <= row.end:
-            raise ValueError("its passages are not in order")
+            raise ValueError(f"its {what} are not in order")
         end = row.end
-    passages = Passages()
-    passages.restore(
-        [
-            Passage(
-                r.source,
-                r.start,
-                r.end,
-                r.line_start,
-                r.line_end,
-                r.text,
-                place=r.place,
-                page_end=r.page_end,
-            )
-            for r in rows
-        ],
-        [row.reach for row in rows],
-    )
-    return passages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
-from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.memory import file
-from kvstream.memory.contents import Beside, Memory
-from kvstream.memory.file import Content
+from kvstream.memory.contents import Memory
 from kvstream.memory.header import STORED
+from kvstream.memory.memory_file import MemoryFile
 from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.base import Method
@@ -34,106 +34,11 @@ from kvstream.version import __version__
 
 ROOM = 1.1
 """Maximum size of a file, as a multiple of a full cache; passages and words get what is left."""
-WRONG = (
-    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError,
-    ArithmeticError,
-)  # fmt: skip
-"""Errors that a file can still cause if its fields are valid one by one, but not together."""
 
 
-@dataclass(frozen=True)
-class Position:
-    """The position that a reading had reached when its checkpoint was written."""
-
-    tokens: int
-    """Number of tokens of its sources that the model has read."""
-    sha256: str
-    """SHA-256 of their ids."""
-    complete: bool
-    """Whether the sources had ended."""
-    base: str | None
-    """Digest of the memory that the reading continues, if any."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What is known of a memory file before a model is loaded."""
-
-    path: Path
-    content: Content
-
-    @property
-    def model(self) -> dict[str, Any]:
-        """``name``, ``revision``, ``fingerprint``, ``dtype`` and ``kv_dtype``."""
-        return self.content.state["model"]
-
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Number type of its keys and values."""
-        found: torch.dtype = getattr(torch, self.model.get("kv_dtype") or self.model["dtype"])
-        return found
-
-    @property
-    def questions(self) -> tuple[str, ...]:
-        """Questions that were known when it was read; empty if it was made without a question."""
-        return tuple(self.content.state["questions"])
-
-    @property
-    def position(self) -> Position | None:
-        """Position of the reading, if this is a checkpoint."""
-        return position_of(self.content.notes)
-
-    @property
-    def begun(self) -> bool:
-        """Whether this is the checkpoint of a reading that had not ended."""
-        return self.position is not None and not self.position.complete
-
-    @property
-    def beside(self) -> Beside | None:
-        """What is kept for the answering model, if another model read. Raises SourceError."""
-        try:
-            return beside_of(self.content.state, self.content.tensors)
-        except WRONG as error:
-            raise _wrong(self.path, error) from error
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object ``memory`` of ``--json`` for the memory that answers."""
-        state = self.content.state
-        return {
-            "file": str(self.path),
-            "kind": "questions" if self.questions else "question-free",
-            "questions": list(self.questions),
-            "sha256": self.content.digest,
-            "sources": state["trace"]["sources"],
-            "read_s": self.content.notes.get("read_s"),
-        }
-
-    def told(self) -> str:
-        """Describe the memory in one line for users."""
-        trace = self.content.state["trace"]
-        several = len(trace["sources"])
-        made = (
-            f"for {len(self.questions)} question{'s'[: len(self.questions) > 1]}: "
-            f"{' / '.join(self.questions)}"
-            if self.questions
-            else "without a question"
-        )
-        return (
-            f"Memory of {trace['read']:,} token{'s'[: trace['read'] != 1]} of "
-            f"{several} source{'s'[: several > 1]}, "
-            f"made {made}{'; the reading had not ended' if self.begun else ''}"
-        )
-
-
-def position_of(notes: Mapping[str, Any]) -> Position | None:
-    """Return the position in the notes of a checkpoint; None for another memory file."""
-    found = notes.get("position")
-    return None if found is None else Position(**found)
-
-
-def look(path: Path) -> Kind:
+def look(path: Path) -> MemoryFile:
     """Read and check a memory file. Raise SourceError if it is wrong."""
-    return Kind(path, file.read(path))
+    return MemoryFile(path, file.read(path))
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
@@ -263,7 +168,7 @@ def memory_state(
 
 
 def recall(
-    kind: Kind, model: BoundedModel, tokenizer: Tokenizer, answer: RunSettings | None = None
+    saved: MemoryFile, model: BoundedModel, tokenizer: Tokenizer, answer: RunSettings | None = None
 ) -> Memory:
     """Restore the memory of a file. `model` must be the model that made it.
 
@@ -271,60 +176,73 @@ def recall(
     model, its prompt or its trained weights differ, UsageError if the method is not installed or
     has other settings, SourceError if the file is broken.
     """
-    state, tensors = kind.content.state, kind.content.tensors
+    state, tensors = saved.content.state, saved.content.tensors
     try:
-        check_model(kind, model)
+        check_model(saved, model)
         run = _run_of(state, answer or RunSettings())
-        method = remade(run.method, run.set, kind.path)
-        if method.settings() != state["method"]["settings"]:
-            raise UsageError(
-                f"{kind.path} was made by {run.method} with {_shown(state['method']['settings'])}, "
-                f"and here its settings are {_shown(method.settings())}."
-            )
-        task: Task = "summarize" if state["task"] == "summarize" else "ask"
-        asked: Any = {"system": state["system"], "task": task}
-        wording = wording_of(state["head"], tokenizer, model.facts.folder, **asked)
-        if wording is None:
-            raise ModelError(
-                f"{kind.path} was made with another tokenizer or chat template than that of "
-                f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
-                "files that made it."
-            )
-        prompt = build_prompt(tokenizer, wording=wording, **asked)
-        sizes = BudgetSplit(**state["sizes"])
-        catalysts = tuple(tuple(c) for c in state["catalysts"])
-        _check_sizes(sizes, state, method, model)
-        plan = RunPlan(
-            method, prompt, kind.questions, catalysts, sizes, state["system"],
-            extract=state["measure_always"],
-        )  # fmt: skip
+        plan = _plan_of(saved, run, model, tokenizer)
         reader = plan.reader(model, run, state["reader"]["planned"])
-        made, here = as_here(state["method"], reader).get("trained"), _trained(reader)
-        if made != here:
-            what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
-            raise ModelError(
-                f"{kind.path} was made by {run.method} with {what} (fingerprint {made}) than "
-                f"the present ({here}); restore what made it, or read the sources again."
-            )
+        _check_trained(saved, reader)
         trace = trace_of(state["trace"], tensors)
-        memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
+        memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=saved.digest)
         memory.beside = beside_of(state, tensors)
-        memory.warnings += kind.content.notes["warnings"]
-        if kind.begun:
+        memory.warnings += saved.warnings
+        if saved.begun:
             memory.warnings.append(
-                f"{kind.path} is the checkpoint of a reading that had not ended: only "
+                f"{saved.path} is the checkpoint of a reading that had not ended: only "
                 f"{trace.read:,} tokens of its text were read."
             )
-        restored(kind, memory)
+        restored(saved, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")
     except BudgetError as error:  # these sizes cannot be combined, so no memory has them
-        raise file.unusable(kind.path, str(error).rstrip(".")) from error
+        raise file.unusable(saved.path, str(error).rstrip(".")) from error
     except KvstreamError:
         raise
-    except WRONG as error:
-        raise _wrong(kind.path, error) from error
+    except file.WRONG as error:
+        raise file.broken(saved.path, error) from error
     return memory
+
+
+def _plan_of(
+    saved: MemoryFile, run: RunSettings, model: BoundedModel, tokenizer: Tokenizer
+) -> RunPlan:
+    """Return the plan of the first reading. Raises UsageError, ModelError or ValueError."""
+    state = saved.content.state
+    method = remade(run.method, run.set, saved.path)
+    if method.settings() != state["method"]["settings"]:
+        raise UsageError(
+            f"{saved.path} was made by {run.method} with {_shown(state['method']['settings'])}, "
+            f"and here its settings are {_shown(method.settings())}."
+        )
+    task: Task = "summarize" if state["task"] == "summarize" else "ask"
+    of_prompt: Any = {"system": state["system"], "task": task}
+    wording = wording_of(state["head"], tokenizer, model.facts.folder, **of_prompt)
+    if wording is None:
+        raise ModelError(
+            f"{saved.path} was made with another tokenizer or chat template than that of "
+            f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
+            "files that made it."
+        )
+    prompt = build_prompt(tokenizer, wording=wording, **of_prompt)
+    sizes = BudgetSplit(**state["sizes"])
+    catalysts = tuple(tuple(c) for c in state["catalysts"])
+    _check_sizes(sizes, state, method, model)
+    return RunPlan(
+        method, prompt, saved.questions, catalysts, sizes, state["system"],
+        extract=state["measure_always"],
+    )  # fmt: skip
+
+
+def _check_trained(saved: MemoryFile, reader: Reader) -> None:
+    """Raise ModelError if the method has other trained weights than when the file was made."""
+    method, here = as_here(saved.content.state["method"], reader), _trained(reader)
+    if (made := method.get("trained")) != here:
+        what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
+        raise ModelError(
+            f"{saved.path} was made by {method['name']} with {what} (fingerprint {made}) than "
+            f"the present ({here}); restore what made it, or read the sources again."
+        )
 
 
 def _check_sizes(
@@ -358,20 +276,20 @@ def as_here(method: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
     return method
 
 
-def restored(kind: Kind, memory: Memory) -> None:
+def restored(saved: MemoryFile, memory: Memory) -> None:
     """Restore the reader of a memory with the same parameters. Raise SourceError if it fails."""
-    state, tensors, notes = kind.content.state, kind.content.tensors, kind.content.notes
+    state, tensors, notes = saved.content.state, saved.content.tensors, saved.content.notes
     part = len("reader.")
     own = {name[part:]: t for name, t in tensors.items() if name.startswith("reader.")}
     reader = memory.reader
     try:
         reader.restore(state["reader"], own)
-        fill(reader, state["cache"], tensors, state["trace"]["read"], kind.kv_dtype)
+        fill(reader, state["cache"], tensors, state["trace"]["read"], saved.kv_dtype)
         reader.cache.peak = Peak(**notes["peak"])
-        if kind.kv_dtype != reader.model.kv_dtype:  # the saved bytes are of another number type
+        if saved.kv_dtype != reader.model.kv_dtype:  # the saved bytes are of another number type
             reader.cache.peak.bytes = reader.cache.bytes
-        if rounds(kind.kv_dtype, reader.model.kv_dtype):
-            memory.warnings.append(_rounded(kind, reader.model))
+        if rounds(saved.kv_dtype, reader.model.kv_dtype):
+            memory.warnings.append(_rounded(saved, reader.model))
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
         # For joined files an earlier version wrote the bytes of a larger budget.
@@ -379,8 +297,8 @@ def restored(kind: Kind, memory: Memory) -> None:
         reader.cache.note_peak()  # the peak is at least what is held, whatever the file says
         memory.prefill_s = float(notes["read_s"]) - memory.loaded_s
         reader.select_seconds = float(notes["select_s"])
-    except WRONG as error:
-        raise _wrong(kind.path, error) from error
+    except file.WRONG as error:
+        raise file.broken(saved.path, error) from error
 
 
 def rounds(made: torch.dtype, here: torch.dtype) -> bool:
@@ -388,24 +306,24 @@ def rounds(made: torch.dtype, here: torch.dtype) -> bool:
     return torch.promote_types(made, here) != here
 
 
-def _rounded(kind: Kind, model: BoundedModel) -> str:
-    made, here = (str(t).removeprefix("torch.") for t in (kind.kv_dtype, model.kv_dtype))
+def _rounded(saved: MemoryFile, model: BoundedModel) -> str:
+    made, here = (str(t).removeprefix("torch.") for t in (saved.kv_dtype, model.kv_dtype))
     return (
-        f"The KV cache in {kind.path} is in {made}, and was rounded to {here}; "
+        f"The KV cache in {saved.path} is in {made}, and was rounded to {here}; "
         f"--kv-dtype {made} keeps it as it is."
     )
 
 
-def check_model(kind: Kind, model: BoundedModel) -> None:
+def check_model(saved: MemoryFile, model: BoundedModel) -> None:
     """Raise ModelError if another model made a memory.
 
     The number type in which the weights are loaded does not matter.
     """
-    made = kind.model
+    made = saved.model
     revision = f" at {made['revision']}" if made.get("revision") else ""
     if not _same_weights(made, model):
         raise ModelError(
-            f"{kind.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
+            f"{saved.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
             f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
             f"with -m, loaded with the same options (--dtype {made['dtype']}, --quantize)."
         )
@@ -438,8 +356,3 @@ def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
 
 def _shown(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
-
-
-def _wrong(path: Path, error: Exception) -> SourceError:
-    told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-    return file.unusable(path, told)

@@ -234,7 +234,7 @@ class Answering:
     def _made(self, file: MemoryFile) -> bool:
         """Return whether the weights of the loaded model made a file."""
         try:
-            check_model(file.kind, self.model.session.model)
+            check_model(file, self.model.session.model)
         except ModelError:
             return False
         return True

@@ -16,7 +16,8 @@ from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory
-from kvstream.memory.saving import Kind, recall
+from kvstream.memory.memory_file import MemoryFile
+from kvstream.memory.saving import recall
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load, must_be_cached
@@ -258,9 +259,9 @@ class Session:
             on_step=on_step,
         ).events()
 
-    def recall(self, kind: Kind, answer: RunSettings) -> Memory:
+    def recall(self, file: MemoryFile, answer: RunSettings) -> Memory:
         """Load the memory of a file. Raises ModelError, UsageError, SourceError."""
-        memory = recall(kind, self.model, self.tokenizer, answer)
+        memory = recall(file, self.model, self.tokenizer, answer)
         memory.load_s, memory.loaded_s = self.load_s, memory.prefill_s
         memory.prefill_s = memory.reader.select_seconds = 0.0  # nothing was read now
         memory.loaded = memory.trace.read

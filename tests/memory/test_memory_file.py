@@ -108,7 +108,7 @@ def test_the_sources_may_be_gone_and_the_answer_is_that_of_the_run(
     assert gone.answer == there.answer
     assert gone.citations == there.citations
     assert kind.questions == (QUESTION,)
-    assert "for 1 question" in kind.told()
+    assert "for 1 question" in str(kind)
 
 
 @pytest.mark.parametrize("budget", [260, 1024])

@@ -282,7 +282,7 @@ def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_p
     saved = tmp_path / "c.kvs"
     stopped_after(session, sources(story, None), RUN, saved, 3)
     kind = saving.look(saved)
-    assert "had not ended" in kind.told()
+    assert "had not ended" in str(kind)
     memory = session.recall(kind, RUN)
     assert 0 < memory.trace.read < 2000
     result = answered(memory, QUESTION)[0]

@@ -228,12 +228,12 @@ def _finished(base: Path, target: Path, options: Options, sources: Any) -> bool:
     path = options.request.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
-    from kvstream.api.memory_files import finished_reading
+    from kvstream.api.memory_files import ends_with, finished_reading
 
     written = finished_reading(path, target)
     if written is None:
         return False
-    if not written.ends_with(sources):
+    if not ends_with(written, sources):
         raise SourceError(
             f"{path} belongs to a run that was finished, and the sources have changed since. "
             "Remove the file to read them."
