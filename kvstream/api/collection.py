@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from kvstream.api.given import asked_of, path_of, settings_of, several_of
 from kvstream.api.model import Model
+from kvstream.api.models import worker_memory
 from kvstream.api.options import (
     MemoryOptions,
     ModelOptions,
@@ -22,7 +23,6 @@ from kvstream.api.options import (
     settings_by_method,
     settled,
 )
-from kvstream.api.workers import worker_memory
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.run.request import never

@@ -343,7 +343,7 @@ class Model:
         if request.workers is None:
             memory = yield from read_shards(self.session, sources, request, shards)
             return memory
-        from kvstream.api.workers import worker_memory
+        from kvstream.api.models import worker_memory
         from kvstream.collection.cluster import need_ray
         from kvstream.collection.distribution import Workers
         from kvstream.collection.sharding import read_shards as read_on_workers

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
+from kvstream.run.request import Request
+from kvstream.settings import Budget, ModelSettings
 from kvstream.store import gguf_file, offered, pocket, reader, stores
 
 BUDGET = 4096
@@ -297,7 +299,6 @@ def _number_bytes(where: str) -> tuple[int | None, int | None]:
     """Return bytes per number of weights and of the KV cache; None: the type in the files."""
     from kvstream.model.placement import device_of
     from kvstream.model.precision import precision_of
-    from kvstream.settings import ModelSettings
 
     chosen = precision_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
     weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
@@ -381,3 +382,16 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
     width = max(width, text.get("global_head_dim") or 0)  # Gemma 4's full-attention layers
     return layers * key_values * (2 * int(width) * number_bytes + ORIGIN_BYTES)
+
+
+LIBRARIES = 700 * 1024**2
+"""Bytes of a process without weights and KV cache: torch, transformers, activations."""
+
+
+def worker_memory(settings: ModelSettings, requests: Iterable[Request]) -> int:
+    """Estimate the bytes of a worker: weights in the widest type that loading may choose, KV cache
+    and libraries. If the model's files are not here, only libraries and a budget in bytes count."""
+    found = facts_of(settings.model, settings.revision)
+    budgets = [request.run.budget or Budget(tokens=BUDGET) for request in requests]
+    weights, entry = found or (0, 0)
+    return LIBRARIES + weights + max(b.bytes or (b.tokens or 0) * entry for b in budgets)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from kvstream.collection.cluster import Need, connected, gpus_of, need_ray, room
 from kvstream.collection.document_list import Document
-from kvstream.collection.job import Job
+from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
 from kvstream.collection.serial import Tell, read_here
 from kvstream.collection.spread import Spread
-from kvstream.collection.task import Task
 from kvstream.collection.todo import todo
 from kvstream.collection.worker import Reads
 from kvstream.events import CollectionStarted, Notice, Outcome

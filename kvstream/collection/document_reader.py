@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.answer.support import abstains
-from kvstream.collection.job import Job
+from kvstream.collection.job import Job, Task
 from kvstream.collection.results import whole
-from kvstream.collection.task import Task
 from kvstream.errors import BudgetError, KvstreamError, SourceError, is_out_of_memory
 from kvstream.events import (
     Answered,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from kvstream.collection.document_list import Document
 from kvstream.collection.results import KEY
 from kvstream.errors import UsageError
+from kvstream.input.parts import Stretch
+from kvstream.input.sources import SourceSet
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings, table
 from kvstream.version import __version__
@@ -112,3 +115,33 @@ def _weights(model: str) -> list[Any]:
         for file in files
         if file.suffix in _WEIGHTS
     ]
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """A part of a text that a worker of this machine reads."""
+
+    opening: Callable[[], SourceSet]
+    """Opens the whole text."""
+    folder: str
+    """Working directory that the paths of its sources are relative to."""
+    stretch: Stretch
+
+
+@dataclass(frozen=True)
+class Task:
+    """A document to read, and the path of its result."""
+
+    document: Document
+    target: Path | None = None
+    place: str = ""
+    """Absolute path of the document, for processes with another working directory."""
+    sha256: str = ""
+    """SHA-256 of the file's bytes; empty if it is not needed."""
+    part: PartTask | None = None
+    """Read this part of a text instead of the document."""
+
+    @property
+    def path(self) -> str:
+        """Path of the document on the machine that made the task."""
+        return self.place or self.document.name

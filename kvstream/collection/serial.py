@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvstream.collection.document_list import Document
-from kvstream.collection.job import Job
-from kvstream.collection.task import Task
+from kvstream.collection.job import Job, Task
 from kvstream.collection.todo import kept, todo
 from kvstream.events import (
     CollectionStarted,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from kvstream.collection.distribution import Workers, read_tasks
 from kvstream.collection.document_list import Document
-from kvstream.collection.job import Job, Part
-from kvstream.collection.task import PartTask, Task
+from kvstream.collection.job import Job, Part, PartTask, Task
 from kvstream.errors import KvstreamError
 from kvstream.events import (
     CollectionStarted,

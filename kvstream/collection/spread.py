@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.collection.cluster import Need, is_lost
-from kvstream.collection.job import Job
+from kvstream.collection.job import Job, Task
 from kvstream.collection.serial import Tell
-from kvstream.collection.task import Task
 from kvstream.collection.todo import kept
 from kvstream.collection.worker import Placed, Reads, Refusal, Send, Worker
 from kvstream.errors import KvstreamError, SourceError

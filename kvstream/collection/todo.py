@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 
 from kvstream.collection.document_list import Document, digest_of
-from kvstream.collection.job import Job
+from kvstream.collection.job import Job, Task
 from kvstream.collection.results import found_memory, found_records, write_records
-from kvstream.collection.task import Task
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import DocumentDone, DocumentFailed, Outcome
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kvstream.collection.document_list import digest_of
-from kvstream.collection.job import Job
-from kvstream.collection.task import Task
+from kvstream.collection.job import Job, Task
 from kvstream.errors import KvstreamError
 from kvstream.events import Outcome
 from kvstream.version import __version__

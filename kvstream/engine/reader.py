@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvstream.engine import narrowing, ranking, snapshot
+from kvstream.engine import ranking, snapshot
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.chunks import MOST_TOKENS, Chunk, Feed, StepReport
 from kvstream.engine.decode import Decoder
@@ -216,14 +216,23 @@ class Reader:
         self.begin()
         return self.decoder.score(question, continuation)
 
-    def in_sight(
-        self, begins: Sequence[int], order: Sequence[int], best: int
-    ) -> AbstractContextManager[int]:
+    @contextmanager
+    def in_sight(self, begins: Sequence[int], order: Sequence[int], best: int) -> Iterator[int]:
         """Let answers inside this context see only the first `best` stretches of `order`.
 
-        Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``; see `narrowing.in_sight`.
+        Yields the number of visible entries in the fullest head. Stretch i is the tokens from
+        ``begins[i]`` to ``begins[i + 1]``. The other entries stay held, and are visible again
+        afterwards.
         """
-        return narrowing.in_sight(self.evictor, begins, order, best)
+        evictor = self.evictor
+        cache, prompt = evictor.cache, evictor.prompt
+        least = evictor.first_candidate - prompt  # as many as evicting while decoding protects
+        places = torch.empty(len(order), dtype=torch.long)
+        places[list(order)] = torch.arange(len(order))
+        inner = torch.tensor(list(begins[1:]), dtype=torch.int32)
+        seen = {s: _seen(s, prompt, inner, places, best, least) for s in evictor.layers}
+        with cache.in_sight(prompt, seen):
+            yield max(store.used for store in evictor.layers)
 
     # Memory
 
@@ -295,3 +304,19 @@ class Reader:
         """
         snapshot.restore(self.prefill, numbers, tensors)
         self.steps = numbers["steps"]
+
+
+def _seen(
+    store: LayerStore, prompt: int, begins: Tensor, places: Tensor, best: int, least: int
+) -> Tensor:
+    """Return which entries of a layer after the prompt are visible [K, m], in order.
+
+    m is at least `least`.
+    All heads of a layer see equally many entries. If heads hold different tokens, a head that holds
+    fewer entries of the best stretches also sees entries of the next stretches in the order.
+    """
+    origin = store.origin[:, prompt : store.used].contiguous()
+    stretch = torch.bucketize(origin, begins.to(origin.device), right=True)
+    place = places.to(origin.device)[stretch]
+    m = max(least, int((place < best).sum(-1).max()))
+    return place.argsort(dim=-1, stable=True)[:, :m].sort(dim=-1).values

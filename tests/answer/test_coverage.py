@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.answer.coverage import ENOUGH, PARTS, STRETCH, coverage
+from kvstream.answer.answering import ENOUGH, PARTS, STRETCH, coverage
 
 
 def slow(retained: set[int], read: int) -> tuple[float, list[float]]:

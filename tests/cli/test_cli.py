@@ -549,7 +549,6 @@ def test_what_is_missing_is_told_before_anything_is_read(
     cli, fake_session, book, monkeypatch, arguments, says
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("kvstream.cli.shared.early.find_spec", lambda name: None, raising=False)
     for place in ("kvstream.cli.shared.interrupts.InterruptibleInput.readinto", "os.read"):
         monkeypatch.setattr(place, lambda *_: pytest.fail("standard input was read"))
     monkeypatch.setattr(

@@ -416,7 +416,7 @@ def used(path: Path, folder: Path) -> None:
     """Ask a memory file, read a text into it, and resume it if it is a checkpoint."""
     run = RunSettings(max_tokens=2)
     kind = look(path)
-    kind.told()
+    str(kind)
     json.dumps(kind.to_json(), allow_nan=False)
     session = _session()
     memory = session.recall(kind, run)

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvstream.collection.job import Job
+from kvstream.collection.job import Job, Task
 from kvstream.collection.results import whole
-from kvstream.collection.task import Task
 from kvstream.errors import ModelError
 from kvstream.events import DocumentDone, DocumentFailed, Outcome
 

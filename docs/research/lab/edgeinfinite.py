@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.groups import Group
-from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option, stack
-from kvstream.cli.options.table import model_options
-from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared.measuring import (
+from kvstream.cli.commands.bench.common_options import (
     model_settings,
     open_session,
     quiet_option,
     seed_option,
     verbose_option,
 )
+from kvstream.cli.groups import Group
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.table import model_options
+from kvstream.cli.options.types import COUNT
 from kvstream.cli.shared.output import refuse_unwritable
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError

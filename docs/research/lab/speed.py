@@ -24,7 +24,7 @@ from kvstream.cli.app import run
 from kvstream.cli.commands.bench import speed
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
-from kvstream.cli.shared import libraries
+from kvstream.cli.shared.saying import quiet
 from kvstream.errors import UsageError
 from kvstream.evaluation.harness import document
 from kvstream.evaluation.records import Record
@@ -128,7 +128,7 @@ def _measure(ctx: click.Context, **values: Any) -> int:
 
 
 def _random(shape: str, layers: int | None, settings: ModelSettings, *, verbose: bool) -> Any:
-    libraries.quiet(offline=settings.offline, verbose=verbose)
+    quiet(offline=settings.offline, verbose=verbose)
     return open_shape(shape, layers, settings)
 
 

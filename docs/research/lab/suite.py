@@ -16,18 +16,19 @@ from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     heldout_option,
+    model_settings,
     no_stdin,
+    open_session,
     refuse_idle,
     result_options,
-    seed_option,
     text_files,
     text_option,
+    trials_seed_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
 DATA = {
@@ -71,7 +72,7 @@ SUITES = ("ruler", "nolima", *DATA)
 )  # fmt: skip
 @text_option("that fills up the tasks")
 @heldout_option
-@seed_option
+@trials_seed_option
 @case_options
 @model_options
 @result_options

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from kvstream.api.options import require
 from kvstream.cli.app import run
 from kvstream.cli.commands.bench import pages, result_output
 from kvstream.cli.commands.bench.common_options import (
@@ -16,16 +17,16 @@ from kvstream.cli.commands.bench.common_options import (
     cases_of,
     data_option,
     limit_option,
+    model_settings,
     no_stdin,
+    open_session,
     result_options,
-    seed_option,
     tokens_option,
+    trials_seed_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
-from kvstream.cli.shared import early
-from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
 
@@ -53,7 +54,7 @@ from kvstream.errors import UsageError
     section="Measurement",
     help="Number of passages that --extract uses.",
 )
-@seed_option
+@trials_seed_option
 @tokens_option(512)
 @case_options
 @model_options
@@ -75,7 +76,7 @@ def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab import summary
 
-    early.require("rouge_score", "bench", "ROUGE")
+    require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     if values["extract"] is False and typed(click.get_current_context(), "passages"):
         raise UsageError("--passages has no effect with --no-extract; leave one of them out.")

@@ -17,12 +17,12 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,
+    check_early,
     check_files,
     plainly,
     prepared,
@@ -141,7 +141,7 @@ def _check(
         refuse_reading(ctx)
     else:
         refuse_later_questions(options.skim)
-    early.check(options)
+    check_early(options)
     if sys.stdin is None:
         raise click.UsageError(
             "Standard input is closed, and a chat reads its questions from there.", ctx

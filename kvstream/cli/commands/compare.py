@@ -13,13 +13,12 @@ import click
 
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
-from kvstream.cli.shared.running import check_files, prepared, show_plan, whole_or_none
+from kvstream.cli.shared.running import check_early, check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
 from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
 from kvstream.errors import BudgetError, SourceError, UsageError
@@ -76,7 +75,7 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
     Return the exit code.
     """
     _check(options, as_csv=as_csv)
-    early.check(options)
+    check_early(options)
     check_files(options, paths)
     options = settled(options, alone=True)
     with ExitStack() as stack:

@@ -11,10 +11,9 @@ import click
 from kvstream.cli.commands.remember import summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
-from kvstream.cli.shared import early
 from kvstream.cli.shared.model_choice import announce, open_model
 from kvstream.cli.shared.recalling import loaded_as, of_maker, tell_of_loading
-from kvstream.cli.shared.running import check_files, kept_line, prepared
+from kvstream.cli.shared.running import check_early, check_files, kept_line, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
 
@@ -52,7 +51,7 @@ def merge(files: tuple[Path, ...], target: Path, options: Options) -> None:
 
     check_files(options, [str(path) for path in files])
     check_writable(target)
-    early.check(options)
+    check_early(options)
     kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
     refuse_repeated(kinds)
     options = of_maker(str(kinds[0].model["name"]), options)

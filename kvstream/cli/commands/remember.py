@@ -15,13 +15,14 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import early, reports
+from kvstream.cli.shared import reports
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     check_checkpoint,
+    check_early,
     check_files,
     kept_line,
     prepared,
@@ -129,7 +130,7 @@ def remember(
     check_files(replace(options, output=target), paths)
     refuse_clashes(others, {"--memory": base})
     check_writable(target)
-    early.check(options)
+    check_early(options)
     if base is None:
         refuse_later_questions(options.skim)
     with ExitStack() as stack:

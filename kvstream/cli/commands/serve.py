@@ -14,9 +14,8 @@ from kvstream.api.options import require
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import SIZE, Finite, Parsed
-from kvstream.cli.shared import early
 from kvstream.cli.shared.model_choice import POCKET, demonstration, open_model
-from kvstream.cli.shared.running import quiet_libraries
+from kvstream.cli.shared.running import check_early, quiet_libraries
 from kvstream.reporters.format import visible
 from kvstream.settings import size_of
 
@@ -108,7 +107,7 @@ def command(ctx: click.Context, options: Options, **server: Any) -> None:
         raise click.UsageError("serve uses one method, but --method names several; name one.", ctx)
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
-    early.check(options)
+    check_early(options)
     from kvstream.server.server_settings import ServerSettings
 
     allowed = tuple(server.pop("allow_host"))

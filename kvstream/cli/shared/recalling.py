@@ -15,9 +15,8 @@ from kvstream.api.options import AUTO
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
-from kvstream.cli.shared import early
 from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
-from kvstream.cli.shared.running import WITHHELD, check_files, given, plainly, prepared
+from kvstream.cli.shared.running import WITHHELD, check_early, check_files, given, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
@@ -37,7 +36,7 @@ def ask(ctx: click.Context, path: Path, options: Options) -> int:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     questions = options.request.questions
     refuse_reading(ctx)
-    early.check(options)
+    check_early(options)
     if os.path.isdir(path):
         return ask_folder(ctx, path, options)
     code = 0

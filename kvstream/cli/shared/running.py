@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.api.methods import NAMES
-from kvstream.api.options import AUTO, refuse_beside_skimming
+from kvstream.api.options import AUTO, refuse_beside_skimming, refuse_small, require
+from kvstream.api.options import settled as settled_request
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
-from kvstream.cli.shared import early, libraries, reports
+from kvstream.cli.shared import reports
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
+from kvstream.cli.shared.saying import quiet
 from kvstream.cli.shared.source_paths import (
     check_shards,
     open_sources,
@@ -94,7 +96,7 @@ def read(paths: Sequence[str], options: Options) -> int:
     request = options.request
     if request.shards is not None:
         check_shards(paths)
-    early.check(options)
+    check_early(options)
     check_files(options, paths)
     on_the_way = request.follow or request.every is not None
     with ExitStack() as stack:
@@ -264,7 +266,7 @@ def given(options: Options) -> dict[str, Any]:
 def quiet_libraries(options: Options) -> None:
     """Silence the libraries' output on stderr unless -v was given."""
     bars = not (options.quiet or options.progress == "none") and sys.stderr.isatty()
-    libraries.quiet(offline=options.loading.offline, verbose=options.verbose, bars=bars)
+    quiet(offline=options.loading.offline, verbose=options.verbose, bars=bars)
 
 
 def _output(stack: ExitStack, options: Options, *, ends_early: bool) -> TextIO | OutputFile:
@@ -329,3 +331,16 @@ def _parts_line(started: Started) -> str:
         f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
         f"{fixed}"
     )
+
+
+def check_early(options: Options) -> None:
+    """Check the options before the work.
+
+    Raises UsageError for unknown methods or settings and for missing extras, and BudgetError for a
+    budget that is too small for any text.
+    """
+    if options.report is not None:
+        require("jinja2", "report", "--report")
+    refuse_small(options.request.run.budget)
+    for method in options.methods:
+        settled_request(options.of_method(method), known=True)

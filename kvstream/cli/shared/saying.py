@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import warnings
 from contextlib import suppress
 
 import click
@@ -20,3 +22,19 @@ def say(text: str) -> None:
 def columns() -> int:
     """Return the width of the terminal of stdout. A pipe gets whole lines, for `grep`."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def quiet(*, offline: bool, verbose: bool, bars: bool = True) -> None:
+    """Silence libraries on stderr unless `verbose`. Call before they are imported.
+
+    `bars`: the hub may show progress bars.
+    """
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    if verbose:
+        return
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not bars:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.options.option import given_options, option, stack
-from kvstream.cli.options.table import PROGRESS
-from kvstream.cli.options.types import BUDGET, COUNT, START, FileType
-from kvstream.cli.shared import measuring
+from kvstream.cli.options.table import PROGRESS, refuse_revision
+from kvstream.cli.options.types import BUDGET, COUNT, SEED, START, FileType
+from kvstream.cli.shared.saying import quiet
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, PAPER, SCHEDULES, Budget, RunSettings
+from kvstream.settings import CHUNKS, PAPER, SCHEDULES, Budget, ModelSettings, RunSettings, table
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
+    from kvstream.api.model import Session
     from kvstream.evaluation.sweep import Case
 
 
@@ -41,6 +42,24 @@ class ListType(click.ParamType):
 COUNTS = ListType(COUNT)
 NAMES = ListType(click.STRING)
 SHARES = ListType(click.FloatRange(0, 1))
+
+
+def quiet_option(section: str) -> Callable[[Any], Any]:
+    """Return the option -q of a command."""
+    return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
+
+
+def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
+    """Return the option -v of a command."""
+    return option("-v", "--verbose", is_flag=True, section=section, help=help)
+
+
+def seed_option(section: str, help: str) -> Callable[[Any], Any]:
+    """Return the option --seed of a command."""
+    return option(
+        "--seed", type=SEED, default=0, show_default=True, metavar="N", section=section,
+        help=help,
+    )  # fmt: skip
 
 
 case_options = stack(
@@ -103,14 +122,12 @@ result_options = stack(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
         section="Results", help="auto: live on a terminal, else plain lines.",
     ),
-    measuring.quiet_option("Results"),
-    measuring.verbose_option("Results"),
+    quiet_option("Results"),
+    verbose_option("Results"),
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
 
-seed_option = measuring.seed_option(
-    "Measurement", "Random seed for documents and randomized methods."
-)
+trials_seed_option = seed_option("Measurement", "Random seed for documents and randomized methods.")
 
 
 def tokens_option(default: int) -> Callable[[Any], Any]:
@@ -222,3 +239,17 @@ def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
             "--heldout out."
         )
     return kept
+
+
+def model_settings(values: dict[str, Any]) -> ModelSettings:
+    """Move the shared model options from `values` to settings."""
+    refuse_revision(values["model"])
+    return ModelSettings(**{name: values.pop(name) for name in table(ModelSettings)})
+
+
+def open_session(settings: ModelSettings, *, verbose: bool) -> Session:
+    """Load the model once for all measurements, with quiet libraries unless -v was given."""
+    quiet(offline=settings.offline, verbose=verbose)
+    from kvstream.api.model import Model
+
+    return Model.open(settings).session

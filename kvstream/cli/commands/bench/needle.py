@@ -14,18 +14,19 @@ from kvstream.cli.commands.bench.common_options import (
     cases_of,
     heldout_option,
     lengths_option,
+    model_settings,
+    open_session,
     refuse_idle,
     result_options,
-    seed_option,
     text_files,
     text_option,
     tokens_option,
+    trials_seed_option,
     whole_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
-from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
 KINDS = ("passkey", "fact", "kv")
@@ -77,7 +78,7 @@ KINDS = ("passkey", "fact", "kv")
     help="Hide the needles in random made-up words.",
 )
 @heldout_option
-@seed_option
+@trials_seed_option
 @tokens_option(24)
 @case_options
 @whole_option("the whole document")

@@ -13,16 +13,17 @@ from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     heldout_option,
+    model_settings,
+    open_session,
     result_options,
-    seed_option,
     text_files,
     tokens_option,
+    trials_seed_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared.measuring import model_settings, open_session
 
 
 @click.command(
@@ -39,7 +40,7 @@ from kvstream.cli.shared.measuring import model_settings, open_session
     help="Maximum tokens per text. [default: all]",
 )
 @heldout_option
-@seed_option
+@trials_seed_option
 @tokens_option(24)
 @case_options
 @model_options

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from kvstream.api.options import require
 from kvstream.cli.commands.bench import pages, result_output
 from kvstream.cli.commands.bench.common_options import (
     case_options,
@@ -17,20 +18,20 @@ from kvstream.cli.commands.bench.common_options import (
     data_option,
     heldout_option,
     limit_option,
+    model_settings,
     no_stdin,
+    open_session,
     result_options,
-    seed_option,
     text_files,
     text_option,
     tokens_option,
+    trials_seed_option,
     whole_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared import early
-from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
 
@@ -84,7 +85,7 @@ from kvstream.errors import UsageError
     section="Results",
     help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
 )
-@seed_option
+@trials_seed_option
 @tokens_option(48)
 @case_options
 @whole_option("the context alone")
@@ -114,7 +115,7 @@ def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
-    early.require("rouge_score", "bench", "ROUGE")
+    require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     _refuse(values)
     texts = text_files(values["text"], heldout=values["heldout"])

@@ -15,16 +15,17 @@ from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
     lengths_option,
+    model_settings,
     no_stdin,
+    open_session,
     result_options,
-    seed_option,
     text_option,
     tokens_option,
+    trials_seed_option,
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.table import model_options
-from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.saying import say
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ speed_options = stack(
 
 @click.command("speed", cls=SectionedCommand)
 @speed_options
-@seed_option
+@trials_seed_option
 @tokens_option(24)
 @case_options
 @model_options

@@ -14,9 +14,9 @@ from functools import partial
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.harness import open_reader
+from kvstream.evaluation.perplexity import Text, text_trials
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
-from kvstream.evaluation.text_trials import Text, text_trials
 from kvstream.methods.registry import available
 from kvstream.session.session import Session
 from kvstream_lab.retention.watch import MEASURES, Watch, mean
