@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm import CLIENT
 
 GOOD = """
 from dataclasses import dataclass
@@ -34,12 +33,14 @@ MODULES = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("warm")
+
+
 def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    """Run the program in the folder ``site``, which Python looks through for packages first."""
     return subprocess.run(
-        [sys.executable, "-m", "kvstream", *arguments], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, cwd=site,
-    )  # fmt: skip
+        [*CLIENT, "-mkvstream", *arguments], capture_output=True, text=True, cwd=site
+    )
 
 
 def install(site: Path, listed: str, module: str | None) -> None:

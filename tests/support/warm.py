@@ -12,6 +12,7 @@ Without a server, the client becomes the program. kvstream is not imported befor
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -64,6 +65,7 @@ def serve(path: str) -> list[str]:
     import transformers.modeling_utils
     import transformers.models.llama.modeling_llama  # noqa: F401
 
+    gc.freeze()  # otherwise each fork copies all objects at its end, to look for garbage
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(16)
