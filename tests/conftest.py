@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,27 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes = tmp_path_factory.mktemp("homes")
     os.environ["KVSTREAM_CACHE"] = str(homes / "none")
     return homes
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_pocket(_homes: Path) -> Iterator[None]:
+    """Load the embedded model once for the same settings: that is half of a short run."""
+    from kvstream.model import loading, precision
+    from kvstream.session import session
+    from kvstream.settings import ModelSettings
+
+    @lru_cache(8)
+    def kept(settings: ModelSettings, fast: bool) -> loading.BoundedModel:
+        return loading.load(settings)
+
+    def load(settings: ModelSettings) -> loading.BoundedModel:
+        if settings.model != loading.POCKET:
+            return loading.load(settings)
+        return kept(settings, precision.fast_bfloat16())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "load", load)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -351,8 +351,11 @@ def test_out_of_memory_while_loading(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
+    from kvstream.model.loading import load
+
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError(message)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    monkeypatch.setattr("kvstream.session.session.load", load)  # not the one that tests share
     told(cli("ask", str(story), "Who?", "-q"), 5, "Out of memory", "--dtype bfloat16")
