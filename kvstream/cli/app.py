@@ -17,6 +17,7 @@ from kvstream.version import __version__
 
 COMMANDS = {
     "ask": "Answer a question about texts.",
+    "count": "Count words, rows or messages.",
     "summarize": "Summarize texts.",
     "remember": "Read once and save the memory.",
     "inspect": "Show what memory files hold.",

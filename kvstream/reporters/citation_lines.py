@@ -42,7 +42,7 @@ def citation_lines(
         return []
     lines = ["", "Where the model looked:"]
     for number, cited in enumerate(citations[:SHOWN], 1):
-        tail = f"{_place(cited)} ({share(cited['weight'], 1.0)})"
+        tail = f"{place_of(cited)} ({share(cited['weight'], 1.0)})"
         head = f"[{number}] "
         name = end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
         lines.append(head + name + tail)
@@ -97,7 +97,7 @@ def support_line(result: Result) -> str | None:
     return " · ".join(told)
 
 
-def _place(cited: Mapping[str, Any]) -> str:
+def place_of(cited: Mapping[str, Any]) -> str:
     """Return the place of a passage in its source, without the parts that are unknown."""
     if cited.get("page") is not None:
         first, last = cited["page"], cited["page_end"]

@@ -91,6 +91,12 @@ def words(text: str) -> list[str]:
     return found
 
 
+def spaced(char: str) -> bool:
+    """Return whether the script of a character writes spaces between words."""
+    run = _RUN.match(char)
+    return run is None or run["unspaced"] is None
+
+
 def _without_particles(word: str) -> str:
     """Return a Korean word without the particles at its end, of which it may have several."""
     for size in range(min(_LONGEST_PARTICLE, len(word) - 1), 0, -1):

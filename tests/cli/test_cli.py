@@ -165,7 +165,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--method", "nonsense"], "There are: auto, infinipot"),
         (["ask", "BOOK", "Q?", "--method", "atuo"], "Did you mean auto?"),
         (["bench", "needle", "--method", "auto"], "auto is not a method: it chooses one"),
-        (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
+        (["tell", "BOOK"], "No such command 'tell'. There are ask, count"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
         (["methods", "nonsense"], "There are: auto, infinipot"),
     ],

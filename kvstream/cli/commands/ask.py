@@ -40,12 +40,20 @@ def command(
     """
     paths, questions = split_arguments(ctx, arguments, question)
     options = options.asking(questions=questions)
-    request, several = options.request, len(options.methods) > 1
+    several = len(options.methods) > 1
+    request = options.request
+    on_the_way = request.follow or request.every is not None
+    if not (memory or several or on_the_way or options.dry_run) and (paths or not options.each):
+        from kvstream.cli.shared.counts import answer_counts
+
+        rest = answer_counts(ctx, paths, options)
+        if rest is None:
+            return 0
+        options, request = rest, rest.request
     if options.each:
         from kvstream.cli.shared.each import read_each
 
         return read_each(ctx, "ask", paths, options)
-    on_the_way = request.follow or request.every is not None
     if memory is not None:
         if paths or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(

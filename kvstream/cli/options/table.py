@@ -81,7 +81,7 @@ class Options:
     each: bool = row(
         False, "Many documents",
         "Read every file separately, each under the budget; give one result per file.",
-        variable=False, only=IN_EACH,
+        variable=False, only=IN_EACH, helps={"count": "Count in every file separately."},
     )  # fmt: skip
     ray: str | None = row(
         None, "Many documents",
@@ -97,7 +97,9 @@ class Options:
     )  # fmt: skip
     json: bool = row(
         False, "Input and output", "Print one JSON object per answer.",
-        without={"serve": SERVED}, helps={"merge": "Print one JSON object about the file."},
+        without={"serve": SERVED},
+        helps={"merge": "Print one JSON object about the file.",
+               "count": "Print one JSON object per count."},
     )  # fmt: skip
     report: Path | None = row(
         None, "Input and output",
@@ -273,11 +275,11 @@ def _type(row: Row) -> click.ParamType | None:
 
 def model_options(command: Command) -> Command:
     """Add the options of the model to a command that measures or trains."""
-    return _added(command, table(ModelSettings).values(), "measure")
+    return added(command, table(ModelSettings).values(), "measure")
 
 
-def _added(command: Any, rows: Any, name: str) -> Any:
-    """Add options to a function, before those that it has."""
+def added(command: Any, rows: Any, name: str) -> Any:
+    """Add options to a function before those that it has, with their help for a command."""
     params = [click_option(row, name) for row in rows]
     own = getattr(command, "__click_params__", [])
     command.__click_params__ = [*own, *reversed(params)]

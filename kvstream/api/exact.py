@@ -1,0 +1,57 @@
+"""Exact answers without a model: counts of words and of units such as rows or messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstream.exact.routing import UNITS, Asked, route
+
+if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+
+__all__ = ["UNITS", "Asked", "counted", "route"]
+
+
+def counted(
+    sources: SourceSet, asked: Asked, *, inflected: bool = False, cased: bool = False
+) -> dict[str, Any] | None:
+    """Count what a question asks for; return its JSON object, or None for a text without such
+    units. `inflected`, `cased`: see `Words`. Raises SourceError.
+    """
+    from kvstream.exact.counting import count_words  # numpy is not for the help
+    from kvstream.exact.units import count_units
+    from kvstream.exact.words import Words
+
+    sources.undigested()
+    lines, words = asked.unit == "line", None
+    if asked.words:
+        words = Words(asked.words, inflected=inflected, cased=cased, in_line=lines)
+    if words is not None and (lines or not asked.unit):
+        tally = count_words(sources, words, lines=lines)
+    elif (found := count_units(sources, asked.unit, words)) is not None:
+        tally = found
+    else:
+        return None
+    cited = [tally.first, tally.last] if tally.count > 1 else [tally.first]
+    return {
+        "words": asked.words,
+        "unit": asked.unit or "mention",
+        "count": tally.count,
+        "answer": _sentence(asked, tally.count),
+        "forms": dict(tally.forms.most_common()),
+        "citations": [at.to_json(sources.names, sources.bases) for at in cited if at],
+        "spread": tally.spread,
+        "bytes": sources.bytes_read,
+        "warnings": list(sources.warnings),
+    }
+
+
+def _sentence(asked: Asked, count: int) -> str:
+    """Return the answer in words."""
+    noun = asked.unit if count == 1 else f"{asked.unit}{'es' if asked.unit == 'class' else 's'}"
+    if not asked.unit:
+        times = {0: "does not occur", 1: "occurs once"}.get(count, f"occurs {count:,} times")
+        return f'"{asked.words}" {times}.'
+    if not asked.words:
+        return f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
+    return f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'

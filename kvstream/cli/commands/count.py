@@ -1,0 +1,82 @@
+"""``kvstream count``: count words, or units such as rows and messages, without a model."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import click
+
+from kvstream.api.exact import UNITS, Asked
+from kvstream.api.options import Request
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.option import option
+from kvstream.cli.options.table import ROWS, Options, added
+from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.counts import records, show
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.saying import say
+from kvstream.errors import UsageError
+from kvstream.settings import ModelSettings
+
+SHARED = ("plain", "max_unpacked", "each", "json", "quiet")
+"""Options of the table."""
+
+
+@click.command("count", cls=SectionedCommand)
+@click.argument("arguments", nargs=-1, metavar="[SOURCE]... WORDS", type=str)
+@option(
+    "--unit", type=click.Choice(tuple(UNITS)), metavar="UNIT", envvar=(),
+    help=f"Count the units with the words: {', '.join(UNITS)}. Without words ('') count all units.",
+)  # fmt: skip
+@option("--inflections", is_flag=True, envvar=(),
+        help="Also count regular English forms of the last word: cry, cries, cried.")  # fmt: skip
+@option("--case", is_flag=True, envvar=(), help="Count the words only in this case.")
+@partial(added, rows=[ROWS[name] for name in SHARED], name="count")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    arguments: tuple[str, ...],
+    unit: str | None,
+    inflections: bool,
+    case: bool,
+    **values: Any,
+) -> None:
+    """Count words in texts of any length, in one pass and without a model.
+
+    A match is whole words in any case; in scripts without spaces, such as Chinese, also a part of a
+    word. A terminal also shows the spellings, the first and the last place, and how the words
+    spread over the text.
+
+    \b
+      kvstream count book.txt Anna
+      kvstream count server.log "connection refused" --unit line
+      zcat server.log.gz | kvstream count timeout
+      kvstream count letters/ harbor --each
+      kvstream count table.csv "" --unit row
+    """
+    if not arguments:
+        raise click.UsageError("No words: give them as the last argument.", ctx)
+    *paths, words = arguments
+    if not words.strip() and unit is None:
+        raise click.UsageError("No words to count; give some, or a --unit.", ctx)
+    options = Options(
+        Request(**{n: values[ROWS[n].key] for n in SHARED[:2]}), ModelSettings(), (),
+        **{n: values[n] for n in SHARED[2:]},
+    )  # fmt: skip
+    asked = Asked("count", words.strip(), unit or "")
+    how = {"inflected": inflections, "cased": case}
+    given = sources_or_usage(ctx, paths)
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts(say))
+        interrupts.then = "showing the count of what was read so far"
+        for name, record in records(given, options, asked, interrupts, **how):
+            if record is None:
+                raise UsageError(
+                    f"{name or ', '.join(given)} has no {unit}s that kvstream "
+                    "recognizes; leave --unit out, or choose another one."
+                )
+            head = {"command": "count", **({"source": name} if name else {})}
+            show({**head, **record}, sys.stdout, as_json=options.json, title=name)

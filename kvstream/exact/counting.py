@@ -1,0 +1,199 @@
+"""Count words in a stream of text blocks, in one pass and in memory that does not grow.
+
+Matches may cross the border of two blocks. The first and the last place are citations, and a
+histogram of fixed size, whose bins double as the text grows, has the places of all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kvstream.exact.words import Words
+from kvstream.input.blocks import TextBlock
+
+BINS = 512
+WINDOW = 96 * 1024
+"""Characters that are searched at once."""
+FORMS = 1000
+"""Maximum forms that are counted individually."""
+SHOWN = 200
+"""Maximum characters of the line of a place, around the words."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place of the words in the text."""
+
+    block: TextBlock
+    """The block in which they begin."""
+    char: int
+    """Index of their first character in the block."""
+    length: int
+    line: int
+    text: str
+    """The line, or the part of it around the words."""
+
+    def to_json(self, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
+        """Return the JSON object of a citation."""
+        place, plain = self.block.place, self.block.place is None
+        begin = int(self.block.offsets()[self.char]) - bases[self.block.source]
+        return {
+            "source": names[self.block.source],
+            "byte_start": begin,
+            "byte_end": begin + self.length,
+            "line_start": self.line if plain else None,
+            "line_end": self.line if plain else None,
+            "page": place if isinstance(place, int) else None,
+            "page_end": place if isinstance(place, int) else None,
+            "chapter": place or None if isinstance(place, str) else None,
+            "text": self.text,
+        }
+
+
+@dataclass
+class Tally:
+    """What was counted."""
+
+    count: int = 0
+    forms: Counter[str] = field(default_factory=Counter)
+    """How often each spelling was counted."""
+    first: Found | None = None
+    last: Found | None = None
+    bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
+    bin_bytes: int = 64
+    end: int = 0
+    """Global byte offset of the end of the text."""
+
+    def mark(self, bytes: np.ndarray) -> None:
+        """Note places in the histogram."""
+        while bytes[-1] >= BINS * self.bin_bytes:
+            self.bins[: BINS // 2] = self.bins[::2] + self.bins[1::2]
+            self.bins[BINS // 2 :] = 0
+            self.bin_bytes *= 2
+        self.bins += np.bincount(bytes // self.bin_bytes, minlength=BINS)
+
+    def add(self, byte: int) -> None:
+        """Count a unit that begins at a place."""
+        self.count += 1
+        self.mark(np.array([byte]))
+
+    @property
+    def spread(self) -> list[int]:
+        """How often the words occur in parts of equal size, from the beginning to the end."""
+        return self.bins[: max(1, -(-self.end // self.bin_bytes))].tolist()
+
+
+def count_words(blocks: Iterable[TextBlock], words: Words, *, lines: bool = False) -> Tally:
+    """Count the places of words in a text, or with `lines` the lines that have them."""
+    search = _Search(words, lines=lines)
+    for block in blocks:
+        if block.text:
+            search.feed(block)
+    return search.end()
+
+
+class _Search:
+    """A window over the text: the last block, and as much before it as a match may take."""
+
+    def __init__(self, words: Words, *, lines: bool) -> None:
+        self.tally = Tally()
+        self._words, self._lines = words, lines
+        self._text, self._size, self._begin, self._newlines, self._source = "", 0, 0, 0, -1
+        self._new: list[str] = []
+        self._latest: Callable[[], Found | None] = lambda: None
+        self._blocks: list[tuple[int, TextBlock]] = []
+        """The blocks of the window, with the indices at which they begin."""
+        self._in_line = -1
+        """Index behind the last match, if its line has not ended before; else -1."""
+
+    def feed(self, block: TextBlock) -> None:
+        """Add the next block, which has text."""
+        if block.source != self._source:
+            self.scan(final=True)
+            self._new, self._size, self._begin, self._newlines = [], 0, 0, 0
+            self._blocks, self._in_line, self._source = [], -1, block.source
+        self._blocks.append((self._size, block))
+        self._new.append(block.text)
+        self._size += len(block.text)
+        if self._size >= WINDOW:
+            self.scan()
+
+    def end(self) -> Tally:
+        """Search the rest of the text."""
+        self.scan(final=True)
+        self.tally.last = self._latest()
+        return self.tally
+
+    def scan(self, *, final: bool = False) -> None:
+        """Search the part of the window in which matches are complete, and forget it."""
+        text = self._text = "".join(self._new)
+        data = np.frombuffer(text.encode(), dtype=np.uint8) if text.isascii() else None
+        end = len(text) if final else len(text) - self._words.reach - SHOWN
+        found = self._words.matches(text, data, self._begin, end)
+        behind = int(found[-1, 1]) if len(found) else self._begin
+        if self._lines and len(found):
+            found = self._first_of_lines(found)
+        if len(found):
+            self._note(found)
+        if final and self._blocks:
+            self.tally.end = int(self._blocks[-1][1].offsets()[-1])
+        keep = max(0, end - SHOWN)  # what is shown of a line, and the border of a word
+        self._newlines += (
+            text.count("\n", 0, keep)
+            if data is None
+            else int(np.count_nonzero(data[:keep] == ord("\n")))
+        )
+        if self._in_line >= 0:
+            ended = text.find("\n", self._in_line, keep) >= 0
+            self._in_line = -1 if ended else max(0, self._in_line - keep)
+        self._new, self._size, self._begin = (
+            [text[keep:]],
+            len(text) - keep,
+            max(end, behind) - keep,
+        )
+        self._blocks = [(at - keep, b) for at, b in self._blocks if at + len(b.text) > keep]
+
+    def _first_of_lines(self, found: np.ndarray) -> np.ndarray:
+        """Return the first match of every line that has not been counted."""
+        begin = int(found[0, 0])
+        here = self._in_line >= 0 and self._text.find("\n", self._in_line, begin) < 0
+        self._in_line = int(found[-1, 1])
+        ends = np.array([m.start() for m in re.finditer("\n", self._text)])
+        lines = np.searchsorted(ends, found[:, 0])
+        return found[np.diff(lines, prepend=lines[0] - (not here)) > 0]
+
+    def _note(self, found: np.ndarray) -> None:
+        tally, text = self.tally, self._text
+        tally.count += len(found)
+        for form, times in Counter([text[a:b] for a, b in found.tolist()]).items():
+            form = " ".join(form.split())
+            if form in tally.forms or len(tally.forms) < FORMS:
+                tally.forms[form] += times
+        starts = np.array([at for at, _ in self._blocks])
+        bases = np.array([block.start for _, block in self._blocks]) - starts
+        blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
+        tally.mark(bases[blocks] + found[:, 0])
+        if tally.first is None:
+            tally.first = self._place(found[0], text, self._newlines, self._blocks)
+        # Only the last of all is wanted, and its line must be counted for.
+        self._latest = partial(self._place, found[-1], text, self._newlines, self._blocks)
+
+    @staticmethod
+    def _place(
+        span: np.ndarray, text: str, newlines: int, blocks: list[tuple[int, TextBlock]]
+    ) -> Found:
+        begin, end = span.tolist()
+        at, block = next(b for b in reversed(blocks) if b[0] <= begin)
+        line = 1 + newlines + text.count("\n", 0, begin) + block.left_out
+        start = max(text.rfind("\n", 0, begin) + 1, begin - SHOWN // 2)
+        stop = text.find("\n", end)
+        stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
+        length = len(text[begin:end].encode("utf-8", "replace"))
+        return Found(block, begin - at, length, line, " ".join(text[start:stop].split()))

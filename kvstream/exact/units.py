@@ -1,0 +1,259 @@
+"""Count the units of a text, such as rows or messages, all or those with some words.
+
+A unit is a run of lines. What begins one is decided by the structure of the text; a text without
+that structure has no such units, and nothing is counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby, islice
+from pathlib import PurePath
+
+from kvstream.exact.counting import SHOWN, Found, Tally
+from kvstream.exact.lines import Line, lines_of
+from kvstream.exact.words import Words
+from kvstream.input.source import Source
+
+SAMPLE = 20
+"""Lines from which the structure of a text is recognized."""
+HELD = 1 << 20
+"""Characters of a unit that are searched at once."""
+MOST_CODE = 1 << 22
+"""Maximum characters of a file of code or JSON, which is held whole."""
+Begins = Callable[[Line], bool]
+"""Whether a unit begins with a line; called with every line in order."""
+
+_CHAT = re.compile(
+    r"\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
+    r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? [^:\n]{1,40}: "
+    r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<[^>\n]{1,40}> (?=\S)"
+)
+"""How a message of a chat export begins: time and name, or a name in angle brackets."""
+_HEAD = re.compile(r"(?:From|To|Cc|Date|Subject): ")
+_NO = r"(?!(?:if|for|while|switch|catch|return|else|do|with|new|throw)\b)"
+_FUNCTIONS = {
+    "py pyi": r"^[ \t]*(?:async[ \t]+)?def[ \t]+\w+",
+    "js mjs cjs jsx ts tsx": r"\bfunction\b\s*\*?\s*\w+\s*\("
+    r"|\b\w+\s*[=:]\s*(?:async\s+)?(?:function\b|\([^()]*\)\s*(?::[^=\n]+)?=>|\w+\s*=>)"
+    rf"|^[ \t]+(?:(?:async|static|get|set)\s+)*{_NO}[\w#$]+\([^()]*\)\s*(?::[^{{\n]+)?\{{",
+    "go": r"^func\b", "rs": r"\bfn\s+\w+", "rb": r"^[ \t]*def\s+\S+", "swift": r"\bfunc\s+\w+",
+    "kt": r"\bfun\s+[\w.<>]+\s*\(", "php": r"\bfunction\s+&?\w+\s*\(", "pl pm": r"^[ \t]*sub\s+\w+",
+    "lua": r"\bfunction\s+[\w.:]+\s*\(", "sh bash": r"^[ \t]*(?:function\s+[\w-]+|[\w-]+\s*\(\))",
+    "c h cc cpp hpp cxx java cs": rf"^[ \t]*{_NO}(?:[\w:<>,\[\]]+[ \t*&]+)+{_NO}[\w:~]+\s*"
+    r"\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)[^;{}()=]*\{",
+}  # fmt: skip
+"""How a function of a language begins, by the suffixes of its files."""
+_SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in key.split()}
+
+
+def count_units(sources: Source, unit: str, words: Words | None) -> Tally | None:
+    """Count the units with the words, or all; None if no source has the structure for it."""
+    tally, known = Tally(), False
+    for source, lines in groupby(lines_of(sources), key=lambda line: line.block.source):
+        known |= _count_source(lines, sources.names[source], unit, words, tally)
+    return tally if known else None
+
+
+def _count_source(
+    lines: Iterator[Line], name: str, unit: str, words: Words | None, tally: Tally
+) -> bool:
+    """Count the units of one source; return whether it has such units."""
+    first = [*islice(lines, SAMPLE)]
+    every = chain(first, lines)
+    if unit in ("function", "class"):
+        return _count_code(every, name, unit, words, tally)
+    if (begins := _structure(unit, name, first)) is not None:
+        return _count(every, begins, words, tally)
+    return unit == "record" and _count_items(every, words, tally)
+
+
+def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
+    """Return what begins a unit in a text that begins with these lines."""
+    if unit == "line":
+        return lambda line: True
+    if unit == "paragraph":
+        return _paragraphs()
+    if unit == "page" and isinstance(sample[0].block.place, int):
+        return _changes()
+    if unit in ("chapter", "section"):
+        return _changes() if isinstance(sample[0].block.place, str) else None
+    if unit == "message":
+        if any(_is_head(line) for line in sample):
+            return _is_head
+        chats = sum(_CHAT.match(line.text) is not None for line in sample)
+        return (
+            (lambda line: _CHAT.match(line.text) is not None) if 2 * chats > len(sample) else None
+        )
+    filled = [line.text for line in sample if line.text.strip()]
+    if unit in ("row", "record") and filled:
+        if all(re.match(r"\s*\{.*\}\s*$", text) for text in filled):
+            return lambda line: not line.text.isspace()
+        delimiter = delimiter_of(name, filled)
+        return _rows(filled, delimiter) if delimiter else None
+    return None
+
+
+def delimiter_of(name: str, lines: Sequence[str]) -> str | None:
+    """Return what separates the columns of a table in plain text, or None if it is none."""
+    named = PurePath(name).suffix.lower() in (".csv", ".tsv")
+    for delimiter in ",\t;|":
+        counts = [line.count(delimiter) for line in lines]
+        if counts[0] and (named or (len(counts) > 2 and min(counts) == max(counts))):
+            return delimiter
+    return "," if named else None
+
+
+def _rows(sample: Sequence[str], delimiter: str) -> Begins:
+    """Return what begins a row of data. The first row has headings if none of it is a number."""
+    names = next(csv.reader(sample[:1], delimiter=delimiter), [])
+    headed = all(name.strip() and not re.fullmatch(r"[-+\d.,%\s]+", name) for name in names)
+    quoted = re.compile(rf'(?:^|{re.escape(delimiter)})\s*"')
+    inside, heading = False, headed
+
+    def begins(line: Line) -> bool:
+        nonlocal inside, heading
+        first = not inside and not line.text.isspace()
+        if (inside or quoted.search(line.text)) and line.text.count('"') % 2:
+            inside = not inside
+        is_data = first and not heading
+        heading = heading and not first
+        return is_data
+
+    return begins
+
+
+def _paragraphs() -> Begins:
+    blank = True
+
+    def begins(line: Line) -> bool:
+        nonlocal blank
+        first, blank = blank and not line.text.isspace(), line.text.isspace()
+        return first
+
+    return begins
+
+
+def _changes() -> Begins:
+    before: object = None
+
+    def begins(line: Line) -> bool:
+        nonlocal before
+        changed, before = line.block.place not in (before, ""), line.block.place
+        return changed
+
+    return begins
+
+
+def _is_head(line: Line) -> bool:
+    """Return whether a line is the first of the headers that the converter of mail writes."""
+    text = line.block.text
+    if line.char or not isinstance(line.block.place, str) or not text.endswith("\n\n"):
+        return False
+    return all(_HEAD.match(each) for each in text.rstrip("\n").split("\n"))
+
+
+def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Tally) -> bool:
+    """Count the units that begin as `begins` says."""
+    held: list[Line] = []
+    open, size = False, 0
+    for line in lines:
+        if begins(line):
+            _close(held, words, tally, open=open)
+            held, open, size = [], True, 0
+        held.append(line)
+        size += len(line.text)
+        if size > HELD:
+            open = open and not _close(held, words, tally, open=open and words is not None)
+            held, size = held[-1:], len(line.text)
+        tally.end = line.byte + len(line.text)
+    _close(held, words, tally, open=open)
+    return True
+
+
+def _close(held: Sequence[Line], words: Words | None, tally: Tally, *, open: bool) -> bool:
+    """Count a unit of these lines if it has the words, and return whether it has."""
+    if not open or not held:
+        return False
+    found = None
+    if words is not None:
+        found = words.pattern.search("".join(line.text for line in held))
+        if found is None:
+            return False
+    begin, number = (0, 0) if found is None else (found.start(), 0)
+    while begin >= len(held[number].text):
+        begin -= len(held[number].text)
+        number += 1
+    _add(tally, held[number], begin, 0 if found is None else len(found[0]), found and found[0])
+    return True
+
+
+def _add(tally: Tally, line: Line, begin: int, length: int, form: str | None) -> None:
+    tally.add(line.byte)
+    if form:
+        tally.forms[" ".join(form.split())] += 1
+    start = max(0, begin - SHOWN // 2)
+    shown = " ".join(line.text[start : start + SHOWN].split())
+    tally.last = Found(line.block, line.char + begin, length or len(shown), line.number, shown)
+    tally.first = tally.first or tally.last
+
+
+def _count_code(
+    lines: Iterator[Line], name: str, unit: str, words: Words | None, tally: Tally
+) -> bool:
+    """Count definitions in a file of code, without those in comments and strings."""
+    from pygments.lexers import get_lexer_for_filename
+    from pygments.token import Comment, String
+
+    pattern = _SUFFIXES.get(PurePath(name).suffix.lower())
+    held = _whole(lines) if pattern else None
+    if not held:
+        return False
+    text = "".join(line.text for line in held)
+    lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
+    code = "".join(
+        re.sub(r"[^\n]", " ", value) if kind in Comment or kind in String else value
+        for kind, value in lexer.get_tokens(text)
+    )
+    pattern = r"^[ \t]*(?:\w+[ \t]+)*class[ \t]+\w+" if unit == "class" else pattern
+    starts = [0, *(at.start() for at in re.finditer(pattern or "", code, re.MULTILINE))]
+    for begin, end in zip(starts[1:], [*starts[2:], len(text)], strict=True):
+        found = words.pattern.search(text, begin, end) if words else None
+        if words is None or found:
+            line = held[text.count("\n", 0, begin)]
+            _add(tally, line, 0, 0, found and found[0])
+    return True
+
+
+def _count_items(lines: Iterator[Line], words: Words | None, tally: Tally) -> bool:
+    """Count the items of a JSON array, which may be a value of an object."""
+    held = _whole(lines)
+    if not held or held[0].text.lstrip()[:1] not in ("[", "{"):
+        return False
+    try:
+        items = json.loads("".join(line.text for line in held))
+    except ValueError:
+        return False
+    if isinstance(items, dict):
+        arrays = [value for value in items.values() if isinstance(value, list)]
+        items = arrays[0] if len(arrays) == 1 else None
+    for item in items or ():
+        found = words and words.pattern.search(json.dumps(item, ensure_ascii=False))
+        if words is None or found:
+            tally.add(held[0].byte)
+            tally.forms.update([found[0]] if found else [])
+    return isinstance(items, list)
+
+
+def _whole(lines: Iterator[Line]) -> list[Line] | None:
+    """Return all lines of a file, or None if it is too large to be held."""
+    held, size = [], 0
+    for line in lines:
+        held.append(line)
+        size += len(line.text)
+        if size > MOST_CODE:
+            return None
+    return held

@@ -1,0 +1,173 @@
+"""Counts equal those of a slow, obvious count over the same text, whatever the blocks are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.cli.app import run
+from kvstream.exact import counting
+from kvstream.exact.counting import count_words
+from kvstream.exact.units import count_units
+from kvstream.exact.words import Words, inflections
+from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import open_sources
+
+FRAGMENTS = [
+    "error", "Error", "ERRORS", "err", "_error", "error7", "\n", " ", "disk", "full", "é", "-",
+    "disk full", "Disk\nfull", "cafe\u0301", "café", "CAFÉ", "铜", "铜钥匙", "'", ".", "x" * 50,
+]  # fmt: skip
+PIECES = st.lists(st.sampled_from(FRAGMENTS), max_size=60).map("".join)
+WORDS = st.sampled_from(
+    ["error", "e", "er", "disk", "disk full", "café", "铜钥匙", "error7", "x" * 5]
+)
+
+
+def blocks(text: str, size: int) -> Iterator[TextBlock]:
+    """Yield a text in blocks of so many characters."""
+    byte = 0
+    for begin in range(0, len(text), size):
+        piece = text[begin : begin + size]
+        yield TextBlock(piece, byte, 0)
+        byte += len(piece.encode())
+
+
+def obvious(text: str, words: str) -> list[re.Match[str]]:
+    """Find words slowly: each place alone, by the characters around it."""
+    forms = {"café": "(?:café|cafe\u0301)"}.get(words) or r"\s+".join(map(re.escape, words.split()))
+    if "铜" in words:
+        return list(re.finditer(forms, text))
+    return list(re.finditer(rf"(?<![\w\u0301])(?:{forms})(?![\w\u0301])", text, re.IGNORECASE))
+
+
+@given(text=PIECES, words=WORDS, size=st.integers(1, 400))
+def test_as_an_obvious_count(text: str, words: str, size: int) -> None:
+    found = obvious(text, words)
+    before, counting.WINDOW = counting.WINDOW, 300
+    try:
+        tally = count_words(blocks(text, size), Words(words))
+        lines = count_words(blocks(text, size), Words(words), lines=True)
+    finally:
+        counting.WINDOW = before
+    assert tally.count == len(found) == sum(tally.bins)
+    if " " not in words:
+        assert lines.count == len({text.count("\n", 0, match.start()) for match in found})
+    if found:
+        assert tally.first is not None
+        assert tally.last is not None
+        for place, match in ((tally.first, found[0]), (tally.last, found[-1])):
+            cited = place.to_json(["a"], [0])
+            assert text.encode()[cited["byte_start"] : cited["byte_end"]].decode() == match[0]
+            assert cited["line_start"] == 1 + text.count("\n", 0, match.start())
+
+
+def test_case_and_inflections() -> None:
+    text = "Cry, cried. She cries, crying; decry CRY stopped"
+    assert count_words(blocks(text, 7), Words("cry")).count == 2
+    assert count_words(blocks(text, 7), Words("CRY", cased=True)).count == 1
+    forms = count_words(blocks(text, 7), Words("cry", inflected=True)).forms
+    assert forms == {"Cry": 1, "cried": 1, "cries": 1, "crying": 1, "CRY": 1}
+    assert inflections("stop") == ["stop", "stops", "stoped", "stoping", "stopped", "stopping"]
+    assert inflections("love") == ["love", "loves", "loved", "loving"]
+    assert inflections("church") == ["church", "churches", "churched", "churching"]
+
+
+def test_korean_words_have_particles() -> None:
+    assert count_words(blocks("사과는 사과를 풋사과", 4), Words("사과")).count == 2
+
+
+def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> int | None:
+    """Count units in a file of this name."""
+    path = tmp_path / name
+    path.write_text(text)
+    tally = count_units(open_sources([str(path)]), unit, Words(words) if words else None)
+    return tally and tally.count
+
+
+def test_rows_and_records(tmp_path: Path) -> None:
+    rows = "".join(f'{i},"Smith, {i}\nof Berlin",{i % 7}\n' for i in range(366))
+    assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "row") == 366
+    assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "row", "Berlin") == 366
+    assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "record", "Smith, 7") == 1
+    assert units(tmp_path, "a.tsv", "1\t2\n3\t4\n", "row") == 2
+    lines = "".join(
+        json.dumps({"id": i, "city": "Rome" if i % 2 else "Bari"}) + "\n" for i in range(102)
+    )
+    assert units(tmp_path, "a.jsonl", lines, "record") == 102
+    assert units(tmp_path, "a.jsonl", lines, "record", "Rome") == 51
+    array = json.dumps({"records": [json.loads(line) for line in lines.splitlines()]}, indent=1)
+    assert units(tmp_path, "a.json", array, "record") == 102
+    assert units(tmp_path, "a.json", array, "record", "rome") == 51
+    assert units(tmp_path, "a.txt", "No table is here.\nOnly prose.\n", "row") is None
+
+
+def test_functions(tmp_path: Path) -> None:
+    python = 'def a():\n    """def not_one(): pass"""\n\nclass B:\n    async def c(self): ...\n'
+    python += "# def d():\n" + "".join(f"def f{i}(x):\n    return {i}\n\n" for i in range(62))
+    assert units(tmp_path, "a.py", python, "function") == 64
+    assert units(tmp_path, "a.py", python, "class") == 1
+    assert units(tmp_path, "a.py", python, "function", "return") == 62
+    script = (
+        "function a(x) { if (x) { return 1 } }\nconst b = (x) => x\nclass C {\n  d() {\n  }\n}\n"
+    )
+    assert units(tmp_path, "a.js", script, "function") == 3
+    java = (
+        "class A {\n  // int no() {\n  public int a(int x) {\n    if (x > 1) { return b(); }\n  }\n"
+    )
+    assert units(tmp_path, "A.java", java + "  void b() {}\n}\n", "function") == 2
+    go = "package a\n\nfunc a() {}\n\nfunc (t T) b() int {\n}\n"
+    assert units(tmp_path, "a.go", go, "function") == 2
+    assert units(tmp_path, "a.txt", "def a(): pass\n", "function") is None
+
+
+def test_messages_and_paragraphs(tmp_path: Path) -> None:
+    mbox = "".join(
+        f"From a@example.org Mon Jan  1 10:00:0{i} 2024\nFrom: Ann <a@e.org>\n"
+        f"Subject: Budget\nDate: Mon, 1 Jan 2024 10:00:00 +0000\n\nHello {i}\n\nFrom: no head\n\n"
+        for i in range(3)
+    )
+    assert units(tmp_path, "a.mbox", mbox, "message") == 3
+    assert units(tmp_path, "a.mbox", mbox, "message", "Hello 1") == 1
+    chat = "12/03/24, 10:15 - Greta: hello\nmore of it\n12/03/24, 10:16 - Paul: the budget\n"
+    assert units(tmp_path, "chat.txt", chat, "message") == 2
+    assert units(tmp_path, "chat.txt", chat, "message", "budget") == 1
+    assert units(tmp_path, "a.txt", "One\nof two.\n\n\nTwo.\n", "paragraph") == 2
+    assert units(tmp_path, "a.txt", "One\nof two.\n", "message") is None
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("Anna sees Anna.\nanna\n")
+    assert run(["count", str(path), "Anna"]) == 0
+    assert capsys.readouterr().out == "3\n"
+    assert run(["count", str(path), str(path), "Anna", "--unit", "line", "--each", "--json"]) == 0
+    first, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["count"], first["unit"], first["forms"]) == (2, "line", {"Anna": 1, "anna": 1})
+    assert [c["line_start"] for c in first["citations"]] == [1, 2]
+    assert run(["count", str(path), "Anna", "--unit", "message"]) == 2
+    assert "has no messages" in capsys.readouterr().err
+
+
+def test_a_question_is_counted_before_a_model_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("kvstream.cli.shared.running.open_model", refuse)
+    path = tmp_path / "a.txt"
+    path.write_text("Anna sees Anna.\n" * 50)
+    assert run(["ask", str(path), "How many times is Anna mentioned?"]) == 0
+    assert capsys.readouterr().out == '"Anna" occurs 100 times.\n'
+    assert run(["ask", str(path), "How many lines are there?", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["count"] == 50
+    assert run(["ask", str(path), "How many times does she cry?"]) == 1
+    told = capsys.readouterr().err
+    assert "the model estimates" in told
+    assert "a model was loaded" in told
