@@ -1,15 +1,20 @@
-"""Exact answers without a model: counts of words and of units such as rows or messages."""
+"""Exact answers without a model: counts of words and of units such as rows or messages, and figures
+of the rows of a table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvstream.exact.routing import UNITS, Asked, route
+from kvstream.exact.table_questions import may_ask as asks_of_rows
 
 if TYPE_CHECKING:
+    from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = ["UNITS", "Asked", "counted", "route"]
+__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "route", "row_questions"]
 
 
 def counted(
@@ -55,3 +60,16 @@ def _sentence(asked: Asked, count: int) -> str:
     if not asked.words:
         return f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
     return f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
+
+
+def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQuestions:
+    """Return the questions that the rows of sources, or of a text, answer.
+
+    Raises SourceError for what is no table.
+    """
+    from kvstream.exact.table_replies import RowQuestions
+    from kvstream.input.blocks import TextBlock
+
+    if isinstance(sources, str):
+        return RowQuestions([TextBlock(sources, 0, 0)], ["-"], questions)
+    return RowQuestions(sources, sources.names, questions)

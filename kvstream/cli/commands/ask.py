@@ -45,11 +45,13 @@ def command(
     on_the_way = request.follow or request.every is not None
     if not (memory or several or on_the_way or options.dry_run) and (paths or not options.each):
         from kvstream.cli.shared.counts import answer_counts
+        from kvstream.cli.shared.table_answers import answer_tables
 
-        rest = answer_counts(ctx, paths, options)
-        if rest is None:
-            return 0
-        options, request = rest, rest.request
+        for answered in (answer_tables, answer_counts):
+            rest = answered(ctx, paths, options)
+            if rest is None:
+                return 0
+            options, request = rest, rest.request
     if options.each:
         from kvstream.cli.shared.each import read_each
 

@@ -111,9 +111,9 @@ def is_log(
         return True  # the content is unknown, and most growing files are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
     if first == "-":
-        return looks_like_log(_head_of_pipe(None, plain=plain).splitlines())
+        return looks_like_log(head_of_pipe(None, plain=plain).splitlines())
     if Path(first).is_fifo() and not follow:
-        return looks_like_log(_head_of_pipe(Path(first), plain=plain).splitlines())
+        return looks_like_log(head_of_pipe(Path(first), plain=plain).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False
     least = 1 if follow else 2  # a log that was just rotated may have one line so far
@@ -397,7 +397,7 @@ def _head(sources: Any) -> str:
     return held[:HEAD]
 
 
-def _head_of_pipe(path: Path | None, *, plain: bool) -> str:
+def head_of_pipe(path: Path | None, *, plain: bool) -> str:
     """Return the first characters of a named pipe, or of standard input (None).
 
     The next reader gets them again.

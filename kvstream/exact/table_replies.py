@@ -1,0 +1,195 @@
+"""Answers about a table in words, as JSON objects: figures, rows, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from kvstream.exact.table_questions import AmbiguousError, Query, query_of
+from kvstream.exact.tables import Found, Row, Table, cell, computable, compute
+from kvstream.input.blocks import TextBlock
+from kvstream.reporters.format import counted, number, shortened
+
+WORDS = {"max": "largest", "min": "smallest", "sum": "sum of", "mean": "mean of",
+         "median": "median of"}  # fmt: skip
+IS = {"=": "is", "!=": "is not", "starts": "starts with", "empty": "is empty"}
+ROW = 200
+"""Characters of a row that is shown."""
+VALUES = 8
+"""Different values that a message names."""
+
+
+class RowQuestions:
+    """The questions that the rows of a table answer."""
+
+    def __init__(
+        self, blocks: Iterable[TextBlock], names: Sequence[str], questions: Sequence[str]
+    ) -> None:
+        """Raises NotReadError for a text that is no table."""
+        self.table = Table(blocks, names)
+        self.queries: dict[str, Query] = {}
+        self._told: dict[str, dict[str, Any]] = {}
+        """Answers that need no row: an ambiguous question names the columns."""
+        for question in questions:
+            try:
+                query = query_of(question, self.table.header)
+            except AmbiguousError as error:
+                self._told[question] = _told(str(error))
+                continue
+            if query is not None and computable(query):
+                self.queries[question] = query
+
+    def __len__(self) -> int:
+        return len(self.queries) + len(self._told)
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """Read the rows; return the answers by question. Raises NotReadError, SourceError."""
+        found = compute(self.table, list(self.queries.values())) if self.queries else []
+        records = zip(self.queries, [_record(each, self.table) for each in found], strict=True)
+        return self._told | {question: record for question, record in records if record}
+
+
+def _told(answer: str, **more: Any) -> dict[str, Any]:
+    return {"answer": answer, "value": None, "citations": [], "warnings": [], **more}
+
+
+def _record(found: Found, table: Table) -> dict[str, Any] | None:
+    """Return the answer to a query; None if the rows have none, so that the model is asked."""
+    query, figures = found.query, found.figures
+    if query.anywhere and found.column is None:
+        return None
+    if found.others and found.column is not None:
+        columns = [table.header[c] for c in (found.column, *found.others)]
+        told = f'"{query.anywhere}" is a value of several columns: {", ".join(columns)}.'
+        return _told(f'{told} Name one, as in "where {columns[0]} is {query.anywhere}".')
+    value: Any = figures.value(query.operation) if query.of is not None else figures.rows
+    if query.operation == "distinct":
+        value = len(figures.shown)
+    if query.of is not None and figures.wrong > figures.numbers:
+        return None  # the column is none of numbers
+    if not figures.rows and not all(each.stated for each in query.where):
+        return None
+    return {
+        "answer": "\n".join(_sentences(found, table, value)),
+        "value": value if isinstance(value, int) or value is None else float(value),
+        "rows": {"read": found.read, "matched": figures.rows},
+        "citations": [_cited(row, table) for row in figures.cited],
+        "warnings": list(_warnings(found, table)),
+    }
+
+
+def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:
+    query, figures, header = found.query, found.figures, table.header
+    where, whole = _where(found, header), counted(found.read, "row")
+    if query.operation == "count":
+        told = f"{number(figures.rows)} of {whole}" if where else whole
+        yield f"{told}{where}."
+        if query.show is not None and len(figures.shown) < figures.rows:
+            different = counted(len(figures.shown), "different value")
+            yield f"They have {different} of {header[query.show]}."
+    elif query.operation == "distinct":
+        yield f"{header[query.show or 0]} has {counted(value, 'different value')}{where}."
+        yield ", ".join(f"{v} ({n:,})" for v, n in figures.shown.most_common(VALUES))
+    elif query.operation == "list":
+        yield f"{number(figures.rows)} of {whole}{where}:"
+        for text, row in figures.listed:
+            yield f"{_place(row, table)}: {text if query.show is not None else _row(row, table)}"
+        if figures.rows > len(figures.listed):
+            yield f"and {number(figures.rows - len(figures.listed))} more"
+    elif value is None:
+        yield f"No row{where}."
+    elif query.operation in ("max", "min"):
+        what = f"{WORDS[query.operation]} {header[query.of or 0]}{where}"
+        places = ", ".join(_place(row, table) for row in figures.cited)
+        more = (
+            ""
+            if figures.ties <= len(figures.cited)
+            else f" and {figures.ties - len(figures.cited)} more"
+        )
+        if query.show is not None:
+            shown = dict.fromkeys(cell(row, query.show).strip() for row in figures.cited)
+            yield f"{', '.join(shown)}: the {what} is {_figure(value, found)} ({places}{more})."
+        else:
+            yield f"The {what} is {_figure(value, found)} ({places}{more})."
+            yield _row(figures.cited[0], table)
+    else:
+        what = f"{WORDS[query.operation]} {header[query.of or 0]}{where}"
+        rows = counted(figures.numbers, "row")
+        yield f"The {what} is {_figure(value, found)}, of {rows}."
+
+
+def _figure(value: Decimal | float, found: Found) -> str:
+    """Return a figure with the unit of its column."""
+    exact = Decimal(str(value))
+    if found.query.operation in ("mean", "median"):
+        exact = round(exact, 6).normalize()
+    units = [unit for unit in found.numbers.units if unit]
+    unit = units[0] if len(units) == 1 else ""
+    text = f"{exact:,f}"
+    return f"{text} {unit}" if unit.isalpha() or unit == "%" else f"{unit}{text}"
+
+
+def _where(found: Found, header: Sequence[str]) -> str:
+    told = [
+        f"{header[each.column]} {IS.get(each.relation, each.relation)} {each.value}".strip()
+        + (f" and {each.end}" if each.end else "")
+        for each in found.query.where
+    ]
+    if found.column is not None:
+        told.append(f"{header[found.column]} is {found.query.anywhere}")
+    return f" where {' and '.join(told)}" if told else ""
+
+
+def _warnings(found: Found, table: Table) -> Iterator[str]:
+    """Yield what was left out of the figure, and what was decided about its cells."""
+    query, figures, numbers = found.query, found.figures, found.numbers
+    if query.of is not None:
+        name = table.header[query.of]
+        if figures.empty:
+            yield f"Left out: {counted(figures.empty, 'row')} without {name}."
+        if figures.wrong:
+            text, line = figures.wrong_at
+            yield (
+                f"Left out: {counted(figures.wrong, 'row')} whose {name} is no number, the first "
+                f"in line {line:,}: {shortened(text, 40)}"
+            )
+        if len(numbers.units) > 1:
+            named = {unit or "none": count for unit, count in numbers.units.items()}
+            yield f"{name} has several units, which are not converted: {_counts(named)}."
+        if numbers.unsure:
+            yield f"In {name} a comma separates thousands: {numbers.unsure}."
+    wanted = {each.value for each in query.where if each.relation == "="} | {query.anywhere}
+    if set(figures.spellings) - wanted:
+        yield f"Counted values: {_counts(figures.spellings)}."
+    if not figures.rows and query.where and found.seen:
+        name = table.header[query.where[0].column]
+        yield f"Values of {name}: {_counts(found.seen)}."
+    if table.uneven:
+        yield f"{counted(table.uneven, 'row')} with another number of cells than the header."
+    if table.lost:
+        lines = ", ".join(f"{line:,}" for line in table.unparsed)
+        yield f"Left out: {counted(table.lost, 'line')} that are no JSON object (first: {lines})."
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    most = Counter(counts).most_common(VALUES)
+    more = f", {len(counts) - VALUES:,} more" if len(counts) > VALUES else ""
+    return ", ".join(f"{shortened(value, 40)} ({count:,})" for value, count in most) + more
+
+
+def _place(row: Row, table: Table) -> str:
+    name = f"{table.names[row.source]}:" if len(table.names) > 1 else "line "
+    return f"{name}{row.line}"
+
+
+def _row(row: Row, table: Table) -> str:
+    cells = zip(table.header, row.cells, strict=False)
+    return shortened(" | ".join(f"{name}: {value.strip()}" for name, value in cells), ROW)
+
+
+def _cited(row: Row, table: Table) -> dict[str, Any]:
+    name = table.names[row.source]
+    lines = {"line_start": row.line, "line_end": row.last}
+    return {"source": name, **lines, "text": _row(row, table)}

@@ -1,0 +1,432 @@
+"""Answer questions about a table in one pass over its rows, in memory that does not grow.
+
+Python's csv and json parse the rows: unlike a data frame they say which cell is no number, and
+they need no extra. Figures are decimal, so sums of prices have no rounding errors.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from statistics import median
+from typing import NamedTuple
+
+from kvstream.errors import SourceError
+from kvstream.exact.table_questions import Condition, Query, singular
+from kvstream.input.blocks import TextBlock
+
+HEAD = 1000
+"""Rows that are looked at before the first is counted, to see how numbers are written."""
+LONGEST_LINE = 1 << 20
+"""Characters of a line. A longer one is no row."""
+CITED = 5
+"""Rows that an answer cites."""
+LISTED = 10_000
+"""Rows whose values an answer lists. More are only counted."""
+MOST_VALUES = 4_000_000
+"""Figures of a median, and different values of a column, that are held at once."""
+_NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+_SPACES = "'’ \u00a0\u202f"
+_SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
+_UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d+)?)\s*({_SIGNS})?")
+"""A sign or code before or behind a number."""
+_NUMBER = (
+    rf"[+-]?(?:\d+|\d{{{{1,3}}}}(?:[{{group}}{_SPACES}]\d{{{{3}}}})+)?"
+    r"(?:{point}\d+)?(?:[eE][+-]?\d+)?"
+)
+_PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
+_STYLES = {
+    point: re.compile(_NUMBER.format(group=group, point=re.escape(point)))
+    for point, group in ((".", ","), (",", "."))
+}
+"""How a number is written, by its decimal point."""
+_NOTHING = frozenset(("", "-", "–", "n/a", "na", "nan", "null", "none", "#n/a"))
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    cells: Sequence[str]
+    source: int
+    line: int
+    """Line of the source at which it begins, from 1."""
+    last: int
+
+
+class NotReadError(SourceError):
+    """The rows cannot be told apart, so that nothing can be computed."""
+
+
+class Table:
+    """The rows of one or several sources with the same header. Iterate once."""
+
+    def __init__(self, blocks: Iterable[TextBlock], names: Sequence[str]) -> None:
+        """Raises NotReadError if the text does not begin as a table does."""
+        self.names = names
+        self.unparsed: list[int] = []
+        """Numbers of the first lines that are no row."""
+        self.lost = 0
+        """Number of these lines."""
+        self.uneven = 0
+        """Number of rows with another number of cells than the header."""
+        self.header: list[str] = []
+        self._lines = _lines(blocks)
+        self._ahead = list(islice(self._lines, 200))
+        first = next(iter(self._ahead), (0, ""))
+        sample = [line for source, line in self._ahead if source == first[0] and line.strip()]
+        self.delimiter = _delimiter(sample, names[first[0]] if names else "")
+        if self.delimiter is None:
+            raise NotReadError("The text is no table.")
+        if self.delimiter == "json":
+            for line in sample:
+                self.header += [key for key in _object(line) or {} if key not in self.header]
+        else:
+            self.header = [
+                name.strip() for name in next(csv.reader(sample, delimiter=self.delimiter))
+            ]
+
+    def __iter__(self) -> Iterator[Row]:
+        lines = chain(self._ahead, self._lines)
+        for source, own in groupby(lines, key=itemgetter(0)):
+            read = self._objects if self.delimiter == "json" else self._rows
+            yield from read((line for _, line in own), source)
+
+    def _rows(self, lines: Iterator[str], source: int) -> Iterator[Row]:
+        reader = csv.reader(lines, delimiter=str(self.delimiter), strict=True)
+        headed, begin = False, 1
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise NotReadError(
+                    f"{self.names[source]}:{begin}: the row cannot be read ({error}); perhaps a "
+                    "quotation mark does not end."
+                ) from None
+            if cells is None:
+                return
+            line, begin = begin, reader.line_num + 1
+            if not cells:
+                continue
+            if not headed:
+                headed = True
+                if [name.strip() for name in cells] != self.header:
+                    raise NotReadError(f"{self.names[source]} has other columns.")
+                continue
+            self.uneven += len(cells) != len(self.header)
+            yield Row(cells, source, line, reader.line_num)
+
+    def _objects(self, lines: Iterator[str], source: int) -> Iterator[Row]:
+        for number, line in enumerate(lines, 1):
+            found = _object(line)
+            if found is not None:
+                yield Row([_text(found.get(name)) for name in self.header], source, number, number)
+            elif line.strip():
+                self.lost += 1
+                self.unparsed += [number] * (len(self.unparsed) < CITED)
+
+
+def _lines(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
+    """Yield source and text of each line, with its newline."""
+    rest, source = "", 0
+    for block in blocks:
+        if block.place is not None:
+            raise NotReadError("The source is a document.")
+        if block.source != source:
+            if rest:
+                yield source, rest
+            rest, source = "", block.source
+        *whole, rest = (rest + block.text).split("\n")
+        for line in whole:
+            yield source, f"{line}\n"
+        if len(rest) > LONGEST_LINE:
+            raise NotReadError(f"A line has more than {LONGEST_LINE:,} characters.")
+    if rest:
+        yield source, rest
+
+
+def _delimiter(sample: Sequence[str], name: str) -> str | None:
+    """Return what separates the cells, ``json`` for JSON lines; None for other texts."""
+    named = _NAMED.search(name)
+    if not sample:
+        return None
+    if sum(_object(line) is not None for line in sample[:20]) * 2 > len(sample[:20]):
+        return "json"
+    if named and named[1].lower() in ("tsv", "tab"):
+        return "\t"
+    for delimiter in "\t;,|" if not named else ",;\t|":
+        counts = {len(row) for row in csv.reader(sample[:50], delimiter=delimiter) if row}
+        even = len(counts) < 4 if named else len(counts) == 1 and len(sample) > 2
+        if even and min(counts) > 1:
+            return delimiter
+    return "," if named and named[1].lower() == "csv" else None
+
+
+def _object(line: str) -> dict[str, object] | None:
+    if line.lstrip()[:1] != "{":
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@dataclass
+class Numbers:
+    """How the numbers of a column are written, from its first values."""
+
+    point: str = "."
+    units: Counter[str] = field(default_factory=Counter)
+    unsure: str = ""
+    """A number whose comma may be a decimal point."""
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Numbers:
+        only: Counter[str] = Counter()
+        unsure = ""
+        for value in values:
+            found = _UNIT.fullmatch(value.strip())
+            fits = [
+                p for p, style in _STYLES.items() if found and style.fullmatch(found[2].strip())
+            ]
+            if len(fits) == 1:
+                only[fits[0]] += 1
+            elif len(fits) == 2 and "," in value and not unsure:
+                unsure = value.strip()
+        point = "," if only[","] and not only["."] else "."
+        settled = only[","] or any(only[p] for p in ".")
+        return cls(point, unsure="" if settled else unsure)
+
+    def parse(self, value: str) -> Decimal | None:
+        """Return the number of a cell, without sign of a currency or percent; None: it is none."""
+        if self.point == "." and _PLAIN.fullmatch(value):  # the usual case, which is quick
+            self.units[""] += 1
+            return Decimal(value)
+        found = _UNIT.fullmatch(value.strip())
+        if found is None or not _STYLES[self.point].fullmatch(number := found[2].strip()):
+            return None
+        self.units[found[1] or found[3] or ""] += 1
+        group = "," if self.point == "." else "."
+        plain = re.sub(rf"[{group}'’\s]", "", number).replace(self.point, ".")
+        try:
+            return Decimal(plain)
+        except InvalidOperation:
+            return None
+
+
+@dataclass
+class Figures:
+    """What is known of the rows of one query so far."""
+
+    rows: int = 0
+    cited: list[Row] = field(default_factory=list)
+    """The first rows, or the best ones."""
+    numbers: int = 0
+    total: Decimal = Decimal(0)
+    best: Decimal | None = None
+    ties: int = 0
+    values: array[float] = field(default_factory=lambda: array("d"))
+    empty: int = 0
+    wrong: int = 0
+    wrong_at: tuple[str, int] = ("", 0)
+    """The first cell that is no number, and its line."""
+    shown: Counter[str] = field(default_factory=Counter)
+    listed: list[tuple[str, Row]] = field(default_factory=list)
+    spellings: Counter[str] = field(default_factory=Counter)
+    """Of the cells that a condition ``=`` accepted."""
+
+    def add(self, row: Row, query: Query, numbers: Numbers) -> None:
+        """Count a row that meets the conditions."""
+        self.rows += 1
+        if query.show is not None and len(self.shown) < MOST_VALUES:
+            self.shown[cell(row, query.show).strip()] += 1
+        if query.operation == "list" and len(self.listed) < LISTED:
+            self.listed.append(("" if query.show is None else cell(row, query.show), row))
+        if query.of is None:
+            self.cited += [row] * (len(self.cited) < CITED)
+            return
+        text = cell(row, query.of).strip()
+        value = None if text.casefold() in _NOTHING else numbers.parse(text)
+        if value is None:
+            if text.casefold() in _NOTHING:
+                self.empty += 1
+            else:
+                self.wrong += 1
+                self.wrong_at = self.wrong_at if self.wrong > 1 else (text, row.line)
+            return
+        self.numbers += 1
+        if query.operation == "median":
+            if len(self.values) == MOST_VALUES:
+                raise NotReadError(
+                    f"A median of more than {MOST_VALUES:,} figures is not computed."
+                )
+            self.values.append(float(value))
+        elif query.operation in ("max", "min"):
+            better = self.best is None or (value > self.best) == (query.operation == "max")
+            if value == self.best:
+                self.ties += 1
+                self.cited += [row] * (len(self.cited) < CITED)
+            elif better:
+                self.best, self.ties, self.cited = value, 1, [row]
+        else:
+            self.total += value
+        if query.operation not in ("max", "min"):
+            self.cited += [row] * (len(self.cited) < CITED)
+
+    def value(self, operation: str) -> Decimal | float | None:
+        """Return the figure of an operation; None if the column has no number."""
+        if not self.numbers:
+            return None
+        if operation == "mean":
+            return self.total / self.numbers
+        if operation == "median":
+            return median(self.values)
+        return self.total if operation == "sum" else self.best
+
+
+@dataclass
+class Found:
+    """The answer to a query."""
+
+    query: Query
+    read: int
+    """Rows of the table."""
+    figures: Figures
+    numbers: Numbers
+    column: int | None = None
+    """The column in which the value of `Query.anywhere` was."""
+    others: tuple[int, ...] = ()
+    """More columns that have this value: the question is ambiguous."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """Values of the column of the first condition, if no row met it."""
+
+
+def compute(table: Table, queries: Sequence[Query]) -> list[Found]:
+    """Read the rows once, and return what each query finds. Raises NotReadError."""
+    rows = iter(table)
+    head = list(islice(rows, HEAD))
+    runs = [_Run(query, head, len(table.header)) for query in queries]
+    read = 0
+    for row in chain(head, rows):
+        read += 1
+        for run in runs:
+            run.take(row)
+    return [run.found(read) for run in runs]
+
+
+class _Run:
+    """One query during the pass."""
+
+    def __init__(self, query: Query, head: Sequence[Row], width: int) -> None:
+        self.query = query
+        columns = {c for c in (query.of, *(w.column for w in query.where)) if c is not None}
+        self.styles = {c: Numbers.of(cell(row, c) for row in head) for c in columns}
+        self.numbers = Numbers() if query.of is None else self.styles[query.of]
+        self.figures: dict[int | None, Figures] = {}
+        self.seen: Counter[str] = Counter()
+        self.loose = _loose(query.anywhere)
+        self.width = width
+        self.tests = [_Test(each, self.styles[each.column]) for each in query.where]
+
+    def take(self, row: Row) -> None:
+        query = self.query
+        spellings = []
+        for number, test in enumerate(self.tests):
+            text = cell(row, test.condition.column).strip()
+            if number == 0 and not self.figures and len(self.seen) < HEAD:
+                self.seen[text] += 1
+            if not test.holds(text):
+                return
+            if test.condition.relation == "=":
+                spellings.append(text)
+        columns: Iterable[int | None] = (None,)
+        if query.anywhere:
+            columns = [i for i in range(self.width) if _loose(cell(row, i)) == self.loose]
+        for column in columns:
+            if (figures := self.figures.get(column)) is None:
+                figures = self.figures[column] = Figures()
+            figures.add(row, query, self.numbers)
+            if column is not None:
+                spellings = [cell(row, column).strip()]
+            for spelling in spellings if len(figures.spellings) < HEAD else ():
+                figures.spellings[spelling] += 1
+
+    def found(self, read: int) -> Found:
+        columns = sorted(self.figures, key=lambda c: -1 if c is None else c)
+        first = columns[0] if columns else None
+        figures = self.figures.get(first, Figures())
+        others = tuple(c for c in columns[1:] if c is not None)
+        return Found(self.query, read, figures, self.numbers, first, others, self.seen)
+
+
+class _Test:
+    """A condition, ready to be tested on many cells."""
+
+    def __init__(self, condition: Condition, numbers: Numbers) -> None:
+        self.condition, self.numbers = condition, numbers
+        self.loose = _loose(condition.value)
+        self.value, self.end = (_asked(text) for text in (condition.value, condition.end))
+
+    def holds(self, text: str) -> bool:
+        """Return whether a cell meets the condition."""
+        relation = self.condition.relation
+        if relation == "empty":
+            return text.casefold() in _NOTHING
+        if relation in ("contains", "starts"):
+            have, want = text.casefold(), self.condition.value.casefold()
+            return want in have if relation == "contains" else have.startswith(want)
+        if relation in ("=", "!="):
+            return self._equal(text) == (relation == "=")
+        value = self.numbers.parse(text)
+        if value is None or self.value is None:
+            return False
+        if relation == "between":
+            return self.end is not None and self.value <= value <= self.end
+        order = (value > self.value) - (value < self.value)
+        return order in {">": (1,), "<": (-1,), ">=": (0, 1), "<=": (0, -1)}[relation]
+
+    def _equal(self, text: str) -> bool:
+        if self.value is not None and (number := self.numbers.parse(text)) is not None:
+            return number == self.value
+        return _loose(text) == self.loose
+
+
+def computable(query: Query) -> bool:
+    """Return whether the values of all comparisons are numbers."""
+    return all(
+        _asked(value) is not None
+        for each in query.where
+        if each.relation in (">", "<", ">=", "<=", "between")
+        for value in (each.value, each.end or each.value)
+    )
+
+
+def _asked(text: str) -> Decimal | None:
+    """Return a number of a question, which writes it in the English way."""
+    return Numbers().parse(text)
+
+
+@lru_cache(maxsize=4096)
+def _loose(text: str) -> str:
+    """Return a value for comparison: without case, underscores and the s of a plural."""
+    return " ".join(singular(word) for word in re.split(r"[\s_-]+", text.casefold().strip()))
+
+
+def cell(row: Row, column: int) -> str:
+    """Return a cell of a row; empty if the row is too short."""
+    return row.cells[column] if column < len(row.cells) else ""

@@ -1,0 +1,270 @@
+"""Figures of tables equal those of a slow, obvious computation; questions go the right way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
+from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute
+from kvstream.input.blocks import TextBlock
+
+HEADER = ["order_id", "Customer Name", "city", "UnitPrice", "total_price", "status", "qty", "note"]
+ID, NAME, CITY, UNIT, TOTAL, STATUS, QTY, NOTE = range(8)
+
+
+def where(*conditions: tuple[Any, ...]) -> tuple[Condition, ...]:
+    return tuple(Condition(*each) for each in conditions)
+
+
+OK = (STATUS, "=", "ok", "", False)
+QUESTIONS = {
+    "Which row has the largest unit price?": Query("max", UNIT),
+    "which record has the smallest quantity": None,  # no such column: the model
+    "What is the highest total_price?": Query("max", TOTAL),
+    "What's the lowest unit price?": Query("min", UNIT),
+    "Which city has the highest total price?": Query("max", TOTAL, CITY),
+    "Which customer has the lowest qty?": Query("min", QTY, NAME),
+    "Who has the highest total price?": Query("max", TOTAL),
+    "In which city is the unit price the highest?": Query("max", UNIT, CITY),
+    "Show me the row with the smallest total price": Query("min", TOTAL),
+    "What is the name of the customer with the highest total price?": Query("max", TOTAL, NAME),
+    "What is the maximum of the column 'UnitPrice'?": Query("max", UNIT),
+    "max qty": Query("max", QTY),
+    "What is the sum of total_price?": Query("sum", TOTAL),
+    "sum of all unit prices": Query("sum", UNIT),
+    "What is the total qty?": Query("sum", QTY),
+    "How much is the total of the total price?": Query("sum", TOTAL),
+    "What do the unit prices add up to?": Query("sum", UNIT),
+    "Calculate the average unit price.": Query("mean", UNIT),
+    "What's the mean qty in this table?": Query("mean", QTY),
+    "Please give me the median of the total price": Query("median", TOTAL),
+    "What is the average unit price where status is ok?":
+        Query("mean", UNIT, where=where((STATUS, "=", "ok"))),
+    "Total qty in Berlin": Query("sum", QTY, anywhere="Berlin"),
+    "What is the average total price of laptops?": Query("mean", TOTAL, anywhere="laptops"),
+    "How many rows are there?": Query("count"),
+    "how many rows does the file have": Query("count"),
+    "How many rows have status ok?": Query("count", where=where(OK)),
+    "How many rows where the status is ok?": Query("count", where=where((STATUS, "=", "ok"))),
+    "How many records have a unit price above 100?":
+        Query("count", where=where((UNIT, ">", "100"))),
+    "How many rows where qty >= 3 and status is not ok?":
+        Query("count", where=where((QTY, ">=", "3"), (STATUS, "!=", "ok"))),
+    "How many orders have status ok?": Query("count", show=ID, where=where(OK)),
+    "Count the rows where city is 'New York'":
+        Query("count", where=where((CITY, "=", "New York"))),
+    "number of rows with qty between 3 and 5":
+        Query("count", where=where((QTY, "between", "3", "5"))),
+    "How many rows have an empty note?": Query("count", where=where((NOTE, "empty"))),
+    "How many rows without a note?": Query("count", where=where((NOTE, "empty"))),
+    "How many orders are from Berlin?": Query("count", show=ID, anywhere="Berlin"),
+    "How many different cities are there?": Query("distinct", show=CITY),
+    "List all cities where status is ok":
+        Query("list", show=CITY, where=where((STATUS, "=", "ok"))),
+    "list the customer names with unit price below 5":
+        Query("list", show=NAME, where=where((UNIT, "<", "5"))),
+    "List all rows where the note contains urgent":
+        Query("list", where=where((NOTE, "contains", "urgent"))),
+    "Which orders have status failed?":
+        Query("list", show=ID, where=where((STATUS, "=", "failed", "", False))),
+    "Which rows have qty at least 7?": Query("list", where=where((QTY, ">=", "7"))),
+    "Show all order ids whose city starts with B":
+        Query("list", show=ID, where=where((CITY, "starts", "B"))),
+}  # fmt: skip
+OTHERS = (
+    "What is this table about?", "Why did order 3 fail?", "What is the status of order 3?",
+    "Who is the customer of order 17?", "Summarize the notes.", "What city is order 3 in?",
+    "What happened to the order of Ms. Ada?", "Which city is the capital of France?",
+    "Is the unit price of order 5 right?", "What is the largest planet?", "When was it paid?",
+    "What is the most surprising thing here?", "Describe the data", "How is the price computed?",
+    "What is the best customer?", "Which orders are late?", "What does status ok mean?",
+    "How many times is Berlin mentioned?", "What is the trend of the prices over time?",
+    "What is the total number of planets?", "List all problems", "Which products sell best?",
+    "How many people live in Paris?", "Compare Berlin and Paris", "What is the average rainfall?",
+    "What is the correlation of qty and price?", "Do the notes mention a refund?",
+    "What is the sum of the squares of the planets?", "Who has the most to lose?",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions(question: str) -> None:
+    assert may_ask(question)
+    assert query_of(question, HEADER) == QUESTIONS[question]
+
+
+@pytest.mark.parametrize("question", OTHERS)
+def test_others(question: str) -> None:
+    assert query_of(question, HEADER) is None
+
+
+def test_ambiguous_columns_are_named() -> None:
+    for question in ("What is the largest price?", "How many rows have price above 3?"):
+        with pytest.raises(AmbiguousError, match=r"UnitPrice, total_price\. Name one"):
+            query_of(question, HEADER)
+
+
+def blocks(text: str, size: int = 7) -> Iterator[TextBlock]:
+    for begin in range(0, len(text), size):
+        yield TextBlock(text[begin : begin + size], begin, 0)
+
+
+def found(text: str, query: Query, name: str = "a.csv") -> Found:
+    return compute(Table(blocks(text), [name]), [query])[0]
+
+
+CELLS = st.sampled_from(
+    ["", "1", "2.5", "-3", "1,200", "$4.10", "7%", "n/a", "x", "ok", "OK", 'a "b"', "a,b", "c\nd"]
+)
+ROWS = st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=30)
+VALUES = {"1": "1", "2.5": "2.5", "-3": "-3", "1,200": "1200", "$4.10": "4.10", "7%": "7"}
+
+
+@given(rows=ROWS)
+def test_figures(rows: list[tuple[str, str, str]]) -> None:
+    file = io.StringIO()
+    csv.writer(file).writerows([("a", "b", "c"), *rows])
+    text = file.getvalue()
+    numbers = [Decimal(VALUES[row[1]]) for row in rows if row[1] in VALUES]
+    slow = {
+        "sum": sum(numbers), "mean": sum(numbers) / len(numbers) if numbers else None,
+        "max": max(numbers, default=None), "min": min(numbers, default=None),
+        "median": median(map(float, numbers)) if numbers else None,
+    }  # fmt: skip
+    for operation, expected in slow.items():
+        figures = found(text, Query(operation, 1)).figures
+        assert figures.value(operation) == (expected if numbers else None)
+        assert figures.numbers + figures.empty + figures.wrong == figures.rows == len(rows)
+        assert figures.empty == sum(row[1] in ("", "n/a") for row in rows)
+    best = found(text, Query("max", 1)).figures
+    assert best.ties == numbers.count(max(numbers)) if numbers else best.cited == []
+    for row in best.cited:  # the cited line has the row
+        lines = text.split("\n")[row.line - 1 : row.last]
+        assert next(csv.reader(io.StringIO("\n".join(lines)), lineterminator="\r\n")) == row.cells
+    for relation, value, holds in (
+        ("=", "ok", lambda t: t.lower() == "ok"), ("!=", "ok", lambda t: t.lower() != "ok"),
+        ("=", "2.50", lambda t: t == "2.5"), ("empty", "", lambda t: t in ("", "n/a")),
+        ("contains", "B", lambda t: "b" in t),
+        (">", "2", lambda t: t in VALUES and Decimal(VALUES[t]) > 2),
+        ("<=", "2.5", lambda t: t in VALUES and Decimal(VALUES[t]) <= Decimal("2.5")),
+    ):  # fmt: skip
+        query = Query("list", show=0, where=where((2, relation, value)))
+        listed = [text for text, _ in found(text, query).figures.listed]
+        assert listed == [row[0] for row in rows if holds(row[2])]
+
+
+def test_how_numbers_are_written() -> None:
+    for column, expected in (
+        (["1,234.50", "12", "1,000,000"], ["1234.50", "12", "1000000"]),
+        (["1.234,50", "12", "1.000"], ["1234.50", "12", "1000"]),
+        (["3,5", "1.234"], ["3.5", "1234"]),
+        (["€ 12", "-3 USD", "+4", "1e3", "(5)", "1 234", "12 kg", "2024-01-02", "1,23,4", "."],
+         ["12", "-3", "4", "1E+3", "None", "1234", "None", "None", "None", "None"]),
+    ):  # fmt: skip
+        numbers = Numbers.of(column)
+        assert [str(numbers.parse(text)) for text in column] == expected
+    assert Numbers.of(["1,234", "5"]).unsure == "1,234"
+    assert not Numbers.of(["1,234", "5.5"]).unsure
+
+
+@pytest.fixture
+def ask(cli: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    def asked(text: str, *questions: str, name: str = "a.csv", options: Any = ()) -> Any:
+        (tmp_path / name).write_text(text)
+        each = [item for question in questions for item in ("-Q", question)]
+        return cli("ask", str(tmp_path / name), *each, *options)
+
+    return asked
+
+
+DAYS = "day,rain,place\n" + "".join(
+    f"{i},{'' if i % 61 == 0 else i % 50 / 4},{('Bari', 'Rome', 'rome')[i % 3]}\n"
+    for i in range(1, 367)
+)
+
+
+def test_366_rows(ask: Callable[..., Any]) -> None:
+    ran = ask(
+        DAYS, "How many rows have place Rome?", "Which day has the largest rain?", "sum of rain"
+    )
+    assert ran.code == 0
+    rain = sum(Decimal(i % 50) / 4 for i in range(1, 367) if i % 61)
+    assert f"The sum of rain is {rain:,f}, of 360 rows." in ran.stdout
+    assert "244 of 366 rows where place is Rome." in ran.stdout
+    lines = [i + 1 for i in range(1, 367) if i % 50 == 49]
+    told = f"the largest rain is 12.25 (line {lines[0]}, line {lines[1]}"
+    assert told in ran.stdout
+    assert "Left out: 6 rows without rain." in ran.stderr
+    assert "Counted values: Rome (122), rome (122)." in ran.stderr
+    assert "Computed from the rows of " in ran.stderr
+
+
+def test_json_lines(ask: Callable[..., Any]) -> None:
+    text = "".join(
+        json.dumps({"id": i, "ok": i % 2 == 0, "n": None if i == 4 else i}) + "\n"
+        for i in range(102)
+    )
+    ran = ask(text + "{broken\n", "Which id has the highest n?", "How many rows where ok is true?",
+              name="a.jsonl", options=("--json",))  # fmt: skip
+    best, true = map(json.loads, ran.stdout.splitlines())
+    assert (best["answer"], true["value"]) == ("101: the largest n is 101 (line 102).", 51)
+    assert best["citations"][0]["line_start"] == 102
+    assert "Left out: 1 line that are no JSON object (first: 103)." in best["warnings"]
+    assert best["model"] is None
+    assert best["receipt"]["input"]["bytes"] == len(text) + len("{broken\n")
+
+
+def test_ambiguity_is_named(ask: Callable[..., Any]) -> None:
+    text = "origin,target,unit_price,total_price\nBerlin,Rome,1,2\nRome,Paris,3,4\nRome,Oslo,5,6\n"
+    ran = ask(
+        text,
+        "What is the largest price?",
+        "sum of total price for Rome",
+        "How many rows have origin Rom?",
+    )
+    assert '"price" fits several columns: unit_price, total_price. Name one of them.' in ran.stdout
+    assert '"Rome" is a value of several columns: origin, target.' in ran.stdout
+
+
+def test_what_is_no_table_goes_to_the_model(ask: Callable[..., Any]) -> None:
+    for name, text, question in (
+        ("a.txt", "The largest city, by far, is Rome.\n" * 3, "What is the largest city?"),
+        ("a.csv", 'a,b\n1,"2\n3,4\n' * 3, "What is the largest a?"),
+        ("a.csv", "city,name\nRome,Ada\nBari,Bea\n", "What is the largest city?"),
+        ("a.csv", "order,city\n1,Rome\n2,Bari\n", "Which orders have order late?"),
+    ):  # fmt: skip
+        ran = ask(text, question, name=name, options=("-n", "4", "--budget", "300", "--json"))
+        assert json.loads(ran.stdout)["model"] == "pocket", (text, ran.stderr)
+
+
+def test_a_pipe(cli: Callable[..., Any]) -> None:
+    ran = cli("ask", "Which day has the largest rain?", "--json", stdin=DAYS.encode())
+    assert json.loads(ran.stdout)["rows"] == {"read": 366, "matched": 366}
+    ran = cli("ask", "What is it about?", "-n", "4", "--json", stdin=DAYS.encode())
+    assert json.loads(ran.stdout)["model"] == "pocket"
+
+
+def test_several_files_have_one_header() -> None:
+    def two(second: str) -> Table:
+        return Table(
+            iter([TextBlock("a,b\n1,2\n", 0, 0), TextBlock(second, 8, 1)]), ["a.csv", "b.csv"]
+        )
+
+    [both] = compute(two("a,b\n5,x\n"), [Query("max", 0)])
+    assert (both.figures.best, both.figures.cited[0].source, both.figures.cited[0].line) == (
+        5,
+        1,
+        2,
+    )
+    with pytest.raises(NotReadError, match="has other columns"):
+        compute(two("a,c\n5,x\n"), [Query("max", 0)])
