@@ -404,7 +404,7 @@ def test_the_command_trains_measures_and_resumes(lab: Any, tmp_path: Path, folde
     few_steps = ("--lessons", "4", "--steps", "20")
     ran = lab(
         *TRAIN, "--data", str(folder), "--out", str(out), "--epochs", "1", "--texts", "1",
-        "--tokens", "600", "--budget", "256", "--threads", "1", "--dtype", "float32", *few_steps,
+        "--tokens", "460", "--budget", "256", "--threads", "1", "--dtype", "float32", *few_steps,
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
     assert "lesson 4 of 4" in ran.stderr
@@ -425,7 +425,7 @@ def test_the_command_trains_measures_and_resumes(lab: Any, tmp_path: Path, folde
     assert not list(tmp_path.glob("*.lessons"))
     alone = lab(
         *TRAIN, "--data", str(few), "--out", str(tmp_path / "new"), "--epochs", "1",
-        "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
+        "--tokens", "460", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
         "--form", "paper",
     )  # fmt: skip
     assert "starts again" in alone.stderr
@@ -436,7 +436,7 @@ def test_the_command_trains_measures_and_resumes(lab: Any, tmp_path: Path, folde
     for number in [n for n in range(99) if is_heldout(f"more-{n}")][:2]:
         (folder / f"more-{number}.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
     ran = lab("edgeinfinite", "measure", "--data", str(folder), "--gate", str(out),
-        "--texts", "2", "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype",
+        "--texts", "2", "--tokens", "460", "--budget", "256", "--threads", "1", "--dtype",
         "float32",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr

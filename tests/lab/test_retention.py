@@ -26,7 +26,7 @@ from kvstream_lab.retention import shares, trials
 from kvstream_lab.retention.watch import MEASURES, Watch
 from kvstream_lab.retention.whole import Whole
 
-HEAD, QUESTION, BUDGET, LENGTH = 6, 5, 224, 560
+HEAD, QUESTION, BUDGET, LENGTH = 6, 5, 224, 448
 METHODS = [name for name, method in available().items() if method.evicts]
 SOME = ("infinipot", "h2o")
 KINDS = ("gpt-neox", "gemma3", "qwen3.5", "falcon-h1", "gemma4")
@@ -196,8 +196,11 @@ def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
     ("name", "kind"),
     [
         *((name, "llama") for name in METHODS),
-        *itertools.product(SOME, KINDS),
-        *(pytest.param("random", kind, marks=pytest.mark.long) for kind in KINDS),
+        *(("infinipot", kind) for kind in KINDS),
+        *(
+            pytest.param(name, kind, marks=pytest.mark.long)
+            for name, kind in itertools.product(("h2o", "random"), KINDS)
+        ),
     ],
 )
 def test_watching_changes_nothing(name: str, kind: str) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -194,7 +195,15 @@ def test_every_method_meets_every_schedule_kind_and_precision() -> None:
     assert met == {(name, one) for name in EVICTING for one in (*SCHEDULES, *KINDS, *PRECISIONS)}
 
 
-@pytest.mark.parametrize(("name", "growth", "kind", "precision"), cells())
+def marked() -> list[Any]:
+    """Return the cells, every second one for ``-m long``."""
+    return [
+        cell if number % 2 == 0 else pytest.param(*cell, marks=pytest.mark.long)
+        for number, cell in enumerate(cells())
+    ]
+
+
+@pytest.mark.parametrize(("name", "growth", "kind", "precision"), marked())
 def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
     """The contract holds after every chunk and after every token of an answer."""
     read, held = read_through(name, growth, kind, precision)
@@ -343,13 +352,14 @@ def test_a_text_is_read_with_a_setting_at_its_limit(
     others = {"alpha": "0.5"} if key == "pool_novelty" else {}
     method = registry.make(name, {**others, key: str(value)})
     assert getattr(method, key) == value
-    text = tokens(LENGTH, seed=5)
-    read = reader(method, "grouped", "float32", RunSettings(), LENGTH)
+    length = LENGTH * 2 // 3
+    text = tokens(length, seed=5)
+    read = reader(method, "grouped", "float32", RunSettings(), length)
     if not method.evicts:
         room = min(read.sizes.free, read.sizes.final)
         first, last = method.shorten(HEAD, room) or (room, 0)
         assert first + last == room
-        text = text[:first] + text[LENGTH - last :]
+        text = text[:first] + text[length - last :]
     for _ in stream(read, Feed(text)):
         pass
     assert len(answered(read, ANSWER)) == ANSWER

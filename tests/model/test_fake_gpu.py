@@ -41,7 +41,7 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream_lab.gates.train import GateRecipe, new_gates, save_gates
 
-HEAD, QUESTION, CHUNK, CHUNKS, BUDGET = tokens(3, seed=1), tokens(5, seed=2), 64, 4, 256
+HEAD, QUESTION, CHUNK, CHUNKS, BUDGET = tokens(3, seed=1), tokens(5, seed=2), 64, 3, 256
 KINDS = [
     "llama", "smollm3", "gemma2", "gemma3", "mistral-sliding", "gpt-neox", "cohere2", "gemma4",
     "qwen3.5", "lfm2", "falcon-h1",

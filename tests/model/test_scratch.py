@@ -37,7 +37,7 @@ def wide(kind: str, dtype: torch.dtype) -> BoundedModel:
     return bound(model, kind)
 
 
-def read(model: BoundedModel, method: Method, budget: int = 512, length: int = 800) -> Reader:
+def read(model: BoundedModel, method: Method, budget: int = 512, length: int = 640) -> Reader:
     catalysts = [tokens(40, 2)] if method.catalyst(["?"]) else []
     sizes = BudgetSplit(budget, 2, sum(map(len, catalysts)), 20, 20)
     reader = Reader(model, method, RunSettings(), sizes, tokens(2, 1), catalysts, length)

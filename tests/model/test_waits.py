@@ -46,7 +46,7 @@ VARIANTS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 """All variants except bumblebee's ``lazy`` and ``streaming``. Their documentation says that they
 read values to find the end of their loops."""
-CHUNK, CHUNKS, BUDGET, HEAD = 64, 4, 256, 3
+CHUNK, CHUNKS, BUDGET, HEAD = 64, 3, 256, 3
 
 READS = {
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__",
@@ -149,7 +149,7 @@ def test_waits_do_not_grow_with_the_layers(
     name: str, settings: dict[str, str], growth: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "on_host", lambda tensor: False)
-    few, many = (waits(name, settings, growth, layers) for layers in (2, 6))
+    few, many = (waits(name, settings, growth, layers) for layers in (2, 4))
     assert few == many
     # To the GPU go the chunk's ids and the targets of its loss. Back come the retention ratios.
     assert set(few) <= {"tensor", "tolist"}

@@ -21,6 +21,8 @@ from kvstream.session.session import Session
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]
 BYTES = 2_000_000
+UNLIKE = ("append", "bumblebee", "cascade", "edgeinfinite", "infinipot", "pyramidkv")
+"""Methods whose caches differ in kind: with states of entries, of heads, layers of other sizes."""
 EVICTING = sorted(name for name, method in registry.available().items() if method.evicts)
 
 
@@ -58,7 +60,10 @@ def allocated(cache: BoundedCache) -> int:
     )
 
 
-@pytest.mark.parametrize("method", EVICTING)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if name in UNLIKE else pytest.mark.long) for name in EVICTING],
+)
 def test_two_models(session: Session, story: Path, live: list[int], method: str) -> None:
     both = Model(session, Scouting(session, session))
     answer = both.ask(story, FACT.question, budget="2MB", method=method, max_tokens=8)
