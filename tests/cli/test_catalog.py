@@ -198,7 +198,7 @@ def test_names_of_other_tools_are_answered_at_once(name: str, says: str, kvstrea
     with pytest.raises(ModelError, match=says) as caught:
         config.model_name(name)
     assert "Give --model pocket, reader or another model" in str(caught.value)
-    if name.startswith("llama3.2"):
+    if name == "llama3.2":
         began = time.perf_counter()
         ran = kvstream("ask", __file__, "Who?", "-m", name)
         assert time.perf_counter() - began < 10

@@ -590,7 +590,7 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) 
         assert told["peak"]["kv_tokens"] <= told["budget"]["tokens"] == 700
         assert re.search(rf"answered from .*{name}.txt, .* saw \d+ of \d+ entries", ran.stderr)
     assert Path(both).read_bytes() == before
-    ran = forked("ask", "--memory", both, "And why?", "--json", "-n", "4")
+    ran = cli("ask", "--memory", both, "And why?", "--json", "-n", "4")
     assert "narrowed" not in json.loads(ran.stdout)
 
 

@@ -606,7 +606,7 @@ def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path
     path, saved = tmp_path / "data.jsonl", tmp_path / "saved.jsonl"
     asked = {"question": "What color is the door?", "answers": ["red"]}
     choice = {"question": "The door is", "options": ["red", "blue"], "label": 0}
-    contexts = "The door is red. ", "The roof was old, and nobody went there. " * 500
+    contexts = "The door is red. ", "The roof was old, and nobody went there. " * 420
     records = [{"context": each, **question} for each in contexts for question in (asked, choice)]
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     arguments = (

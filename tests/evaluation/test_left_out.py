@@ -39,7 +39,7 @@ def test_a_question_that_does_not_fit_is_left_out(cli: Any, tmp_path: Path) -> N
 def test_a_method_that_refuses_is_left_out(cli: Any, tmp_path: Path, methods: str) -> None:
     short, long = tmp_path / "short.txt", tmp_path / "long.txt"
     short.write_text("It rained. " * 10)
-    long.write_text("It rained, and the river rose again. " * 200)
+    long.write_text("It rained, and the river rose again. " * 60)
     command = "bench", "perplexity", str(short), str(long), *TINY, "--method", methods
     if "edge" in methods:
         command += "--set", f"edgeinfinite.gate={tmp_path / 'none'}"
