@@ -31,9 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
 """Texts that are not part of the project. Tests that need them skip if they are missing."""
 
+# Otherwise each process that a test starts would compile kvstream anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
-    "kvstream", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+    "kvstream",
+    deadline=None,
+    max_examples=50,
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("kvstream")
 
