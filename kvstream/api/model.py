@@ -440,6 +440,9 @@ class Model:
                 plain=request.plain,
                 max_unpacked=request.max_unpacked,
                 follow=request.follow,
+                only=request.only,
+                since=request.since,
+                until=request.until,
                 due=request.due,
                 interrupted=request.interrupted,
             )

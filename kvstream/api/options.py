@@ -111,6 +111,9 @@ class SourceOptions(TypedDict, total=False):
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | str
     follow: bool
+    only: str | None
+    since: str | None
+    until: str | None
     shards: int | None
     workers: int | None
     worker_memory: int | str | None

@@ -74,6 +74,9 @@ def open_sources(
     plain: bool = False,
     max_unpacked: int | str | None = None,
     follow: bool = False,
+    only: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
     due: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> SourceSet:
@@ -83,7 +86,8 @@ def open_sources(
     standard input. `text` is text itself, or an iterable of its pieces. With `plain`, files of any
     format are read as UTF-8 text. A compressed source that unpacks to more than `max_unpacked`
     bytes (default ``"16GB"``) is refused. With `follow`, the reading waits for more text at the end
-    of the last file until `interrupted` returns True, and pauses while `due` returns True.
+    of the last file until `interrupted` returns True, and pauses while `due` returns True. `only`,
+    `since` and `until` choose a part of the text, as on the command line.
 
     Raises SourceError for a missing, unreadable or binary source, and UsageError if neither or both
     of `source` and `text` are given.
@@ -102,12 +106,17 @@ def open_sources(
             else "Give either a source or text=, not both."
         )
     named = [_named(each) for each in given] if text is None else [_text(text)]
-    return opened(
+    sources = opened(
         named,
         plain=plain,
         max_unpacked=MOST_UNPACKED if max_unpacked is None else size_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
     )
+    if only or since or until:
+        from kvstream.exact.scopes import scoped
+
+        scoped(sources, only or "", since or "", until or "")
+    return sources
 
 
 def several(source: SourceLike | None) -> list[Any]:

@@ -22,6 +22,7 @@ from kvstream.events import (
     StepDone,
     returned,
 )
+from kvstream.exact.scopes import scoped
 from kvstream.input.inspection import NamedPath
 from kvstream.input.source import EmptyError
 from kvstream.input.sources import SourceSet, open_sources
@@ -125,9 +126,10 @@ class DocumentReader:
 
     def _sources(self, name: str, path: str) -> SourceSet:
         request = self.job.parts[0].request
-        return open_sources(
+        sources = open_sources(
             [NamedPath(name, path)], plain=request.plain, max_unpacked=request.max_unpacked
         )
+        return scoped(sources, request.only or "", request.since or "", request.until or "")
 
 
 def _tell(

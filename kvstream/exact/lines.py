@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvstream.input.blocks import TextBlock
 
 LONGEST = 1 << 20
@@ -16,42 +18,59 @@ class Line:
     """A line, with its newline if it has one."""
 
     text: str
-    block: TextBlock
-    """The block in which it begins."""
-    char: int
-    """Index of its first character in the block."""
+    pieces: tuple[tuple[TextBlock, int, int], ...]
+    """The blocks that it is in, with the characters where its part begins and ends."""
+    byte: int
+    """Global byte offset."""
     number: int
     """Number in the source, from 1."""
 
     @property
-    def byte(self) -> int:
-        """Global byte offset of the line."""
-        if self.block.widths is None:
-            return self.block.start + len(self.block.text[: self.char].encode("utf-8", "replace"))
-        return int(self.block.offsets()[self.char])
+    def block(self) -> TextBlock:
+        """The block in which it begins."""
+        return self.pieces[0][0]
 
 
 def lines_of(blocks: Iterable[TextBlock]) -> Iterator[Line]:
     """Yield the lines of a text; a very long one in pieces of the same number."""
-    rest, at, first, number, source = "", 0, None, 0, -1
+    texts: list[str] = []
+    pieces: list[tuple[TextBlock, int, int]] = []
+    byte, number, source, held = 0, 1, -1, 0
+
+    def line() -> Line:
+        return Line("".join(texts), tuple(pieces), byte, number + pieces[0][0].left_out)
+
     for block in blocks:
         if block.source != source:
-            if rest and first is not None:
-                yield Line(rest, first, at, number + first.left_out)
-            rest, number, source = "", 1, block.source
-        begin = 0
-        for piece in _cut(block.text):
-            if not rest:
-                first, at = block, begin
-            rest += piece
-            begin += len(piece)
-            if rest.endswith("\n") or len(rest) > LONGEST:
-                assert first is not None
-                yield Line(rest, first, at, number + first.left_out)
-                number += rest.endswith("\n")
-                rest = ""
-    if rest and first is not None:
-        yield Line(rest, first, at, number + first.left_out)
+            if pieces:
+                yield line()
+            texts, pieces, number, source, held = [], [], 1, block.source, 0
+        offsets, begin = None if _is_plain(block) else block.offsets(), 0
+        for part in _cut(block.text):
+            if not pieces:
+                byte = block.start + begin if offsets is None else int(offsets[begin])
+            texts.append(part)
+            pieces.append((block, begin, begin + len(part)))
+            begin += len(part)
+            held += len(part)
+            if part.endswith("\n") or held > LONGEST:
+                yield line()
+                number += part.endswith("\n")
+                texts, pieces, held = [], [], 0
+    if pieces:
+        yield line()
+
+
+def sliced(block: TextBlock, begin: int, end: int, left_out: int) -> TextBlock:
+    """Return a part of a block, with the number of lines that are left out before it."""
+    offsets = block.offsets()
+    widths = np.diff(offsets[begin : end + 1])
+    text = block.text[begin:end]
+    return TextBlock(text, int(offsets[begin]), block.source, widths, block.place, left_out)
+
+
+def _is_plain(block: TextBlock) -> bool:
+    return block.widths is None and block.text.isascii()
 
 
 def _cut(text: str) -> list[str]:

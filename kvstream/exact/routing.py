@@ -59,21 +59,21 @@ _TEXT = (
 _THE = r"(?:the|this|that|these|those|my|our|all(?: of)? the)(?: whole| entire)?(?: [\w-]+)?"
 _THIS = rf"(?:{_THE} {_TEXT}|it|here)"
 _INSIDE = rf"(?: altogether| in total)?(?: (?:in|of|within|across|through(?:out)?) {_THIS})?"
-_WORDS = (
+WORDS = (
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
 ).replace(" ", "|")
-_ORDINALS = (
+ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
 ).replace(" ", "|")
-_NUMBER = rf"(?:\d+(?:\.\d+)*|[ivxl]+|{_WORDS})\b"
+_NUMBER = rf"(?:\d+(?:\.\d+)*|[ivxl]+|{WORDS})\b"
 _NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
 _TO = r" ?(?:-|–|to|through) ?"
 PLACE = (
     rf"\b(?:(?:chapter|section|part|book|act|article|appendix)s? (?:number |no\.? )?{_NUMBER}"
     rf"(?:{_TO}{_NUMBER})?"
-    rf"|the (?:{_ORDINALS}) (?:chapter|section|part|book|act|article)\b"
+    rf"|the (?:{ORDINALS}) (?:chapter|section|part|book|act|article)\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
     r"|(?:the )?(?:chapter|section) (?:called |named |titled |on )?[\"'“‘][^\"'”’]+[\"'”’]"
     rf"|(?:the )?section {_NAME}|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"

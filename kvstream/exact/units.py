@@ -29,8 +29,8 @@ Begins = Callable[[Line], bool]
 
 _CHAT = re.compile(
     r"\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
-    r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? [^:\n]{1,40}: "
-    r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<[^>\n]{1,40}> (?=\S)"
+    r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? (?P<name>[^:\n]{1,40}): "
+    r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<(?P<nick>[^>\n]{1,40})> (?=\S)"
 )
 """How a message of a chat export begins: time and name, or a name in angle brackets."""
 _HEAD = re.compile(r"(?:From|To|Cc|Date|Subject): ")
@@ -82,12 +82,10 @@ def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
     if unit in ("chapter", "section"):
         return _changes() if isinstance(sample[0].block.place, str) else None
     if unit == "message":
-        if any(_is_head(line) for line in sample):
-            return _is_head
-        chats = sum(_CHAT.match(line.text) is not None for line in sample)
-        return (
-            (lambda line: _CHAT.match(line.text) is not None) if 2 * chats > len(sample) else None
-        )
+        if any(is_head(line) for line in sample):
+            return is_head
+        chats = sum(chat_name(line.text) is not None for line in sample)
+        return (lambda line: chat_name(line.text) is not None) if 2 * chats > len(sample) else None
     filled = [line.text for line in sample if line.text.strip()]
     if unit in ("row", "record") and filled:
         if all(re.match(r"\s*\{.*\}\s*$", text) for text in filled):
@@ -148,10 +146,16 @@ def _changes() -> Begins:
     return begins
 
 
-def _is_head(line: Line) -> bool:
+def chat_name(text: str) -> str | None:
+    """Return who wrote a message of a chat that begins with this line, or None."""
+    found = _CHAT.match(text)
+    return found and (found["name"] or found["nick"])
+
+
+def is_head(line: Line) -> bool:
     """Return whether a line is the first of the headers that the converter of mail writes."""
     text = line.block.text
-    if line.char or not isinstance(line.block.place, str) or not text.endswith("\n\n"):
+    if line.pieces[0][1] or not isinstance(line.block.place, str) or not text.endswith("\n\n"):
         return False
     return all(_HEAD.match(each) for each in text.rstrip("\n").split("\n"))
 
@@ -197,7 +201,9 @@ def _add(tally: Tally, line: Line, begin: int, length: int, form: str | None) ->
         tally.forms[" ".join(form.split())] += 1
     start = max(0, begin - SHOWN // 2)
     shown = " ".join(line.text[start : start + SHOWN].split())
-    tally.last = Found(line.block, line.char + begin, length or len(shown), line.number, shown)
+    tally.last = Found(
+        line.block, line.pieces[0][1] + begin, length or len(shown), line.number, shown
+    )
     tally.first = tally.first or tally.last
 
 

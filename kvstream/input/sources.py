@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -83,6 +83,17 @@ def open_sources(
     )
 
 
+class Scope(Protocol):
+    """A part of a text."""
+
+    @property
+    def end(self) -> int | None:
+        """Global byte offset of its end, if it is known."""
+
+    def select(self, blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
+        """Yield the blocks of the part."""
+
+
 class SourceSet:
     """The sources of a run, read once, in order, as blocks of about 64 KiB."""
 
@@ -102,6 +113,8 @@ class SourceSet:
         self._position = 0
         self._started = False
         self._earlier: list[SourceRecord] = []
+        self.scope: Scope | None = None
+        """Chooses the part of the text that is read."""
         self._last = ""
 
     @property
@@ -121,7 +134,9 @@ class SourceSet:
 
     def again(self) -> SourceSet:
         """Open the same sources again. Raises SourceError for standard input and open files."""
-        return self.opening()()
+        again = self.opening()()
+        again.scope = self.scope
+        return again
 
     def opening(self) -> partial[SourceSet]:
         """Return a function that opens them again and can be pickled. Raises as `again`."""
@@ -193,6 +208,8 @@ class SourceSet:
 
         It is an estimate if a source is compressed or a document.
         """
+        if self.scope is not None:
+            return self.scope.end
         total = sum(record.bytes for record in self._earlier)
         for index, source in enumerate(self._sources, len(self._earlier)):
             if source.length is not None:
@@ -244,7 +261,7 @@ class SourceSet:
         if self._started:
             raise RuntimeError("A SourceSet can be read only once; open the sources again.")
         self._started = True
-        return self._all()
+        return self._all() if self.scope is None else self.scope.select(self._all())
 
     def _all(self) -> Iterator[TextBlock]:
         first = len(self._earlier)

@@ -34,6 +34,10 @@ NO_CHECKPOINT = {
     "serve": "readings that are stopped are saved in --cache-dir.",
 }  # fmt: skip
 WRITES = {"serve": "the model writes answers."}
+WHOLE = {
+    name: f"--{name} reads all of a text; leave it out, or leave out --only, --since and --until."
+    for name in ("follow", "shards", "checkpoint")
+}
 ON_THE_WAY = ("ask", "summarize")
 IN_PARTS = ("ask", "summarize", "remember")
 
@@ -134,6 +138,22 @@ class Request:
         "Refuse a compressed source that unpacks to more than this.",
         users="16GB", parse=size_of, metavar="SIZE", advanced=True, without=OF_READING,
         of_results=False,
+    )  # fmt: skip
+    only: str | None = row(
+        None, "Input and output",
+        'Read only a part of the text: "chapter 3", "pages 200-230", "section Methods", "lines '
+        '100-200", "messages from Greta", or another heading.',
+        metavar="PART", variable=False, without=OF_READING, excludes=WHOLE,
+    )  # fmt: skip
+    since: str | None = row(
+        None, "Input and output",
+        "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', or 10:30 "
+        "on the first day.",
+        metavar="TIME", advanced=True, variable=False, without=OF_READING, excludes=WHOLE,
+    )  # fmt: skip
+    until: str | None = row(
+        None, "Input and output", "Read only lines or messages up to this time.",
+        metavar="TIME", advanced=True, variable=False, without=OF_READING, excludes=WHOLE,
     )  # fmt: skip
     checkpoint: Path | None = row(
         None, "Input and output",

@@ -21,7 +21,7 @@ from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.settings import ModelSettings
 
-SHARED = ("plain", "max_unpacked", "each", "json", "quiet")
+SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "quiet")
 """Options of the table."""
 
 
@@ -63,8 +63,8 @@ def command(
     if not words.strip() and unit is None:
         raise click.UsageError("No words to count; give some, or a --unit.", ctx)
     options = Options(
-        Request(**{n: values[ROWS[n].key] for n in SHARED[:2]}), ModelSettings(), (),
-        **{n: values[n] for n in SHARED[2:]},
+        Request(**{n: values[ROWS[n].key] for n in SHARED[:5]}), ModelSettings(), (),
+        **{n: values[n] for n in SHARED[5:]},
     )  # fmt: skip
     asked = Asked("count", words.strip(), unit or "")
     how = {"inflected": inflections, "cased": case}

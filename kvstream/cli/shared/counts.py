@@ -16,6 +16,7 @@ from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.running import check_files, prepared, reading
 from kvstream.cli.shared.saying import say
 from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
+from kvstream.errors import SourceError
 from kvstream.reporters.citation_lines import MAP, place_of, wrapped
 from kvstream.reporters.format import fit, json_line, number, strip, visible
 
@@ -25,7 +26,10 @@ ESTIMATED = "Words alone do not count this, so the model estimates."
 
 
 def answer_counts(ctx: click.Context, paths: Sequence[str], options: Options) -> Options | None:
-    """Answer the questions that ask for a count; return the options with the others, or None."""
+    """Answer the questions that ask for a count; return the options with the others, or None.
+
+    If one question is left that names a part of the text, only that part is read.
+    """
     asked = {question: route(question) for question in options.request.questions}
     counts = {question: each for question, each in asked.items() if each.kind == "count"}
     if counts:
@@ -40,7 +44,11 @@ def answer_counts(ctx: click.Context, paths: Sequence[str], options: Options) ->
             interrupts.then = "showing the count of what was read so far"
         for question, each in list(counts.items()):
             head = {"command": "ask", "question": question, "model": None}
-            for name, record in records(paths, options, each, interrupts):
+            here = _of_part(paths, options, each)
+            if each.scope and here is options:  # the text has no such part
+                del counts[question]
+                continue
+            for name, record in records(paths, here, each, interrupts):
                 if record is None:
                     del counts[question]
                     break
@@ -51,7 +59,27 @@ def answer_counts(ctx: click.Context, paths: Sequence[str], options: Options) ->
     rest = tuple(question for question in asked if question not in counts)
     if any(asked[question].estimates or asked[question].kind == "count" for question in rest):
         say(ESTIMATED)
-    return options.asking(questions=rest) if rest else None
+    if not rest:
+        return None
+    options = options.asking(questions=rest)
+    return _of_part(paths, options, asked[rest[0]]) if len(rest) == 1 else options
+
+
+def _of_part(paths: Sequence[str], options: Options, asked: Asked) -> Options:
+    """Return options that read only the part that a question names, if the text has it."""
+    again = bool(paths) and all(map(can_be_read_again, paths))
+    if not asked.scope or options.request.only or options.each or not again:
+        return options
+    narrow = options.asking(only=asked.scope)
+    try:
+        sources = open_sources(paths, narrow, lambda: False)
+        next(iter(sources))
+    except SourceError as error:
+        say(f"The question names {asked.scope}, but all of the text is read. {error}")
+        return options
+    if not options.quiet:
+        say(f"Reads only {sources.scope.name}, which the question names.")
+    return narrow
 
 
 def records(

@@ -103,7 +103,7 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
 
 def refuse_reading(ctx: click.Context) -> None:
     """Refuse options of sources, because a memory file is asked without any. Raises UsageError."""
-    if option := first_typed(ctx, ("text", "max_unpacked")):
+    if option := first_typed(ctx, ("text", "max_unpacked", "only", "since", "until")):
         raise UsageError(
             f"{option} is for reading sources, but a memory file answers without them; leave "
             f"{option} out."

@@ -66,6 +66,9 @@ def open_sources(
         plain=options.request.plain,
         max_unpacked=options.request.max_unpacked,
         follow=follow,
+        only=request.only,
+        since=request.since,
+        until=request.until,
         due=due,
         interrupted=stop,
     )

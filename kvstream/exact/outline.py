@@ -1,0 +1,167 @@
+"""The outline of a text: its headings, from the structure of a document or from lines that look
+like headings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from kvstream.exact.lines import Line, lines_of
+from kvstream.exact.routing import ORDINALS, WORDS
+from kvstream.input.source import Source
+
+ENTRY = 1000
+"""A heading with at most so many bytes below it is an entry of a table of contents, if the part of
+the same number or title is ten times as long."""
+LONGEST = 80
+OUTER = ("volume", "part", "book", "act")
+INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+_NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{ORDINALS}|{WORDS}))"
+_NUMBERED = re.compile(
+    rf"(?:the )?(?P<kind>{'|'.join(OUTER + INNER)}),? (?:no\.? )?{_NUMBER}"
+    r"(?:(?:[.:)\]]|\s*[-–—]|$).*|\s+(?-i:[A-Z\"“]).*[^.,;])$"
+    rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{'|'.join(OUTER + INNER)})(?:[.:].*)?$",
+    re.IGNORECASE,
+)  # fmt: skip
+_SECTION = re.compile(r"(?P<number>\d+(?:\.\d+)*)\.? +(?P<title>[A-Z][^.!?;]*[^.!?;,:])$")
+_CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
+_NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
+"""A heading with a Roman number alone: a chapter, if no heading says so."""
+_MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
+_TO_PAGE = re.compile(r"(?:\.[ .]*\.|\s{2,})\s*\d+$")
+"""The end of an entry of a table of contents."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a text, from its heading to the next one of its level."""
+
+    title: str
+    kind: str
+    """chapter, part, ...; empty for a heading without a number."""
+    number: str
+    level: int
+    source: int
+    begin: int
+    """Global byte offset of the heading."""
+    end: int
+    place: str
+    """Its lines or pages, for people; empty for the headings of a document."""
+
+
+def number_of(text: str) -> str:
+    """Return a number in digits: of ``III``, ``three``, ``the Third``; empty if it is none."""
+    text = text.lower().removeprefix("the ")
+    if re.fullmatch(r"\d+(?:\.\d+)*", text):
+        return text
+    for names in (WORDS, ORDINALS):
+        if text in names.split("|"):
+            return "last" if text == "last" else str(1 + names.split("|").index(text))
+    if re.fullmatch(r"[ivxlc]+", text):
+        values = [_ROMAN[letter] for letter in text]
+        pairs = zip(values, [*values[1:], 0], strict=True)
+        return str(sum(-a if a < b else a for a, b in pairs))
+    return text if len(text) == 1 else ""
+
+
+def outline(sources: Source) -> list[Part]:
+    """Return the parts of a text, in their order, in one pass."""
+    ends: dict[int, tuple[int, Line]] = {}
+    found = list(_headings(lines_of(sources), ends))
+    parts = _ended(found, ends)
+    kept = [pair for pair, stays in zip(found, _are_no_entries(parts), strict=True) if stays]
+    return _ended(kept, ends)  # the text of an entry belongs to the part before it
+
+
+def _headings(
+    lines: Iterator[Line], ends: dict[int, tuple[int, Line]]
+) -> Iterator[tuple[Part, Line]]:
+    """Yield every heading with its line; `ends` gets the end of each source and its last line."""
+    source, blank, fenced, place = -1, True, False, None
+    for line, after in pairwise(chain(lines, (None,))):
+        assert line is not None
+        if line.block.source != source:
+            source, blank, fenced, place = line.block.source, True, False, None
+        ends[source] = line.byte + len(line.text.encode("utf-8", "replace")), line
+        text = line.text.strip()
+        if isinstance(now := line.block.place, str):
+            if now not in (place, ""):
+                yield _named(now, line), line
+            place = now
+        elif not fenced:
+            same = after is not None and after.block.source == source
+            part = _heading(line, after.text.strip() if same and after else "", blank=blank)
+            if part is not None:
+                yield part, line
+        fenced, blank = fenced != text.startswith("```"), not text
+
+
+def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
+    """Return the heading that a line of plain text is, or None. `blank`: the line before is."""
+    text = line.text.strip()
+    paged = isinstance(line.block.place, int)
+    if not text or len(text) > LONGEST or not (blank or paged) or _TO_PAGE.search(text):
+        return None
+    if markdown := _MARKDOWN.match(text):
+        return replace(_named(markdown["title"], line), level=len(markdown["level"]))
+    if _NUMBERED.match(text):
+        return None if _NUMBERED.match(following) else _named(text, line)
+    if following:
+        return None
+    if section := _SECTION.match(text):
+        level = 3 + section["number"].count(".")
+        return replace(_named(text, line), kind="section", number=section["number"], level=level)
+    return _named(text, line) if _CAPITALS.match(text) or _NUMERAL.match(text) else None
+
+
+def _named(title: str, line: Line) -> Part:
+    title = " ".join(title.split())
+    kind = number = ""
+    if found := _NUMBERED.match(title):
+        kind = (found["kind"] or found["of"]).lower()
+        number = number_of(found["number"] or found["ordinal"])
+    elif numeral := _NUMERAL.match(title):
+        kind, number = "numeral", number_of(numeral["number"])
+    elif section := _SECTION.match(title):
+        kind, number = "section", section["number"]
+    level = 1 if kind in OUTER else 2 if kind in INNER else 3
+    if kind == "section":
+        level = 3 + number.count(".")
+    return Part(title, kind, number, level, line.block.source, line.byte, 0, "")
+
+
+def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, tuple[int, Line]]) -> list[Part]:
+    """Return the parts with their ends and places."""
+    open: dict[int, tuple[int, Line, bool]] = {}
+    parts, source = [], -1
+    for part, line in reversed(found):
+        if part.source != source:
+            source, open = part.source, {}
+        levels = [level for level in open if level <= part.level]
+        # The open heading of the highest number of these levels begins first.
+        end, last, heads = min((open[level] for level in levels), default=(*ends[source], False))
+        place, first = "", line.block.place
+        if first is None:
+            place = f"lines {line.number}-{last.number - heads}"
+        elif isinstance(first, int):
+            place = f"pages {first}-{last.block.place}"
+        parts.append(replace(part, end=end, place=place))
+        open[part.level] = part.begin, line, True
+    return parts[::-1]
+
+
+def _are_no_entries(parts: Sequence[Part]) -> list[bool]:
+    """Return for each part whether it is no entry of a table of contents."""
+    keys = [(part.source, part.kind, part.number or part.title.casefold()) for part in parts]
+    longest: dict[object, int] = {}
+    for key, part in zip(keys, parts, strict=True):
+        longest[key] = max(longest.get(key, 0), part.end - part.begin)
+    nexts = [part.begin for part in parts[1:]] + [part.end for part in parts[-1:]]
+    return [
+        behind - part.begin > ENTRY or 10 * (part.end - part.begin) >= longest[key]
+        for key, part, behind in zip(keys, parts, nexts, strict=True)
+    ]

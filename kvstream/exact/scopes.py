@@ -1,0 +1,284 @@
+"""A part of a text that is read alone: a chapter, pages, lines, messages, or a span of time.
+
+The text keeps its offsets, line numbers and places, so that citations are those of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import inf
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.exact.lines import Line, lines_of, sliced
+from kvstream.exact.outline import INNER, OUTER, Part, number_of, outline
+from kvstream.exact.routing import ORDINALS
+from kvstream.exact.units import chat_name, is_head
+from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import SourceSet
+from kvstream.logs.line_parser import LineParser
+
+DAY = 86400
+LISTED = 8
+"""Parts that an error names."""
+_KINDS = "|".join(OUTER + INNER)
+_NUMBERS = re.compile(
+    rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?(?P<first>[\w.]+|the \w+)"
+    r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
+    rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
+    re.IGNORECASE,
+)
+_SPAN = re.compile(
+    r"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+)(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
+    re.IGNORECASE,
+)
+_FROM = re.compile(r"(?:the |an? )?(?:messages?|e-?mails?) (?:from|by) (?P<name>.+)", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on )?)?"
+    rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
+    re.IGNORECASE,
+)
+_DAY = re.compile(r"\W{0,4}(?P<day>\d{4}-\d\d-\d\d)(?![\d-])")
+Keep = Callable[[Line], bool]
+
+
+@dataclass
+class Scope:
+    """Chooses lines of a text."""
+
+    name: str
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Global byte offsets."""
+    span: tuple[str, int, int] | None = None
+    """``line`` or ``page``, the first and the last number."""
+    sender: str = ""
+    since: str = ""
+    until: str = ""
+    _seen: list[str] = field(default_factory=list)
+    """What there is to choose from, for an error."""
+
+    @property
+    def end(self) -> int | None:
+        """Global byte offset of the end, if it is known."""
+        return self.ranges[-1][1] if self.ranges else None
+
+    def select(self, blocks: Iterable[TextBlock]) -> Iterator[TextBlock]:
+        """Yield what is chosen of a text. Raises SourceError if that is nothing."""
+        tests = self._tests()
+        source, skipped, last, nothing = -1, 0, 0, True
+        part: tuple[TextBlock, int, int, int] | None = None
+        for line in lines_of(blocks):
+            if self.end is not None and line.byte >= self.end:
+                break
+            if line.block.source != source:
+                source, skipped = line.block.source, 0
+            if self.span is not None:
+                last = _number(line, self.span[0]) or last
+            passed = [test(line) for test in tests]  # each must see every line
+            if not all(passed):
+                skipped += line.text.endswith("\n")
+                continue
+            nothing = False
+            for block, begin, end in line.pieces:
+                if part is not None and part[0] is block and part[2:] == (begin, skipped):
+                    part = block, part[1], end, skipped
+                    continue
+                if part is not None:
+                    yield sliced(*part)
+                part = block, begin, end, skipped
+        if part is not None:
+            yield sliced(*part)
+        if nothing:
+            raise SourceError(self._missing(last))
+
+    def _tests(self) -> list[Keep]:
+        """Return the tests that every line must pass."""
+        tests: list[Keep] = []
+        if self.ranges:
+            tests.append(lambda line: any(a <= line.byte < b for a, b in self.ranges))
+        if self.span is not None:
+            unit, first, last = self.span
+            tests.append(lambda line: first <= (_number(line, unit) or -1) <= last)
+        if self.sender:
+            tests.append(_from(self.sender, self._seen))
+        if self.since or self.until:
+            tests.append(_between(self.since, self.until, self._seen))
+        return tests
+
+    def _missing(self, last: int) -> str:
+        told = f"No part of the text is {self.name}"
+        if self.span is not None:
+            return f"{told}: it has {f'{last:,}' if last else 'no'} {self.span[0]}s."
+        if self.sender:
+            names = ", ".join(self._seen[:LISTED])
+            return (
+                f"{told}: {f'there are messages from {names}' if names else 'it has no messages'}."
+            )
+        if self._seen:
+            return f"{told}: its times are from {self._seen[0]} to {self._seen[-1]}."
+        return f"{told}: its lines have no times."
+
+
+def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
+    """Read only a part of the sources. Raises SourceError for a part that they do not have, or, for
+    a heading, if they can be read only once.
+    """
+    if only or since or until:
+        times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
+        scope = _scope(sources, only) if only else Scope(times)
+        scope.since, scope.until = since, until
+        sources.scope = scope
+    return sources
+
+
+def _scope(sources: SourceSet, only: str) -> Scope:
+    only = only.strip()
+    if span := _SPAN.fullmatch(only):
+        first = int(span["first"])
+        unit = "line" if span["unit"].lower().startswith("l") else "page"
+        return Scope(only, span=(unit, first, int(span["last"] or first)))
+    if sender := _FROM.fullmatch(only):
+        return Scope(only, sender=sender["name"])
+    parts = outline(sources.again())
+    found = _found(parts, only)
+    for word in (" of ", " in "):
+        inner, within, outer = only.partition(word)
+        if not found and within and len(around := _found(parts, outer)) == 1:
+            begin, end = around[0].begin, around[0].end
+            found = _found([p for p in parts if begin <= p.begin < end], inner)
+    if not found:
+        raise SourceError(f"The text has no {only}. {_told(parts)}")
+    numbers = {part.number for part in found}
+    if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
+        raise SourceError(
+            f"{len(found)} parts are {only}: {_listed(found)}. Name one by its title, lines or "
+            f'pages, or by the part around it, as in --only "{only} of part 2".'
+        )
+    title = f"{found[0].title}{f' to {found[-1].title}' if len(found) > 1 else ''}"
+    return Scope(title, ranges=tuple((p.begin, p.end) for p in found))
+
+
+def _found(parts: list[Part], only: str) -> list[Part]:
+    """Return the parts that have a number, or a title; all that fit."""
+    if (numbers := _NUMBERS.fullmatch(only)) and (
+        first := number_of(numbers["first"] or numbers["ordinal"])
+    ):
+        kind = (numbers["kind"] or numbers["of"]).lower()
+        some = [part for part in parts if part.kind == kind]
+        if kind == "chapter" and not some:
+            some = [part for part in parts if part.kind == "numeral"]
+        if first == "last":
+            return some[-1:]
+        last = number_of(numbers["last"] or "") or first
+        wanted = {first}
+        if first.isdigit() and last.isdigit():
+            wanted = set(map(str, range(int(first), int(last) + 1)))
+        if found := [part for part in some if part.number in wanted]:
+            return found
+    if (named := _NAMED.fullmatch(only)) is None:
+        return []
+    name = " ".join(named["name"].casefold().split())
+    titles = [(part, part.title.casefold()) for part in parts]
+    exact = [part for part, title in titles if title in (name, only.casefold())]
+    bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
+    inside = [part for part, title in titles if re.search(rf"\b{re.escape(name)}\b", title)]
+    return exact or bare or (inside if len(name) > 2 and not number_of(name) else [])
+
+
+def _told(parts: list[Part]) -> str:
+    if not parts:
+        return "kvstream found no headings in it; --only takes lines 100-200, too."
+    return f"It has {_listed(parts)}; kvstream inspect FILE shows all."
+
+
+def _listed(parts: list[Part]) -> str:
+    """Name parts, the numbered ones first."""
+    some = [part for part in parts if part.number] or parts
+    told = [f"{p.title[:40]}{f' ({p.place})' if p.place else ''}" for p in some[:LISTED]]
+    more = f" and {len(some) - LISTED:,} more" if len(some) > LISTED else ""
+    return ", ".join(told) + more
+
+
+def _number(line: Line, unit: str) -> int | None:
+    """Return the number of a line, or of its page; None if it has none."""
+    place = line.block.place
+    if unit == "line":
+        return line.number if place is None else None
+    return place if isinstance(place, int) else None
+
+
+def _from(sender: str, seen: list[str]) -> Keep:
+    """Return the test for lines of messages from somebody."""
+    wanted, inside = sender.casefold(), False
+
+    def keep(line: Line) -> bool:
+        nonlocal inside
+        name = None
+        if is_head(line) and (head := re.search(r"^From: (.*)", line.block.text, re.MULTILINE)):
+            name = head[1]
+        elif line.block.place is None:
+            name = chat_name(line.text)
+        if name is not None:
+            inside = re.search(rf"\b{re.escape(wanted)}\b", name.casefold()) is not None
+            if name not in seen and len(seen) < LISTED:
+                seen.append(name)
+        return inside
+
+    return keep
+
+
+def _between(since: str, until: str, seen: list[str]) -> Keep:
+    """Return the test for lines of a span of time; lines without one follow the line before."""
+    parser, inside = LineParser(), False
+    limits: list[float] = []
+
+    def keep(line: Line) -> bool:
+        nonlocal inside
+        if (time := _time(line, parser)) is None:
+            return inside
+        if not limits:
+            limits.append(_limit(since, parser, time, "00:00:00") if since else -inf)
+            limits.append(_limit(until, parser, time, "23:59:59.999") if until else inf)
+        if len(seen) < 2 or time >= limits[0]:
+            seen[1:] = [line.text.strip()[:40]]
+            seen[:0] = seen[1:] * (len(seen) < 2)
+        inside = limits[0] <= time <= limits[1]
+        return inside
+
+    return keep
+
+
+def _time(line: Line, parser: LineParser) -> float | None:
+    """Return the time of a line, of a message by its header; None if it has none."""
+    if is_head(line):
+        head = re.search(r"^Date: (.*)", line.block.text, re.MULTILINE)
+        with suppress(ValueError, TypeError):
+            return parsedate_to_datetime(head[1]).timestamp() if head else None
+    time, _ = parser.parse(line.text[:500].rstrip())
+    if time is None and (found := _DAY.match(line.text)):
+        with suppress(ValueError):
+            return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
+    return time
+
+
+def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
+    """Return --since or --until in seconds. A time without a day is on the day of the first time, a
+    day stands for its beginning, or its end. Raises UsageError.
+    """
+    if clock := re.fullmatch(r"(\d\d?):(\d\d)(?::(\d\d))?", value.strip()):
+        hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return first // DAY * DAY + 3600 * hours + 60 * minutes + seconds
+    with suppress(ValueError):
+        day = len(value.strip()) == len("2024-05-01")
+        given = datetime.fromisoformat(f"{value.strip()}T{rest}" if day else value.strip())
+        return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+    for end in ("", ":00", f" {rest[:8]}"):
+        time, _ = deepcopy(parser).parse(f"{value.strip()}{end} x")
+        if time is not None:
+            return time
+    raise UsageError(f"{value!r} is not a time; write 2024-05-01, '2024-05-01 10:30' or 10:30.")

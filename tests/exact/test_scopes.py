@@ -1,0 +1,186 @@
+"""A part of a text is found by its structure, and keeps the places of the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvstream.api.source_objects import open_sources
+from kvstream.cli.app import run
+from kvstream.errors import SourceError, UsageError
+from kvstream.exact.outline import number_of, outline
+from kvstream.input.blocks import TextBlock
+
+BODY = "".join(f"The wind rose and the boat went on, said number {i}.\n" for i in range(40))
+
+
+def book(*headings: str, contents: bool = False) -> str:
+    """Return a book with these headings, each above text that names it."""
+    listed = "CONTENTS\n\n" + "\n\n".join(headings) + "\n\n\n" if contents else ""
+    return listed + "".join(f"{h}\n\nThis is below {h.lower()}.\n{BODY}\n" for h in headings)
+
+
+def read(path: Path, **scope: str) -> str:
+    """Return the text of a part, after a check of its places."""
+    blocks = list(open_sources(str(path), **scope))  # type: ignore[arg-type]
+    check(path, blocks)
+    return "".join(block.text for block in blocks)
+
+
+def check(path: Path, blocks: list[TextBlock]) -> None:
+    """Check that offsets and line numbers are those of the whole file."""
+    raw, newlines = path.read_bytes(), 0
+    for block in blocks:
+        offsets = block.offsets()
+        if block.place is None:
+            assert raw[offsets[0] : offsets[-1]].decode() == block.text
+            assert block.left_out + newlines == raw[: offsets[0]].count(b"\n")
+            newlines += block.text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("headings", "only"),
+    [
+        (("CHAPTER I", "CHAPTER II", "CHAPTER III"), "chapter 2"),
+        (("Chapter 1. Home", "Chapter 2. Away", "Chapter 3. Back"), "the second chapter"),
+        (("Chapter the First", "Chapter the Second", "Chapter the Third"), "chapter II"),
+        (("CHAPTER ONE: HOME", "CHAPTER TWO: AWAY", "CHAPTER THREE"), 'chapter "Away"'),
+        (("I", "II", "III"), "chapter two"),
+        (("1. Introduction", "2. Methods", "3. Results"), "section Methods"),
+        (("1 Introduction", "2 Methods", "3 Results"), "section 2"),
+        (("# Introduction", "# Methods", "# Results"), "methods"),
+        (("INTRODUCTION", "METHODS", "RESULTS"), "the Methods section"),
+        (("ACT I", "ACT II", "ACT III"), "act 2"),
+    ],
+)
+@pytest.mark.parametrize("contents", [False, True])
+def test_headings(tmp_path: Path, headings: tuple[str, ...], only: str, contents: bool) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book(*headings, contents=contents))
+    text = read(path, only=only)
+    assert text.strip() == book(headings[1]).strip()
+
+
+def test_the_same_number_twice(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    chapters = book("CHAPTER I", "CHAPTER II")
+    path.write_text(f"PART ONE\n\n{chapters}PART TWO\n\n{chapters.replace('wind', 'rain')}")
+    with pytest.raises(SourceError, match=r"2 parts are chapter 2: CHAPTER II \(lines .*of part 2"):
+        read(path, only="chapter 2")
+    assert "rain" in read(path, only="chapter 2 of part 2")
+    assert "wind" in read(path, only="chapter 2 of part one")
+    assert read(path, only="part 2").count("CHAPTER") == 2
+    assert read(path, only="chapters 1-2 of part 2").count("CHAPTER") == 2
+
+
+def test_what_does_not_exist(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book("CHAPTER I", "CHAPTER II"))
+    with pytest.raises(SourceError, match=r"has no chapter 7. It has CHAPTER I \(lines 1-44\), CH"):
+        read(path, only="chapter 7")
+    with pytest.raises(SourceError, match=r"No part of the text is lines 900-950: it has 88 lines"):
+        read(path, only="lines 900-950")
+    with pytest.raises(SourceError, match="it has no pages"):
+        read(path, only="page 3")
+    with pytest.raises(SourceError, match="it has no messages"):
+        read(path, only="messages from Greta")
+    with pytest.raises(SourceError, match="no times"):
+        read(path, since="2024-05-01")
+    with pytest.raises(SourceError, match="read only once"):
+        open_sources(iter(["CHAPTER I\n\ntext\n"]), only="chapter 1")
+
+
+def test_lines_of_a_stream() -> None:
+    sources = open_sources(iter([f"line {i}\n" for i in range(1, 1000)]), only="lines 100-102")
+    assert "".join(b.text for b in sources) == "line 100\nline 101\nline 102\n"
+
+
+def test_subheadings_stay_in_their_chapter(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# One\n\na\n\n## Sub\n\nb\n\n```\n# no heading\n```\n\n# Two\n\nc\n")
+    assert read(path, only="One").endswith("```\n\n")
+    assert read(path, only="sub").startswith("## Sub")
+    assert [part.title for part in outline(open_sources(str(path)))] == ["One", "Sub", "Two"]
+
+
+def test_documents(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_text(
+        "<html><h2>Chapter 1</h2><p>One.</p><h3>Aside</h3><p>Two.</p>"
+        "<h2>Chapter 2</h2><p>Three.</p>"
+    )
+    whole = list(open_sources(str(path)))
+    blocks = list(open_sources(str(path), only="chapter 1"))
+    text = "".join(block.text for block in blocks)
+    assert "Two." in text
+    assert "Three." not in text
+    assert {block.place for block in blocks if block.text.strip()} == {"Chapter 1", "Aside"}
+    assert blocks[0].start == next(b for b in whole if b.place == "Chapter 1").start
+
+
+MAIL = "".join(
+    f"From {name}@example.org Mon Jan  1 10:00:0{i} 2024\nFrom: {name} <{name}@e.org>\n"
+    f"Subject: Plan\nDate: Mon, {i} Jan 2024 10:00:00 +0000\n\nI am {name}.\n\n"
+    for i, name in enumerate(("Greta", "Paul", "Greta"), 1)
+)
+
+
+def test_messages(tmp_path: Path) -> None:
+    path = tmp_path / "a.mbox"
+    path.write_text(MAIL)
+    blocks = list(open_sources(str(path), only="messages from Greta"))
+    text = "".join(block.text for block in blocks)
+    assert (text.count("I am Greta."), text.count("Paul")) == (2, 0)
+    text = "".join(b.text for b in open_sources(str(path), since="2024-01-02", until="2024-01-02"))
+    assert (text.count("Greta"), text.count("I am Paul.")) == (0, 1)
+    with pytest.raises(SourceError, match=r"there are messages from Greta .*, Paul"):
+        list(open_sources(str(path), only="message from Anna"))
+    chat = tmp_path / "chat.txt"
+    chat.write_text("12/03/24, 10:15 - Greta: one\nmore\n12/03/24, 10:16 - Paul: two\n")
+    assert read(chat, only="messages from greta") == "12/03/24, 10:15 - Greta: one\nmore\n"
+
+
+def test_times(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "".join(f"2024-05-0{d} 1{h}:00:00 x {d}{h}\n  more\n" for d in (1, 2) for h in (0, 5))
+    )
+    assert read(path, since="2024-05-01 12:00", until="2024-05-02 10:00").count("more") == 2
+    assert read(path, since="2024-05-02").count("more") == 2
+    assert read(path, until="2024-05-01").count("more") == 2
+    assert read(path, until="10:30").count("more") == 1
+    with pytest.raises(SourceError, match="times are from 2024-05-01 10:00:00 x 10"):
+        read(path, since="2024-06-01")
+    with pytest.raises(UsageError, match="not a time"):
+        read(path, since="yesterday")
+    old = tmp_path / "old.log"
+    old.write_text("Dec 31 23:00:00 h a: one\nJan  1 01:00:00 h a: two\n")
+    assert read(old, since="Jan  1").endswith("two\n")
+    diary = tmp_path / "diary.txt"
+    diary.write_text("2024-05-01\nRain.\n2024-05-02\nSun.\n")
+    assert read(diary, since="2024-05-02") == "2024-05-02\nSun.\n"
+
+
+def test_numbers() -> None:
+    for text, number in {
+        "XIV": "14",
+        "the third": "3",
+        "Twelve": "12",
+        "2.3": "2.3",
+        "mixer": "",
+    }.items():
+        assert number_of(text) == number
+
+
+def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book("CHAPTER I", "CHAPTER II"))
+    assert run(["count", str(path), "wind", "--only", "chapter 2"]) == 0
+    assert capsys.readouterr().out == "40\n"
+    assert run(["ask", str(path), "How many times is wind mentioned in chapter 2?"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == '"wind" occurs 40 times.\n'
+    assert "Reads only CHAPTER II, which the question names." in shown.err
+    assert run(["ask", str(path), "--dry-run", "Who sails?", "--only", "chapter 9"]) == 3
+    assert "has no chapter 9" in capsys.readouterr().err
