@@ -71,11 +71,7 @@ class Report:
     """
 
     def __init__(
-        self,
-        *,
-        command: str = "",
-        settings: Mapping[str, object] | None = None,
-        title: str = "",
+        self, *, command: str = "", settings: Mapping[str, object] | None = None, title: str = ""
     ) -> None:
         """Start an empty report. Raises UsageError if Jinja2 is not installed.
 

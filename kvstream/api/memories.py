@@ -58,10 +58,7 @@ class Memories:
     """
 
     def __init__(
-        self,
-        session: Session,
-        folder: str | os.PathLike[str],
-        skimming: Scouting | None = None,
+        self, session: Session, folder: str | os.PathLike[str], skimming: Scouting | None = None
     ) -> None:
         self._session, self._skimming = session, skimming
         self.folder = Path(path_of("folder", folder))

@@ -178,9 +178,7 @@ class Memory:
         if self.file.answering is not None and answers_alone:
             alone = _answers_alone(self.file)
             result = replace(
-                result,
-                warnings=(*result.warnings, alone),
-                of_reading=(*result.of_reading, alone),
+                result, warnings=(*result.warnings, alone), of_reading=(*result.of_reading, alone)
             )
         return Answered(result)
 

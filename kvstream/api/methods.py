@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvstream.methods.automatic import ABOUT, AUTO
-from kvstream.methods.names import (
-    IN_USE,
-    NAMES,
-    method_names,
-    plugins,
-    tolerate_malformed_packages,
-)
+from kvstream.methods.names import IN_USE, NAMES, method_names, plugins, tolerate_malformed_packages
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset

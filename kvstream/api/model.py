@@ -7,14 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer, answers
-from kvstream.api.given import (
-    asked_of,
-    path_of,
-    question_of,
-    settings_of,
-    several_of,
-    text_of,
-)
+from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.api.options import (
@@ -385,9 +378,7 @@ class Model:
         return self._scouting_for(request, sources) or self.session
 
     def merge(
-        self,
-        paths: Sequence[str | os.PathLike[str] | MemoryFile],
-        budget: int | str | None = None,
+        self, paths: Sequence[str | os.PathLike[str] | MemoryFile], budget: int | str | None = None
     ) -> Memory:
         """Join the memories of several files, in order, under one budget in entries per head.
 

@@ -35,13 +35,7 @@ class Modules(Group):
     `modules` has the name and the help line of each command, so that the help imports none.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        package: str,
-        modules: Mapping[str, str],
-        **more: Any,
-    ) -> None:
+    def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:
         super().__init__(*args, **more)
         self.package, self.modules = package, modules
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
 from kvstream.collection.todo import kept, todo
-from kvstream.events import (
-    CollectionStarted,
-    DocumentStarted,
-    DocumentStep,
-    Notice,
-    Outcome,
-)
+from kvstream.events import CollectionStarted, DocumentStarted, DocumentStep, Notice, Outcome
 
 if TYPE_CHECKING:
     from kvstream.collection.document_reader import DocumentReader
@@ -49,8 +43,4 @@ def read_here(
 
             reader = DocumentReader(job, session)
         tell(DocumentStarted(item.document.name, item.document.bytes, "", 0))
-        yield kept(
-            job,
-            item,
-            reader.read(item, on_step=lambda *step: tell(DocumentStep(*step))),
-        )
+        yield kept(job, item, reader.read(item, on_step=lambda *step: tell(DocumentStep(*step))))

@@ -12,14 +12,7 @@ from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import (
-    IdFeed,
-    ModelIdentity,
-    ask,
-    open_reader,
-    room_for,
-    too_long,
-)
+from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for, too_long
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
@@ -27,14 +20,7 @@ from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
-MEANS = (
-    "em",
-    "f1",
-    "rouge_1",
-    "rouge_2",
-    "rouge_l",
-    "longbench",
-)
+MEANS = ("em", "f1", "rouge_1", "rouge_2", "rouge_l", "longbench")
 """Scores of a question that are averaged, if it has them."""
 PHRASE = 5
 """Maximum words of a phrase, the kind of answer that `--brief` asks for."""

@@ -120,12 +120,7 @@ def _packed_parts(packed: Packed, warnings: list[str]) -> Iterator[Part]:
 
 
 def stream_parts(
-    kind: str,
-    head: PeekedStream,
-    name: str,
-    notes: list[str],
-    warnings: list[str],
-    size: int = 0,
+    kind: str, head: PeekedStream, name: str, notes: list[str], warnings: list[str], size: int = 0
 ) -> Iterator[Part | None]:
     """Yield the text of a document from a stream; None when the stream pauses.
 
@@ -152,12 +147,7 @@ def _file_parts(kind: str, path: Path, notes: list[str], warnings: list[str]) ->
 
 
 def _blocks(
-    kind: str,
-    read: Read,
-    name: str,
-    patience: Patience,
-    notes: list[str],
-    warnings: list[str],
+    kind: str, read: Read, name: str, patience: Patience, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a document, block by block."""
     from kvstream.input.lines import Undecoded

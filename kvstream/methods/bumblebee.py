@@ -73,10 +73,7 @@ class BumbleBee(Method):
         choices=("stochastic", "lazy", "streaming", "fast"),
     )
     samples: int = setting(
-        8,
-        "candidates among which stochastic greedy takes the best",
-        least=1,
-        most=MOST_SAMPLES,
+        8, "candidates among which stochastic greedy takes the best", least=1, most=MOST_SAMPLES
     )
     picks: int = setting(
         8,

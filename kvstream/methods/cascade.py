@@ -16,15 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import (
-    EntryTensor,
-    Evidence,
-    HeadTensor,
-    Method,
-    Preset,
-    Step,
-    setting,
-)
+from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Preset, Step, setting
 from kvstream.methods.keydiff import unlikeness
 from kvstream.methods.tools.subcaches import insert
 

@@ -162,11 +162,7 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
 
 
 def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
     from transformers.integrations.gguf import get_gguf_conversion_mapping
 
     mapping = get_gguf_conversion_mapping(file.architecture, config)

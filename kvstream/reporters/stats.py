@@ -44,11 +44,7 @@ class Stats(Reporter):
             return {"event": "answer_started", "question": question, "number": number}
         if isinstance(event, Started):
             return {"event": "started", **event.to_json()}
-        names = {
-            PartRead: "part_read",
-            Notice: "notice",
-            AnswerToken: "answer_token",
-        }
+        names = {PartRead: "part_read", Notice: "notice", AnswerToken: "answer_token"}
         return {"event": names[type(event)], **vars(event)}
 
     def _step(self, event: StepDone) -> dict[str, Any]:

@@ -13,14 +13,7 @@ from kvstream.tokenization.panics import without_panics
 from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
 
-__all__ = [
-    "Decoder",
-    "TokenBatch",
-    "TokenStream",
-    "Tokenizer",
-    "WordForms",
-    "load_tokenizer",
-]
+__all__ = ["Decoder", "TokenBatch", "TokenStream", "Tokenizer", "WordForms", "load_tokenizer"]
 
 
 _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
@@ -34,10 +27,7 @@ _MOST_S = 1.0
 
 
 def load_tokenizer(
-    name: str,
-    revision: str | None = None,
-    offline: bool = False,
-    trust_remote_code: bool = False,
+    name: str, revision: str | None = None, offline: bool = False, trust_remote_code: bool = False
 ) -> Tokenizer:
     """Load the tokenizer of a model: a hub id, a local folder, or ``pocket``.
 
@@ -103,10 +93,7 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
 
     try:
         return AutoTokenizer.from_pretrained(
-            name,
-            revision=revision,
-            local_files_only=offline,
-            trust_remote_code=trust_remote_code,
+            name, revision=revision, local_files_only=offline, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # the library raises many kinds: OSError, ValueError, ...
         if is_out_of_memory(error):

@@ -130,11 +130,7 @@ def _plans(
 
 
 def _plan(
-    model: Model,
-    sources: Any,
-    method: str,
-    options: Options,
-    output: TextIO | OutputFile,
+    model: Model, sources: Any, method: str, options: Options, output: TextIO | OutputFile
 ) -> None:
     """Write one method's line of --dry-run, or the reason why the method cannot run."""
     try:

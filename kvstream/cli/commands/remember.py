@@ -114,11 +114,7 @@ def command(
 
 
 def remember(
-    ctx: click.Context,
-    paths: tuple[str, ...],
-    base: Path | None,
-    target: Path,
-    options: Options,
+    ctx: click.Context, paths: tuple[str, ...], base: Path | None, target: Path, options: Options
 ) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
     from kvstream.api.memory_files import check_writable
@@ -173,11 +169,7 @@ def remember(
 
 
 def _write(
-    memory: Memory,
-    target: Path,
-    options: Options,
-    output: TextIO | OutputFile,
-    reporter: Reporters,
+    memory: Memory, target: Path, options: Options, output: TextIO | OutputFile, reporter: Reporters
 ) -> None:
     """Save the memory and tell of it. Raises KvstreamError."""
     try:

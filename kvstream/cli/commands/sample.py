@@ -93,8 +93,7 @@ def command(
 
     if into is not None and typed(ctx, "tokens"):
         raise click.UsageError(
-            "--tokens has no effect with --into, which keeps the whole text; leave one out.",
-            ctx,
+            "--tokens has no effect with --into, which keeps the whole text; leave one out.", ctx
         )
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")

@@ -29,12 +29,7 @@ SOME_FAILED = 7
 INTERRUPTED = 130
 
 
-def read_each(
-    ctx: click.Context,
-    command: str,
-    paths: Sequence[str],
-    options: Options,
-) -> int:
+def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
     """Read every document separately, report progress, and return the exit code."""
     request, questions = options.request, options.request.questions
     if ctx.params.get("memory") is not None:

@@ -48,12 +48,7 @@ class OutputFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        option: str = "--output",
-        *,
-        in_place: bool = False,
-        rescued: bool = False,
+        self, path: Path, option: str = "--output", *, in_place: bool = False, rescued: bool = False
     ) -> None:
         self.path = path
         self.option = option

@@ -21,11 +21,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
-from kvstream.cli.shared.source_paths import (
-    check_shards,
-    open_sources,
-    tell_pages,
-)
+from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -46,11 +42,7 @@ WITHHELD = 6
 
 
 def prepared(
-    stack: ExitStack,
-    options: Options,
-    *,
-    answers: bool = False,
-    ends_early: bool = False,
+    stack: ExitStack, options: Options, *, answers: bool = False, ends_early: bool = False
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
     """Open the output of the answer, the reporter of progress, and the handler of Ctrl-C.
 

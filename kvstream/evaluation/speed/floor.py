@@ -181,11 +181,7 @@ def held_bytes(model: BoundedModel, entries: int, dtype: torch.dtype | None = No
 
 @torch.inference_mode()
 def read_plain(
-    model: BoundedModel,
-    ids: Sequence[int],
-    chunk: int | None,
-    question: Sequence[int],
-    tokens: int,
+    model: BoundedModel, ids: Sequence[int], chunk: int | None, question: Sequence[int], tokens: int
 ) -> Record:
     """Read with a cache that holds everything. `chunk`: tokens per forward pass; None is all."""
     cache = DynamicCache(config=model.model.config)

@@ -130,11 +130,7 @@ class _Gathered:
     """A second reading of the sources."""
 
     def __init__(
-        self,
-        of: Kept,
-        starts: np.ndarray,
-        wanted: Sequence[tuple[int, int]],
-        sources: SourceSet,
+        self, of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], sources: SourceSet
     ) -> None:
         self.of, self.starts, self.wanted, self.sources = of, starts, wanted, sources
         self.found = Reread(ends=starts + 1)

@@ -15,12 +15,7 @@ BENCHES = {
 """Help lines of the benchmarks, each ``kvstream.cli.commands.bench.<name>.command``."""
 
 
-@click.group(
-    "bench",
-    cls=Modules,
-    package="kvstream.cli.commands.bench",
-    modules=BENCHES,
-)
+@click.group("bench", cls=Modules, package="kvstream.cli.commands.bench", modules=BENCHES)
 def command() -> None:
     """Measure how well a model answers under a budget, and how fast.
 

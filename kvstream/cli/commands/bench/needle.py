@@ -72,10 +72,7 @@ KINDS = ("passkey", "fact", "kv")
 @text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @option(
-    "--words",
-    is_flag=True,
-    section="Measurement",
-    help="Hide the needles in random made-up words.",
+    "--words", is_flag=True, section="Measurement", help="Hide the needles in random made-up words."
 )
 @heldout_option
 @trials_seed_option

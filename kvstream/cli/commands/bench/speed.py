@@ -121,13 +121,7 @@ def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> i
         complete = True
         try:
             for tokens in sorted(values["lengths"]):
-                task = systems.Task(
-                    session,
-                    texts(tokens),
-                    question,
-                    answer,
-                    limits.repeat_s,
-                )
+                task = systems.Task(session, texts(tokens), question, answer, limits.repeat_s)
                 found = bench.measure(task)
                 rows += found
                 extrapolate(rows)
