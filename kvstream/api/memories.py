@@ -84,7 +84,7 @@ class Memories:
         found = []
         for place, each in enumerate(self.rank(question)[:best]):
             try:
-                answer = self._asked(each.path, question, options)
+                answer = self._answer(each.path, question, options)
             except (BudgetError, ModelError, SourceError) as error:  # ranking did not load the file
                 self.problems.append(f"{each.path}: {error}")
                 continue
@@ -94,7 +94,7 @@ class Memories:
         found.sort(key=lambda row: row[0])
         return [(each, answer) for _, each, answer in found]
 
-    def _asked(self, path: Path, question: str, options: QuestionOptions) -> Answer:
+    def _answer(self, path: Path, question: str, options: QuestionOptions) -> Answer:
         memory = self._opened(inspect(path))
         try:
             return memory.ask(question, **options)

@@ -96,7 +96,7 @@ class Memory:
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
         check_options(options, QuestionOptions.__annotations__)
-        with self._held():
+        with self._in_use():
             yield from self._answered(question, options)
 
     def _answered(self, question: str, options: QuestionOptions) -> Generator[Event, None, None]:
@@ -150,7 +150,7 @@ class Memory:
             engine.run = run
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _in_use(self) -> Iterator[None]:
         """Used for one answer, reading or file at a time. Raises UsageError where it cannot be."""
         if self._lost:
             raise UsageError(self._lost)
@@ -222,7 +222,7 @@ class Memory:
     def read_on(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of reading more text by a request; return this memory."""
         request = settled(request)
-        with self._held():
+        with self._in_use():
             try:
                 if self._skim is not None:
                     skimming, skimmed = self._skim
@@ -251,7 +251,7 @@ class Memory:
         """
         from kvstream.memory.saving import save
 
-        with self._held():
+        with self._in_use():
             digest = save(self._engine, Path(path_of("path", path)))
         if self._checkpoint is not None and not self._engine.trace.interrupted:
             self._checkpoint.unlink(missing_ok=True)
@@ -303,7 +303,7 @@ class Memory:
         """Return which tokens of the sources each head holds, counted from 0: for each layer with
         a KV cache, by its index in the model, one sorted list per head.
         """
-        with self._held():
+        with self._in_use():
             return self._engine.reader.ordinals()
 
     @property

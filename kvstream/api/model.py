@@ -163,7 +163,7 @@ class Model:
         refuse_passages(request.run.method)
         request = self._settled(request)
         if _in_parts(request):
-            joined = yield from self._parts_read(sources, request)
+            joined = yield from self._memory_of_parts(sources, request)
             return Memory(self.session, joined)
         if scouting := self._scouting_for(request, sources):
             from kvstream.session.scouting import Scouted
@@ -230,7 +230,7 @@ class Model:
         """Yield the events of a reading and its answers by a request. Raises as `stream`."""
         request = self._settled(request)
         if _in_parts(request):
-            return self._parts_asked(sources, request)
+            return self._answers_of_parts(sources, request)
         return self._road(request, sources).ask(sources, request)
 
     def compare(
@@ -317,13 +317,13 @@ class Model:
         skim = None if both is None else (both, both.recall(engine, answer))
         return Memory(self._reader, engine, file, skim=skim)
 
-    def _parts_asked(self, sources: SourceSet, request: Request) -> Iterator[Event]:
-        memory = yield from self._parts_read(sources, request)
+    def _answers_of_parts(self, sources: SourceSet, request: Request) -> Iterator[Event]:
+        memory = yield from self._memory_of_parts(sources, request)
         from kvstream.answer.answering import answers as answers_of
 
         yield from answers_of(memory, request)
 
-    def _parts_read(
+    def _memory_of_parts(
         self, sources: SourceSet, request: Request
     ) -> Generator[Event, None, HeldMemory]:
         """Yield the events of a reading in parts, here or on workers; return the joined memory."""

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kvstream.answer.support import abstains
 from kvstream.collection.job import Job, Task
-from kvstream.collection.results import whole
 from kvstream.errors import BudgetError, KvstreamError, SourceError, is_out_of_memory
 from kvstream.events import (
     Answered,
@@ -104,22 +102,10 @@ class DocumentReader:
                 memory = returned(events, tell)
         else:
             memory = returned(self.session.read(self._sources(name, path), part.request), tell)
-        digest = ""
-
-        def write(place: Path) -> None:
-            nonlocal digest
-            try:
-                digest = save(memory, place)
-            except KvstreamError as error:
-                raise KvstreamError(str(error).replace(str(place), str(task.target))) from error
-
         try:
-            whole(task.target, write)
-        except OSError as error:
-            raise KvstreamError(
-                f"Cannot write {task.target}: {error.strerror or error}. Make room, and run the "
-                "command again: it continues where it stopped."
-            ) from error
+            digest = save(memory, task.target)
+        except KvstreamError as error:
+            raise KvstreamError(f"{error} The same command continues where it stopped.") from error
         told = record(memory)
         written = {"file": str(task.target), "bytes": task.target.stat().st_size, "sha256": digest}
         return {**told, "memory": {**written, **told["memory"]}}

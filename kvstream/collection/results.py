@@ -90,15 +90,14 @@ def found_memory(target: Path) -> tuple[dict[str, Any], ...] | None:
     from kvstream.memory.saving import look
 
     try:
-        kind = look(target)
+        file = look(target)
     except SourceError:
         return None
-    trace = kind.content.state["trace"]
     record = {
         "command": "remember",
-        "model": kind.model["name"],
-        "memory": {**kind.to_json(), "bytes": target.stat().st_size},
-        "tokens": {"read": trace["read"]},
-        "warnings": kind.content.notes["warnings"],
+        "model": file.model["name"],
+        "memory": {**file.to_json(), "bytes": target.stat().st_size},
+        "tokens": {"read": file.tokens},
+        "warnings": list(file.warnings),
     }
     return (record,)

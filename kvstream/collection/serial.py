@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
-from kvstream.collection.todo import kept, todo
+from kvstream.collection.todo import todo, with_answers_written
 from kvstream.events import CollectionStarted, DocumentStarted, DocumentStep, Notice, Outcome
 
 if TYPE_CHECKING:
@@ -43,4 +43,6 @@ def read_here(
 
             reader = DocumentReader(job, session)
         tell(DocumentStarted(item.document.name, item.document.bytes, "", 0))
-        yield kept(job, item, reader.read(item, on_step=lambda *step: tell(DocumentStep(*step))))
+        yield with_answers_written(
+            job, item, reader.read(item, on_step=lambda *step: tell(DocumentStep(*step)))
+        )

@@ -19,7 +19,7 @@ from typing import Any
 from kvstream.collection.cluster import Need, is_lost
 from kvstream.collection.job import Job, Task
 from kvstream.collection.serial import Tell
-from kvstream.collection.todo import kept
+from kvstream.collection.todo import with_answers_written
 from kvstream.collection.worker import Placed, Reads, Refusal, Send, Worker
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import DocumentFailed, DocumentStarted, Outcome
@@ -175,7 +175,7 @@ class Spread:
         task, seat.task = seat.task, None
         if isinstance(value, Send):
             return self._send(seat, task)
-        return kept(self.job, task, value)
+        return with_answers_written(self.job, task, value)
 
     def _send(self, seat: _Seat, task: Task) -> Outcome | None:
         try:

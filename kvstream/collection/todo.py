@@ -22,31 +22,28 @@ def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[
         if document.problem:
             yield DocumentFailed(document.name, document.problem, SourceError.exit_code)
             continue
-        if job.into is None and not digests:
-            yield Task(document, place=os.path.abspath(document.name))
-            continue
+        place = os.path.abspath(document.name)
+        target, records, sha256 = None, None, ""
         try:
-            sha256 = digest_of(document.name)
+            if job.into is not None or digests:
+                sha256 = digest_of(document.name)
         except OSError as error:
             reason = f"{document.name} cannot be read: {error.strerror or error}."
             yield DocumentFailed(document.name, reason, SourceError.exit_code)
             continue
-        place = os.path.abspath(document.name)
-        if job.into is None:
-            yield Task(document, None, place, sha256)
-            continue
-        target = job.target(document, sha256)
-        if job.makes_memories:
-            records = found_memory(target)
-        else:
-            records = found_records(target, document.name)
+        if job.into is not None:
+            target = job.target(document, sha256)
+            if job.makes_memories:
+                records = found_memory(target)
+            else:
+                records = found_records(target, document.name)
         if records is None:
             yield Task(document, target, place, sha256 if digests else "")
         else:
             yield DocumentDone(document.name, records, str(target), present=True)
 
 
-def kept(job: Job, task: Task, outcome: Outcome) -> Outcome:
+def with_answers_written(job: Job, task: Task, outcome: Outcome) -> Outcome:
     """Write the answers of an outcome to their file, and return the outcome.
 
     If they cannot be written, return a failure that has the answers, so that none is lost.

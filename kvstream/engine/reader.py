@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvstream.engine import ranking, snapshot
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.chunks import MOST_TOKENS, Chunk, Feed, StepReport
 from kvstream.engine.decode import Decoder
@@ -31,10 +30,13 @@ from kvstream.errors import BudgetError, KvstreamError
 from kvstream.methods.base import Method
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
-from kvstream.model.layer_store import LayerStore
+from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.settings import RunSettings
 
 __all__ = ["Chunk", "Feed", "Reader", "StepReport"]
+LEAST = 64
+"""Minimum number of entries that a ranking keeps in a head, because a share of a few sentences
+would be only a word or two."""
 
 
 class Reader:
@@ -263,7 +265,10 @@ class Reader:
         """
         if self._last_retained is not None:
             return self._last_retained
-        return ranking.retained(self.cache, self.compressible)
+        found = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.stores]
+        # One transfer for all layers: reporters ask after every chunk, and each transfer waits.
+        every = torch.cat([t.to(found[0].device) for t in found]).unique().cpu().long()
+        return every[every != PROMPT]
 
     def ordinals(self) -> dict[int, list[list[int]]]:
         """Return, for each layer by its index, the ordinals of the tokens that each head holds."""
@@ -280,7 +285,9 @@ class Reader:
         A weight is the share of heads that hold the token. The newest tokens, which all heads hold,
         get the mean weight of the others.
         """
-        return ranking.retained_weights(self.cache, self.compressible)
+        layers = self.compressible or self.cache.stores
+        every = torch.cat([s.origin[:, : s.used].flatten().cpu() for s in layers])
+        return _weighed(every[every != PROMPT], sum(s.spec.heads for s in layers))
 
     def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:
         """Return (ordinals, weights) of the tokens that stay if memory shrinks to `share` of it.
@@ -289,20 +296,79 @@ class Reader:
         weight is the share of heads that would keep the token. The newest tokens, which all heads
         keep, get the mean weight of the others. Raises BudgetError if the catalysts do not fit.
         """
-        return ranking.rank(self.prefill, share)
+        evictor, cache, catalyst = self.evictor, self.cache, self.prefill.catalyst
+        if cache.held + len(catalyst) > cache.capacity:
+            raise BudgetError(
+                f"Ranking takes {len(catalyst)} entries, but memory holds {cache.held} and left no "
+                f"room for it under its budget of {cache.capacity}."
+            )
+        if catalyst:
+            self.prefill.measure_catalysts()
+        # Sinks are protected from the first eviction on. Before it they are candidates like others.
+        first = evictor.prompt if evictor.sinks is None else evictor.first_candidate
+        chosen = []
+        drawn = evictor.generator.get_state()
+        groups = evictor.groups({s: s.used for s in evictor.layers})
+        parts = [(group, slice(first, group[0].used)) for group in groups]
+        for group, part, step in evictor.views(parts, 0, None):
+            candidates = part.stop - first
+            size = max(min(candidates, LEAST), int(share * candidates))
+            if evictor.method.evicts and size < candidates:
+                kept = evictor.select(step, size).to(step.origin.device)
+                chosen.append(step.origin.gather(-1, kept).flatten().cpu())
+            else:
+                chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
+        evictor.generator.set_state(drawn)  # ranking changes nothing
+        return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
 
     # Saving and resuming
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return all that changes during a run, except the cache: numbers and tensors."""
-        return snapshot.state(self.prefill, self.steps, self.planned)
+        """Return all that changes during a run, except the cache.
+
+        Returns numbers in types that JSON has, and tensors. The names are those of memory files.
+        """
+        evictor, prefill = self.evictor, self.prefill
+        numbers = {
+            "seen": evictor.seen,
+            "steps": self.steps,
+            "sinks": evictor.sinks,
+            "ratios": evictor.ratios,
+            "begun": not prefill.due,
+            "planned": self.planned,
+            "schedule": prefill.schedule.state(),
+        }
+        tensors = {"generator": evictor.generator.get_state()}
+        if prefill.before is not None:
+            tensors["before"] = prefill.before
+        return numbers, tensors
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Resume from a `state`. The caller fills the cache.
 
         Raises ValueError, KeyError or RuntimeError if the state does not fit this run.
         """
-        snapshot.restore(self.prefill, numbers, tensors)
+        evictor, prefill = self.evictor, self.prefill
+        self.schedule.restore(numbers["schedule"])
+        _check(numbers, prefill)
+        evictor.seen, evictor.sinks, evictor.ratios = (
+            numbers[n] for n in ("seen", "sinks", "ratios")
+        )
+        prefill.due = [] if numbers["begun"] else list(self.head)
+        try:
+            evictor.generator.set_state(tensors["generator"])
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"its random numbers cannot go on: {error}") from error
+        before = tensors.get("before")
+        if before is not None and (before.dim(), len(before)) != (2, 1):
+            raise ValueError(f"what stood before has the shape {list(before.shape)}")
+        prefill.before = None if before is None else before.to(self.model.device)
+        if prefill.before is not None:
+            try:
+                self.model.logits(prefill.before)
+            except RuntimeError:  # saved in another number type, or by another model
+                prefill.before = prefill.before.to(self.model.dtype)
+                self.model.logits(prefill.before)
         self.steps = numbers["steps"]
 
 
@@ -320,3 +386,32 @@ def _seen(
     place = places.to(origin.device)[stretch]
     m = max(least, int((place < best).sum(-1).max()))
     return place.argsort(dim=-1, stable=True)[:, :m].sort(dim=-1).values
+
+
+def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:
+    """Raise ValueError if the numbers cannot be those of a run."""
+    for name in ("seen", "steps", "sinks"):
+        value = numbers[name]
+        if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
+            raise ValueError(f"{name} cannot be {value!r}")
+    held, ratios = prefill.schedule.held, numbers["ratios"]
+    if any(h > numbers["seen"] for h in held):
+        raise ValueError(f"its layers hold more than the {numbers['seen']} tokens it has seen")
+    if (numbers["sinks"] or 0) > min(prefill.method.sinks, *held):
+        raise ValueError(f"{numbers['sinks']} sinks cannot be among what its layers hold")
+    if ratios is not None and len(ratios) != len(held):
+        raise ValueError(f"it has {len(ratios)} ratios, and {len(held)} layers are compressed")
+    if numbers["begun"] is not True and (numbers["begun"] is not False or numbers["seen"]):
+        raise ValueError("it cannot have seen the text before the prompt")
+
+
+def _weighed(origins: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct ordinals among those of all heads, and the share of heads with each."""
+    ordinals, counts = origins.unique(return_counts=True)
+    weights = counts.float() / heads
+    # The newest tokens always stay, so their share says nothing: they get the mean of the others.
+    behind = torch.arange(len(ordinals) - 1, -1, -1)
+    newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # not the sinks
+    newest = newest.flip(0).cumprod(0).flip(0).bool()
+    weights[newest] = weights[~newest].mean() if not newest.all() else 1.0
+    return ordinals.long(), weights

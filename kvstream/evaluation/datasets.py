@@ -127,13 +127,13 @@ def item(record: dict[str, Any], name: str) -> Item:
         questions = (_longbench(record),)
     else:
         context = record["context"]
-        questions = tuple(_plain(q) for q in _asked(record))
+        questions = tuple(_plain(q) for q in _questions_of(record))
     identity = str(record.get("id") or record.get("_id") or name)
     document = str(record.get("doc_id") or record.get("title") or identity)
     return Item(identity, document, text(context, "the context"), questions, record)
 
 
-def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _questions_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one object per question, from a single question, a list, or parallel lists."""
     if "questions" not in record:
         return [record]

@@ -32,7 +32,7 @@ def _row(group: list[Record]) -> Record:
         "high": round(high, 4),
         "exact": sum(bool(r["exact"]) for r in done),
         "digits": None,
-        "found": round(sum(r["found"] for r in done) / sum(_asked(r) for r in done), 4),
+        "found": round(sum(r["found"] for r in done) / sum(_question_count(r) for r in done), 4),
         "retained": round(sum(r["retained"] for r in done) / len(done)),
         "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
     }
@@ -51,7 +51,7 @@ def _row(group: list[Record]) -> Record:
     return row
 
 
-def _asked(record: Record) -> int:
+def _question_count(record: Record) -> int:
     return 1 if record["method"] == NEAR else int(record["needles"])
 
 

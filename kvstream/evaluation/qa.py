@@ -149,7 +149,7 @@ def _run(
     if case.view == WHOLE:
         case = replace(case, run=_roomy(session, item, case.run, layout))
     try:
-        return {**_asked(session, case.run, item, text, layout), "by": kind}
+        return {**_scored_answers(session, case.run, item, text, layout), "by": kind}
     except BudgetError as error:
         if case.view != WHOLE:
             raise
@@ -165,7 +165,7 @@ def _roomy(
     return room_for(session, run, sum(len(session.tokenizer.encode(part)) for part in parts))
 
 
-def _asked(
+def _scored_answers(
     session: Session, run: RunSettings, item: Item, text: str, layout: tuple[Layout, str] | None
 ) -> Record:
     """Answer the questions of `item` after `text` and score the answers. Raise BudgetError."""

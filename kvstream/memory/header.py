@@ -266,11 +266,11 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
     """Page of the last character, if it is another one."""
 
 
-def kept(data: bytes) -> list[KeptRow]:
+def kept_rows(data: bytes) -> list[KeptRow]:
     """Decode the passages for the answering model. Raise ValueError if they are wrong."""
     return _decoded(data, list[KeptRow], "kept passages are")
 
 
-def passages(data: bytes) -> list[Row]:
+def passage_rows(data: bytes) -> list[Row]:
     """Decode the passages of a memory. Raise ValueError if they are wrong."""
     return _decoded(data, list[Row], "passages are")

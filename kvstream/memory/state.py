@@ -103,7 +103,7 @@ def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
         kind = tensors[key].dtype
         # The weights may have had another number type.
         kind = kind if kind.is_floating_point and dtype.is_floating_point else dtype
-        found = _found(tensors, key, kind, shape)
+        found = _tensor(tensors, key, kind, shape)
         carried[name] = found.to(spec.device, dtype, copy=True)  # do not share the file's buffer
     recurrent.resume(carried)
     return {f"states.{spec.index}.{name}" for name in carried}
@@ -125,11 +125,11 @@ def _fill_layer(
     heads = spec.heads
 
     def take(name: str, into: Tensor) -> None:
-        into.copy_(_found(tensors, name, into.dtype, into.shape))
+        into.copy_(_tensor(tensors, name, into.dtype, into.shape))
 
     for part, span in _parts(used, prefix).items():
         for name, held in (("keys", store.keys), ("values", store.values)):
-            found = _found(tensors, f"{part}.{spec.index}.{name}", kv_dtype, held[:, span].shape)
+            found = _tensor(tensors, f"{part}.{spec.index}.{name}", kv_dtype, held[:, span].shape)
             _refuse_beyond(held.dtype, found, f"{part}.{spec.index}.{name}")
             held[:, span].copy_(found)
     entries = slice(prefix, used)
@@ -156,7 +156,7 @@ def _fill_layer(
     store.used, store.unrotated = used, raw
 
 
-def _found(
+def _tensor(
     tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, shape: Sequence[int]
 ) -> Tensor:
     found = tensors[name]

@@ -53,14 +53,14 @@ class Meter(TorchDispatchMode):
             known = at in self._tensors
             if not size or not (known or self._is_new(at, args, kwargs)):
                 continue
-            if known and any(tensor is t for t in _given(args, kwargs)):
+            if known and any(tensor is t for t in _tensors_in(args, kwargs)):
                 continue  # written in place: counted when it was made
             self._count(tensor, at, size)
         return made
 
     def _is_new(self, at: int, args: tuple[Any, ...], kwargs: Any) -> bool:
         """Return whether the storage `at` belongs to none of the operation's arguments."""
-        return all(t.untyped_storage()._cdata != at for t in _given(args, kwargs))
+        return all(t.untyped_storage()._cdata != at for t in _tensors_in(args, kwargs))
 
     def _count(self, tensor: Tensor, at: int, size: int) -> None:
         if at not in self._tensors:
@@ -93,7 +93,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
                 yield from _tensors(value)
 
 
-def _given(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
+def _tensors_in(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
     yield from _tensors(args)
     if kwargs:
         yield from _tensors(tuple(kwargs.values()))

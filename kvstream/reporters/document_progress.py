@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -35,9 +35,9 @@ NAME = 28
 class Collected(Teller):
     """Writes only notices, warnings and failures: the output of ``-q``."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.tally = Tally(clock)
+        self.tally = Tally(time.monotonic)
         self.lock = threading.Lock()
 
     def note(self, event: CollectionEvent) -> None:
@@ -71,10 +71,10 @@ class Collected(Teller):
 class CollectedLines(Collected):
     """Writes a line at the start, lines at growing intervals, then a table and the cost."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream, clock)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         self.wait = FIRST_LINE_AFTER
-        self.next_line = clock() + self.wait
+        self.next_line = time.monotonic() + self.wait
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
@@ -106,8 +106,8 @@ class CollectedLines(Collected):
 class CollectedLive(CollectedLines):
     """Shows a panel over all documents instead of lines during the run."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream, clock)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         from rich.console import Console
         from rich.live import Live
 

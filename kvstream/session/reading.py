@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,8 @@ from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms
 from kvstream.tokenization.passages import Passages
 
+Show = Callable[[TextBlock], None]
+"""Gets every block of the text, before its tokens are read."""
 PRUNE_EVERY = 65536
 """Byte offsets of evicted tokens are dropped every so many tokens."""
 FIRST_LOOK = 256
@@ -257,16 +259,15 @@ class Reading:
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """Return an empty memory and the token feed of the sources."""
-        passages, words, show = self.passages, self.words, None
+        passages, words = self.passages, self.words
+        shown: list[Show | None] = []
         if passages is None:
             passages, words = Passages(), WordForms()
             self._blank = not self.may_be_blank
-            show = both(self._look, both(passages.feed, words.feed))
-            if self.show is not None:
-                show = both(show, self.show)
+            shown = [self._look, passages.feed, words.feed, self.show]
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         request = self.request
-        stream = TokenStream(self.tokenizer, self.sources, show)
+        stream = TokenStream(self.tokenizer, self.sources, _each_of(shown))
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
         # Reading ahead shows the bytes per token of this text, before the schedule is solved, and
@@ -274,15 +275,9 @@ class Reading:
         feed.look_ahead(FIRST_LOOK)
         reader = self.plan.reader(self.model, request.run, feed.estimate())
         memory = Memory(
-            self.model.name,
-            self.tokenizer,
-            reader,
-            self.plan,
-            request.run,
-            trace,
-            request.command,
-            self.load_s,
-        )
+            self.model.name, self.tokenizer, reader, self.plan, request.run, trace,
+            request.command, self.load_s,
+        )  # fmt: skip
         return memory, feed
 
     def _more(self, memory: Memory) -> tuple[Memory, TokenFeed]:
@@ -292,12 +287,10 @@ class Reading:
         if trace.passages is None:  # not `or`: an empty one is falsy, and its mode must stay
             trace.passages = Passages()
         after = trace.read, trace.end
-        show: Callable[[TextBlock], None] = trace.passages.feed
-        if trace.words is not None:  # None: the words of the earlier text are unknown
-            show = both(show, trace.words.feed)
-        if self.show is not None:
-            show = both(show, self.show)
-        stream = TokenStream(self.tokenizer, self.sources, show, after)
+        # None: the words of the earlier text are unknown.
+        words = None if trace.words is None else trace.words.feed
+        shown = _each_of([trace.passages.feed, words, self.show])
+        stream = TokenStream(self.tokenizer, self.sources, shown, after)
         feed = TokenFeed(stream, trace.origins)
         feed.end = trace.end
         feed.look_ahead(FIRST_LOOK)
@@ -330,14 +323,13 @@ def _beyond(feed: TokenFeed, tokens: int) -> Callable[[], bool]:
     return lambda: feed.read_tokens >= tokens
 
 
-def both(
-    first: Callable[[TextBlock], None], second: Callable[[TextBlock], None]
-) -> Callable[[TextBlock], None]:
-    """Return a function that passes a block of text to both functions."""
+def _each_of(functions: Sequence[Show | None]) -> Show:
+    """Return a function that passes a block of text to each function."""
 
     def show(block: TextBlock) -> None:
-        first(block)
-        second(block)
+        for function in functions:
+            if function is not None:
+                function(block)
 
     return show
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 from kvstream.answer.answering import answers, refusal_limit
 from kvstream.engine.prefill import schedule_for
@@ -207,16 +208,10 @@ class Session:
         SourceError if nothing could be read.
         """
         checkpoint = _checkpoint(request)
-        memory = yield from Reading(
-            self.model,
-            self.tokenizer,
-            sources,
-            self.settle(request, checkpoint),
-            request,
-            self.load_s,
-            checkpoint=checkpoint,
+        memory = yield from self._reading(
+            sources, self.settle(request, checkpoint), request, checkpoint=checkpoint,
             on_the_way=partial(answers, request=request, may_compress=False),
-        ).events()
+        )  # fmt: skip
         yield from _saved_as(checkpoint, answers(memory, request))
         if checkpoint is not None and checkpoint.digest is not None:
             checkpoint.remove()
@@ -246,18 +241,9 @@ class Session:
                 )
             sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)
             request = replace(request, run=after.run)
-        return Reading(
-            self.model,
-            self.tokenizer,
-            sources,
-            plan,
-            request,
-            self.load_s,
-            after=after,
-            checkpoint=checkpoint,
-            show=show,
-            on_step=on_step,
-        ).events()
+        return self._reading(
+            sources, plan, request, after=after, checkpoint=checkpoint, show=show, on_step=on_step
+        )
 
     def recall(self, file: MemoryFile, answer: RunSettings) -> Memory:
         """Load the memory of a file. Raises ModelError, UsageError, SourceError."""
@@ -274,19 +260,15 @@ class Session:
 
         `words` are those of the whole text.
         """
-        plan = self.settle(request)
-        return returned(
-            Reading(
-                self.model,
-                self.tokenizer,
-                excerpts,
-                plan,
-                request,
-                self.load_s,
-                passages=excerpts.passages,
-                words=words,
-            ).events()
-        )
+        plan, passages = self.settle(request), excerpts.passages
+        return returned(self._reading(excerpts, plan, request, passages=passages, words=words))
+
+    def _reading(
+        self, sources: Source, plan: RunPlan, request: Request, **more: Any
+    ) -> Generator[Event, None, Memory]:
+        """Yield the events of a reading with `more` of the fields of `Reading`."""
+        reading = Reading(self.model, self.tokenizer, sources, plan, request, self.load_s, **more)
+        return reading.events()
 
 
 def _checkpoint(request: Request, base: str | None = None) -> Checkpoint | None:

@@ -120,14 +120,14 @@ def _places(prefix: str) -> str:
 def _gguf_files(prefix: str) -> Iterator[Stored]:
     """Yield the files in a store's folders, named by path; only the first part of a split model."""
     for root in _FOLDERS[prefix]():
-        for path in _found(root, "**/*.gguf"):
+        for path in _files(root, "**/*.gguf"):
             split = SPLIT.fullmatch(path.name)
             if path.name.startswith("mmproj") or (split and int(split[2]) != 1):
                 continue
             yield Stored(f"{prefix}:{path.relative_to(root).as_posix()}", path)
 
 
-def _found(root: Path, pattern: str) -> Iterator[Path]:
+def _files(root: Path, pattern: str) -> Iterator[Path]:
     """Yield the files of a folder that match a pattern. An unreadable folder counts as empty.
 
     Ollama's service on Linux often has a home that only its group may open.
@@ -142,7 +142,7 @@ def _found(root: Path, pattern: str) -> Iterator[Path]:
 def _ollama(prefix: str) -> Iterator[Stored]:
     for root in _FOLDERS[prefix]():
         manifests = root / "manifests"
-        for path in _found(manifests, "**/*"):
+        for path in _files(manifests, "**/*"):
             names = path.relative_to(manifests).parts
             # A file beside the models, such as a note, is not a manifest.
             if len(names) > 1 and os.path.isfile(path) and not path.name.startswith("."):
@@ -231,7 +231,7 @@ def _hub(prefix: str) -> Iterator[Stored]:
     files = [
         path
         for root in _FOLDERS[prefix]()
-        for path in _found(root, "models--*/snapshots/*/**/*.gguf")
+        for path in _files(root, "models--*/snapshots/*/**/*.gguf")
     ]
     for path in sorted(files, key=_age):
         snapshot = next(p for p in path.parents if p.parent.name == "snapshots")

@@ -123,8 +123,6 @@ def _check(
     ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: Options
 ) -> None:
     """Raise UsageError or BudgetError for what a chat cannot use, before anything is read."""
-    if len(options.methods) > 1:
-        raise click.UsageError("chat uses one method, but --method names several; name one.", ctx)
     if memory is not None and sources:
         raise click.UsageError(
             "Either name sources or give --memory; remember --memory reads sources into a memory.",

@@ -41,31 +41,26 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
     target = options.output
     if target is None or str(target) == "-":
         raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
-    merge(files, target, options)
-
-
-def merge(files: tuple[Path, ...], target: Path, options: Options) -> None:
-    """Merge `files` into the memory file `target`."""
     from kvstream.api.memories import refuse_repeated
     from kvstream.api.memory_files import check_writable, inspect
 
     check_files(options, [str(path) for path in files])
     check_writable(target)
     check_early(options)
-    kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
-    refuse_repeated(kinds)
-    options = of_maker(str(kinds[0].model["name"]), options)
-    options = replace(options, loading=loaded_as(options.loading, kinds[0]))
+    opened = [inspect(path) for path in files]  # read once, for the checks and the merge
+    refuse_repeated(opened)
+    options = of_maker(str(opened[0].model["name"]), options)
+    options = replace(options, loading=loaded_as(options.loading, opened[0]))
     budget = options.request.run.budget
     if budget is not None and budget.tokens is None:
         raise UsageError("merge takes a --budget in entries per head, such as 4k.")
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None, stats=None))
-        if not any(kind.answering for kind in kinds):  # otherwise another model answers
+        if not any(file.answering for file in opened):  # otherwise another model answers
             announce(reporter, options, fixed=True)
         model = open_model(options)
-        memory = model.merge(kinds, None if budget is None else budget.tokens)
-        tell_of_loading(reporter, memory, *kinds)
+        memory = model.merge(opened, None if budget is None else budget.tokens)
+        tell_of_loading(reporter, memory, *opened)
         digest = memory.save(target)
         reporter.close()
         written = target.stat().st_size

@@ -133,7 +133,7 @@ def get(name: str | None) -> None:
 
     offer = OFFERS[name]
     if not offer.is_here():
-        say(f"Fetching {name}: {_told(offer)} ...")
+        say(f"Fetching {name}: {_about(offer)} ...")
     with Interrupts(say):  # SIGTERM and SIGHUP raise, so that temporary files are removed
         path = fetching.get(name, say)
     say(f"{name} is in {path}; use it with -m {name}.")
@@ -144,10 +144,10 @@ def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
     names = max(len(offer.name) for offer in offers)
     for offer in offers:
         here = "  (here)" if offer.is_here() else ""
-        yield hanging(f"{offer.name:{names}}  ", f"{_told(offer)}{here}", width)
+        yield hanging(f"{offer.name:{names}}  ", f"{_about(offer)}{here}", width)
 
 
-def _told(offer: Offer) -> str:
+def _about(offer: Offer) -> str:
     return f"{offer.about}; {offer.license}, {offer.megabytes}"
 
 

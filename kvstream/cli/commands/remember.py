@@ -75,10 +75,6 @@ def command(
       kvstream remember --memory book.kvs sequel.txt -o both.kvs
       kvstream remember letters/ --each -o memories/
     """
-    if len(options.methods) > 1:
-        raise click.UsageError(
-            "remember uses one method, but --method names several; name one.", ctx
-        )
     refuse_question(ctx, sources, "give it with -Q.")
     options = options.asking(questions=question, command="remember")
     if options.each:

@@ -103,8 +103,6 @@ def command(ctx: click.Context, options: Options, **server: Any) -> None:
       kvstream serve --memories . --budget 4k
       curl http://127.0.0.1:8100/v1/models
     """
-    if len(options.methods) > 1:
-        raise click.UsageError("serve uses one method, but --method names several; name one.", ctx)
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     check_early(options)
@@ -117,38 +115,33 @@ def command(ctx: click.Context, options: Options, **server: Any) -> None:
 
 def serve(options: Options, settings: Any) -> None:
     """Load the model and serve it until Ctrl-C."""
+    from kvstream.server import run
+
     quiet_libraries(options)
     with _log(options) as log:
-        _serve(options, settings, log)
+        found = run.listen(settings)  # before the model, which takes longer to load
+        try:
+            model = open_model(options)
+        except BaseException:
+            found.close()
+            raise
 
+        def ready(server: run.Server) -> None:
+            service = server.service
+            offered, problems = service.catalog.offered()
+            if options.model == POCKET and not options.quiet:
+                log.info(ONLY_POCKET if offered else demonstration(options))
+            for problem in problems:
+                log.warning("%s", problem)
+            log.info("Models: %s", ", ".join([model.name, *offered]))
+            log.info(
+                "A memory holds at most %s bytes, all memories together %s.",
+                f"{service.memory_bytes:,}",
+                f"{service.bound.most:,}",
+            )
+            log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
 
-def _serve(options: Options, settings: Any, log: logging.Logger) -> None:
-    from kvstream.server.run import Server, listen
-    from kvstream.server.run import serve as run
-
-    found = listen(settings)  # before the model, which takes longer to load
-    try:
-        model = open_model(options)
-    except BaseException:
-        found.close()
-        raise
-
-    def ready(server: Server) -> None:
-        service = server.service
-        offered, problems = service.catalog.offered()
-        if options.model == POCKET and not options.quiet:
-            log.info(ONLY_POCKET if offered else demonstration(options))
-        for problem in problems:
-            log.warning("%s", problem)
-        log.info("Models: %s", ", ".join([model.name, *offered]))
-        log.info(
-            "A memory holds at most %s bytes, all memories together %s.",
-            f"{service.memory_bytes:,}",
-            f"{service.bound.most:,}",
-        )
-        log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
-
-    run(model, settings, found, ready)
+        run.serve(model, settings, found, ready)
 
 
 class Line(logging.Formatter):

@@ -43,10 +43,6 @@ def command(
       kvstream summarize server.log --follow --every 30s
       kvstream summarize reports/ --each -o summaries/
     """
-    if len(options.methods) > 1:
-        raise click.UsageError(
-            "summarize uses one method, but --method names several; name one.", ctx
-        )
     refuse_question(ctx, sources, "ask it with kvstream ask.")
     options = summarizing(options.asking(command="summarize"))
     request, plain = options.request, options.request.plain

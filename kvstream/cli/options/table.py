@@ -247,6 +247,8 @@ def click_option(row: Row, command: str = "") -> Option:
     )
 
 
+SEVERAL = ("ask", "compare")
+"""Commands that compare methods if --method names several."""
 METHODS = ("method", "compare")
 """The option whose default in `compare` is one method that needs the question, one that does not,
 and a baseline."""
@@ -300,6 +302,10 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
             found["skim"] = _skim(ctx, found)
             refuse(ctx, found)
             options = Options.of(ctx, found)
+            if len(options.methods) > 1 and name not in SEVERAL:
+                raise click.UsageError(
+                    f"{name} uses one method, but --method names several; name one.", ctx
+                )
             with _telling_of(options.request.checkpoint, quiet=options.quiet):
                 return function(options=options, **values)
 

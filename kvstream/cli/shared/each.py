@@ -18,7 +18,6 @@ from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
 from kvstream.cli.shared.running import WITHHELD, can_be_live, quiet_libraries
-from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped
 from kvstream.reporters.document_progress import Collected, CollectedLines, CollectedLive
@@ -93,11 +92,8 @@ def _compares(command: str, options: Options) -> bool:
 def _outcomes(
     command: str, paths: Sequence[str], options: Options, run: dict[str, Any]
 ) -> Iterator[Outcome]:
-    several = _compares(command, options)
-    if several and command in ("summarize", "remember"):
-        raise UsageError(f"{command} uses one method, but --method names several; name one.")
     requests = [replace(options.of_method(m), checkpoint=None, every=None) for m in options.methods]
-    if several:
+    if _compares(command, options):
         requests = [replace(request, command="compare") for request in requests]
     return each_of(list(paths), requests, options.loading, ray=options.ray, **run)
 

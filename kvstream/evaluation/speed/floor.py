@@ -113,7 +113,7 @@ def attention(model: BoundedModel, name: str) -> Iterator[None]:
         model.model.set_attn_implementation(hook.NAME)
 
 
-def most_held(steps: Sequence[tuple[int, int]]) -> int:
+def largest_memory(steps: Sequence[tuple[int, int]]) -> int:
     """Return the maximum number of entries of memory and chunk; `steps` as in `read_floor`."""
     held, most = 0, 0
     for chunk, memory in steps:
@@ -134,7 +134,7 @@ def read_floor(
 
     `steps` are (chunk, entries of memory after it); `name` is FLOOR or SDPA.
     """
-    most = most_held(steps)
+    most = largest_memory(steps)
     size = max(most, steps[-1][1] + len(question) + tokens)
     # transformers' own attention takes keys of the type of the queries.
     dtype = model.attention_dtype if name == FLOOR else model.dtype
