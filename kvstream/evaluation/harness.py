@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kvstream.answer.answering import answers
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError
-from kvstream.events import Answered, AnswerToken, Event, Result, returned
+from kvstream.events import Answered, AnswerToken, Event, Result
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
@@ -52,24 +51,11 @@ def ask(
     """
     with document(text) as path:
         request = Request(tuple(questions), run, layout=layout)
-        return _results(road(session, request).ask(open_sources([path], plain=True), request))
+        return results_of(road(session, request).ask(open_sources([path], plain=True), request))
 
 
-def ask_later(
-    session: Session,
-    text: str,
-    questions: Sequence[str],
-    run: RunSettings,
-    known: Sequence[str] = (),
-) -> list[Result]:
-    """Answer questions after a reading of `text` that does not know them, only the `known` ones."""
-    with document(text) as path:
-        reading = Request(tuple(known), run, command="remember")
-        memory = returned(session.read(open_sources([path], plain=True), reading))
-        return _results(answers(memory, Request(tuple(questions), run)))
-
-
-def _results(events: Iterator[Event]) -> list[Result]:
+def results_of(events: Iterator[Event]) -> list[Result]:
+    """Return the results of events, with the answers as the model wrote them."""
     written: list[str] = []
     results = []
     for event in events:

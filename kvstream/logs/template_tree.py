@@ -25,6 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+SIMILARITY = 0.5
+"""Minimum share of equal words for which a line belongs to a group."""
+DEPTH = 2
+"""Number of words in a path of the tree."""
+VARIANTS = 6
+"""Number of different words that make a place of a group a variable."""
+CHILDREN = 100
+"""Maximum number of branches of a node; other words share the branch ``<*>``."""
 WILDCARD = "<*>"
 _MARK = "\0"  # stands for a value until the line is split into words
 _UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
@@ -182,10 +190,6 @@ class TemplateTree:
     """Finds the template of each line.
 
     Args:
-        similarity: minimum share of equal words for which a line belongs to a group.
-        depth: number of words in a path of the tree.
-        variants: number of different words that make a place of a group a variable.
-        children: maximum number of branches of a node; other words share the branch ``<*>``.
         capacity: maximum number of templates held.
         on_evict: called with a template that is dropped.
         on_join: called with a template and another one whose lines it takes over.
@@ -197,18 +201,13 @@ class TemplateTree:
     def __init__(
         self,
         *,
-        similarity: float = 0.5,
-        depth: int = 2,
-        variants: int = 6,
-        children: int = 100,
         capacity: int = 4096,
         on_evict: Callable[[Template], None] = lambda template: None,
         on_join: Callable[[Template, Template], None] = lambda into, gone: None,
         split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
         name: Callable[[str], str | None] = lambda line: None,
     ) -> None:
-        self.similarity, self.depth, self.variants = similarity, depth, variants
-        self.children, self.capacity = children, capacity
+        self.capacity = capacity
         self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Number of lines of dropped templates."""
@@ -270,7 +269,7 @@ class TemplateTree:
         leaf = self._leaves.get(path)
         if leaf is None:
             leaf = self._leaves[path] = _Leaf()
-        group = leaf.like(words, self.similarity)
+        group = leaf.like(words, SIMILARITY)
         if group is None:
             group = _Group(path, words, self._begun)
             self._begun += 1
@@ -297,7 +296,7 @@ class TemplateTree:
             if seen is None or word in seen:
                 continue
             seen.add(word)
-            if len(seen) >= self.variants or word == WILDCARD:
+            if len(seen) >= VARIANTS or word == WILDCARD:
                 group.seen[place] = None
                 group.words[place] = WILDCARD
                 became = True
@@ -320,12 +319,12 @@ class TemplateTree:
 
     def _descend(self, apart: str, words: list[str]) -> tuple[str, ...]:
         path: tuple[str, ...] = (apart, str(len(words)))
-        for word in words[: self.depth]:
+        for word in words[:DEPTH]:
             if WILDCARD in word or _DIGIT.search(word):
                 word = WILDCARD
             known = self._branches.setdefault(path, set())
             if word not in known:
-                if len(known) >= self.children:
+                if len(known) >= CHILDREN:
                     word = WILDCARD
                 else:
                     known.add(word)

@@ -35,8 +35,7 @@ class HubTokenizer(Tokenizer):
     """A ``tokenizers`` backend, and the transformers wrapper with its names and chat template.
 
     The backend itself is not changed. Light copies that share its model encode: ``_plain`` for
-    documents and ``_control`` for template text. A faster stand-in encodes long documents if it is
-    certain to give the same ids.
+    documents and ``_control`` for template text.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:

@@ -14,7 +14,6 @@ from rows import rows_of
 
 from kvstream.errors import UsageError
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.harness import ask_later
 from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
@@ -241,7 +240,7 @@ def test_a_reading_knows_the_other_question_and_not_the_asked_one(
     monkeypatch.setattr(type(session), "read", watched)
     text = "The door is red. The roof is blue. " * 60
     run = RunSettings(budget=Budget(tokens=300), max_tokens=8)
-    (result,) = ask_later(session, text, ["What color is the door?"], run, ["Who sang?"])
+    (result,) = running.ask_later(session, text, ["What color is the door?"], run, ["Who sang?"])
     (request,) = requests
     assert (request.questions, request.command) == (("Who sang?",), "remember")
     assert "red" in result.answer

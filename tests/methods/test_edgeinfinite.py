@@ -33,6 +33,7 @@ from kvstream.settings import RunSettings
 from kvstream_lab.gates import texts as texts_of
 from kvstream_lab.gates import train as training
 from kvstream_lab.gates import worth as gate_worth
+from kvstream_lab.gates.lessons import logs_between
 
 
 def read(one: Reader, ids: list[int]) -> list[int]:
@@ -385,7 +386,7 @@ def test_features_of_any_key_are_finite() -> None:
         torch.randn(4, 5, 8) * 1e3, torch.zeros(4, 5, 8), torch.zeros(4, 5), memory, norm, True
     )
     assert torch.isfinite(out).all()
-    assert torch.isfinite(gate.logs_between(keys, keys)).all()
+    assert torch.isfinite(logs_between(gate, keys, keys)).all()
 
 
 def test_a_memory_is_read_through_the_gate_that_wrote_it(

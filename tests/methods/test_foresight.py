@@ -26,7 +26,6 @@ from kvstream.methods.tools.scorer import (
     Scorer,
     load_scorers,
     new_scorer,
-    save_scorers,
 )
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.request import Request
@@ -34,7 +33,7 @@ from kvstream.sample.document import generate, questions
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream_lab import scorers
-from kvstream_lab.scorers import Recipe, cut, lessons, recovered, train
+from kvstream_lab.scorers import Recipe, cut, lessons, recovered, save_scorers, train
 from kvstream_lab.synthetic.corpus import Corpus
 
 

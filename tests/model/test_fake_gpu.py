@@ -33,13 +33,14 @@ from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.methods import registry
-from kvstream.methods.tools.scorer import new_scorer, save_scorers
+from kvstream.methods.tools.scorer import new_scorer
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream_lab.gates.train import GateRecipe, new_gates, save_gates
+from kvstream_lab.scorers import save_scorers
 
 HEAD, QUESTION, CHUNK, CHUNKS, BUDGET = tokens(3, seed=1), tokens(5, seed=2), 64, 3, 256
 KINDS = [

@@ -25,10 +25,10 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared.output import refuse_unwritable
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.reporters.format import duration
+from kvstream_lab.output import refuse_unwritable
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session

@@ -20,9 +20,9 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
-from kvstream.cli.shared.output import refuse_unwritable
 from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError
+from kvstream_lab.output import refuse_unwritable
 
 HELD = 12
 """Number of held-out documents that measure the scorers at the end."""
@@ -72,7 +72,6 @@ def command(**values: Any) -> int:  # fmt: skip
       kvstream remember book.txt -o book.kvs --model OWNER/NAME \\
           --method foresight --set foresight.scorers=foresight.safetensors
     """
-    from kvstream.methods.tools.scorer import save_scorers
     from kvstream_lab import scorers
     from kvstream_lab.synthetic.corpus import Corpus
 
@@ -101,7 +100,7 @@ def command(**values: Any) -> int:  # fmt: skip
     for now in scorers.train(session.model, read[0], recipe):
         if not values["quiet"]:
             say(f"epoch {now.epoch} of {recipe.epochs}: loss {now.loss:.4f}, {now.seconds:.0f} s")
-    save_scorers(now.scorers, out)
+    scorers.save_scorers(now.scorers, out)
     click.echo(f"{out}: the scorers of {session.model_name}")
     found = scorers.recovered(now.scorers, read[1], KEPT)
     if found:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import click
@@ -19,7 +17,7 @@ class SectionedCommand(click.Command):
     ``--help`` omits the advanced options, ``--help-all`` shows them. `without` maps options without
     effect in this command to the reason. They are refused on the command line, and ignored in the
     environment and the config file, which apply to all commands. `helps` rewords shared options for
-    this command, and `defaults` changes their defaults. `common` names advanced options that
+    this command. `common` names advanced options that
     ``--help`` of this command also shows.
     """
 
@@ -28,7 +26,6 @@ class SectionedCommand(click.Command):
         *args: Any,
         without: Mapping[str, str] | None = None,
         helps: Mapping[str, str] | None = None,
-        defaults: Mapping[str, str] | None = None,
         common: Collection[str] = (),
         **attributes: Any,
     ) -> None:
@@ -42,8 +39,6 @@ class SectionedCommand(click.Command):
                 param.help = (helps or {})[param.name]
                 if "[default: " in (param.help or ""):
                     param.show_default = False
-            if param.name in (defaults or {}):
-                param.default = (defaults or {})[param.name]
         self.params.append(
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
@@ -57,16 +52,7 @@ class SectionedCommand(click.Command):
         return getattr(param, "advanced", False) and not ours
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # click would take the word after such an option as its value, even a question.
-        bare = {
-            name: f"{name}={param.bare}"
-            for param in self.params
-            if isinstance(param, Option) and param.bare
-            for name in param.opts
-        }
         end = args.index("--") if "--" in args else len(args)
-        self._refuse_detached(ctx, args[:end])
-        args = [bare.get(a, a) for a in args[:end]] + args[end:]
         try:
             rest = super().parse_args(ctx, list(args))
             self._refuse_without_effect(ctx)
@@ -90,20 +76,6 @@ class SectionedCommand(click.Command):
             close = closest(name.removeprefix("--"), near, CLOSE)
             told += _elsewhere(ctx, name) if close is None else f" Did you mean --{close}?"
         return click.UsageError(told, ctx)
-
-    def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
-        """Refuse a value that a space separates from such an option: it would be an argument."""
-        values = {
-            name: param.type.choices
-            for param in self.params
-            if isinstance(param, Option) and param.bare and isinstance(param.type, click.Choice)
-            for name in param.opts
-        }
-        for name, word in pairwise(args):
-            if word in values.get(name, ()) and not os.path.exists(word):
-                raise click.UsageError(
-                    f"{name} takes its value after an equals sign: {name}={word}.", ctx
-                )
 
     def _refuse_without_effect(self, ctx: click.Context) -> None:
         for param in self.params:

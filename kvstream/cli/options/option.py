@@ -20,7 +20,6 @@ class Option(click.Option):
         self,
         *args: Any,
         section: str = "Options",
-        bare: str | None = None,
         advanced: bool = False,
         once: str = "",
         **kwargs: Any,
@@ -31,8 +30,6 @@ class Option(click.Option):
         """Why a second value is an error, and what to do instead; if empty, the last one counts."""
         self.advanced = advanced
         """Whether ``--help-all`` shows it and ``--help`` does not."""
-        self.bare = bare
-        """Value of the option if no ``=VALUE`` follows it."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
             self.envvar = variable_of(self.name)
 
@@ -78,11 +75,8 @@ def first_typed(ctx: click.Context, names: Iterable[str]) -> str | None:
 def given_options() -> set[str]:
     """Return the names of the current command's options whose value is not the default."""
     ctx = click.get_current_context()
-    return {name for name in ctx.params if _is_given(ctx.get_parameter_source(name))}
-
-
-def _is_given(source: ParameterSource | None) -> bool:
-    return source not in (ParameterSource.DEFAULT, None)
+    own = (ParameterSource.DEFAULT, None)
+    return {name for name in ctx.params if ctx.get_parameter_source(name) not in own}
 
 
 def memory_option(help: str, *, folder: bool = False) -> Callable[[Any], Any]:

@@ -21,14 +21,11 @@ def check_shards(paths: Sequence[str]) -> None:
     """Raise UsageError if the sources cannot be split into parts."""
     for path in paths:
         if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
-            raise _read_once("--shards needs a text of known length", path)
-
-
-def _read_once(why: str, path: str) -> UsageError:
-    name = "standard input" if path == "-" else path
-    return UsageError(
-        f"{why}, and {name} can be read only once; write it to a file first, and name the file."
-    )
+            name = "standard input" if path == "-" else path
+            raise UsageError(
+                f"--shards needs a text of known length, and {name} can be read only once; write "
+                "it to a file first, and name the file."
+            )
 
 
 def open_sources(

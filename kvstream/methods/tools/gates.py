@@ -121,13 +121,6 @@ class LearnedGate(Gate):
         """Return the logarithms [K, n, F] of the features of queries [K, n, D]."""
         return queries.float() @ self.w_query + self.b_query
 
-    def logs_between(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return log ``f(q) f(k)`` [K, n, m] for queries [K, n, D] and keys [K, m, D]."""
-        asked, held = self.logs_of_queries(queries), self.logs_of_keys(keys)
-        top, most = asked.amax(-1, keepdim=True), held.amax((-2, -1), keepdim=True)
-        product = (asked - top).exp() @ (held - most).exp().transpose(-1, -2)
-        return product.clamp_min(TINY).log() + top + most
-
     def forward(
         self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
     ) -> Tensor:

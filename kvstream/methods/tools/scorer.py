@@ -7,9 +7,7 @@ sum over the layers is the log-odds that some question will attend to the token.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -100,15 +98,3 @@ def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
 def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:
     """Return an untrained scorer for a layer."""
     return Scorer(layer.heads * layer.key_dim, hidden, width)
-
-
-def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
-    """Write scorers in float16, to halve the file, atomically."""
-    from safetensors.torch import save_file
-
-    prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""
-    stored = {prefix + k: v.half().contiguous() for k, v in scorers.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    save_file(stored, partial)
-    os.replace(partial, path)

@@ -9,11 +9,13 @@ keys as they are in use.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import ROOM, IdFeed
 from kvstream.methods.base import EntryTensor, Step
 from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.tools.scorer import LayerScorers, Scorer, new_scorer
+from kvstream.methods.tools.scorer import BY_LAYER, LayerScorers, Scorer, new_scorer
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, build_prompt
@@ -309,3 +311,15 @@ def recovered(scorers: nn.ModuleDict, held: Sequence[Lesson], share: float) -> l
         if (every > 0).any():
             found.append((got[every > 0] / every[every > 0]).mean().item())
     return found
+
+
+def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
+    """Write scorers in float16, to halve the file, atomically."""
+    from safetensors.torch import save_file
+
+    prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""
+    stored = {prefix + k: v.half().contiguous() for k, v in scorers.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file(stored, partial)
+    os.replace(partial, path)

@@ -25,7 +25,7 @@ from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed
 from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
-from kvstream.methods.tools.gates import LearnedGate
+from kvstream.methods.tools.gates import TINY, LearnedGate
 from kvstream.methods.tools.heads import grouped, ungrouped
 from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
@@ -295,7 +295,15 @@ def divergence(gates: Mapping[int, LearnedGate], met: Mapping[int, Noted]) -> Te
             t.to(gate.w_key.device)
             for t in (one.queries, one.keys, one.counts, one.lse, one.wanted)
         )
-        said = gate.logs_between(queries, keys) + counts[:, None]
+        said = logs_between(gate, queries, keys) + counts[:, None]
         shares = torch.cat((lse[..., None], said), -1).log_softmax(-1)
         total.append((wanted.exp() * (wanted - shares)).sum(-1).mean())
     return torch.stack([t.to(total[0].device) for t in total]).sum()
+
+
+def logs_between(gate: LearnedGate, queries: Tensor, keys: Tensor) -> Tensor:
+    """Return log ``f(q) f(k)`` [K, n, m] for queries [K, n, D] and keys [K, m, D]."""
+    asked, held = gate.logs_of_queries(queries), gate.logs_of_keys(keys)
+    top, most = asked.amax(-1, keepdim=True), held.amax((-2, -1), keepdim=True)
+    product = (asked - top).exp() @ (held - most).exp().transpose(-1, -2)
+    return product.clamp_min(TINY).log() + top + most

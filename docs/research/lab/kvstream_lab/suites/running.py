@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from kvstream.answer.answering import answers
 from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.confidence import mean_interval, wilson
@@ -14,13 +15,18 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import (
     ModelIdentity,
     ask,
-    ask_later,
+    document,
+    results_of,
     room_for,
     too_long,
 )
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import WHOLE, Case
+from kvstream.events import Result, returned
+from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
 from kvstream.session.session import Session
+from kvstream.settings import RunSettings
 from kvstream_lab.suites.task import Sample, Task
 from kvstream_lab.summary import ROUGE
 
@@ -170,3 +176,17 @@ def so_far(records: Sequence[Record]) -> str:
     ]  # fmt: skip
     mean = f"{100 * sum(same) / len(same):.0f}" if same else "does not fit"
     return f"{last['task']}, {last['method']} {mean}"
+
+
+def ask_later(
+    session: Session,
+    text: str,
+    questions: Sequence[str],
+    run: RunSettings,
+    known: Sequence[str] = (),
+) -> list[Result]:
+    """Answer questions after a reading of `text` that does not know them, only the `known` ones."""
+    with document(text) as path:
+        reading = Request(tuple(known), run, command="remember")
+        memory = returned(session.read(open_sources([path], plain=True), reading))
+        return results_of(answers(memory, Request(tuple(questions), run)))
