@@ -12,13 +12,9 @@ from kvstream.errors import UsageError
 from kvstream.model import placement
 from kvstream.model.int8 import SUFFIX
 from kvstream.model.weights import HEADROOM, Weights
-from kvstream.settings import INT8, ModelSettings
+from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
 
-DTYPES = {
-    "float32": torch.float32, "fp32": torch.float32,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
-    "float16": torch.float16, "fp16": torch.float16,
-}  # fmt: skip
+DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if name != "auto"}
 HALVES = ("bfloat16", "float16")
 INSTRUCTIONS = ("avx512_bf16", "amx_tile")
 """Instruction sets of `X86` processors that multiply bfloat16."""
@@ -46,15 +42,14 @@ class Precision:
 def precision_of(
     settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
 ) -> Precision:
-    """Choose the number types for a model. Raises UsageError for an unknown name.
+    """Choose the number types for a model. Raises UsageError.
 
     `where` is the folder or hub id of the weights. If a CPU has no instructions for the 16-bit type
     of the stored weights, ``auto`` computes in float32: bfloat16 ran at an eighth of its speed. The
     KV cache then uses the 16-bit type, unless `ModelSettings.kv_dtype` names another. If float32
     weights do not fit, they stay in 16 bits and are widened.
     """
-    asked = _named(settings.dtype, "dtype")
-    kv = _named(settings.kv_dtype, "kv-dtype")
+    asked, kv = DTYPES.get(settings.dtype), DTYPES.get(settings.kv_dtype)
     if settings.quantize == INT8:
         return _for_int8(settings, device, asked, kv, where)
     whole = settings.quantize is None and settings.max_weights is None
@@ -114,13 +109,6 @@ def _for_int8(
         kv = DTYPES[stored]
     attention = kv if kv == torch.bfloat16 and fast_bfloat16() else None
     return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
-
-
-def _named(name: str, option: str) -> torch.dtype | None:
-    """Return the type of a name; None for ``auto``. Raises UsageError for an unknown name."""
-    if name != "auto" and name not in DTYPES:
-        raise UsageError(f"Unknown {option} {name!r}; choose one of auto, {', '.join(DTYPES)}.")
-    return DTYPES.get(name)
 
 
 def _fits(weights: Weights | None, device: torch.device) -> bool:
