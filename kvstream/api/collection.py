@@ -178,7 +178,7 @@ def each_of(
     job = Job(settings, tuple(replace(p, request=replace(p.request, interrupted=never))
                               for p in parts), folder)  # fmt: skip
     documents, told = documents_in(_paths(source), plain=first.plain, into=job.into)
-    tell = progress or _nothing
+    tell = progress or (lambda event: None)
     for message in told:
         tell(Notice(message))
     place = None
@@ -210,7 +210,3 @@ def _paths(source: Paths) -> list[str]:
             "Standard input is one text; --each reads files. Write it to a file first."
         )
     return [path_of("source", path) for path in several]
-
-
-def _nothing(event: CollectionEvent) -> None:
-    pass

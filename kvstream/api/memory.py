@@ -176,7 +176,11 @@ class Memory:
             return event
         result = replace(event.result, memory=self.file.to_json())
         if self.file.answering is not None and answers_alone:
-            alone = _answers_alone(self.file)
+            reader, answerer = self.file.model["name"], self.file.answering
+            alone = (
+                f"{self.file.path} was read by {reader} for {answerer}; {reader} answered alone, "
+                f"and the passages kept for {answerer} were not used."
+            )
             result = replace(
                 result, warnings=(*result.warnings, alone), of_reading=(*result.of_reading, alone)
             )
@@ -376,11 +380,3 @@ class Memory:
             f"<kvstream.Memory of {self.read_tokens:,} tokens, {self.retained:,} kept, "
             f"by {self.method}>"
         )
-
-
-def _answers_alone(file: MemoryFile) -> str:
-    """Return the warning for a file of two models of which only the skimming model is loaded."""
-    return (
-        f"{file.path} was read by {file.model['name']} for {file.answering}; {file.model['name']} "
-        f"answered alone, and the passages kept for {file.answering} were not used."
-    )

@@ -23,6 +23,7 @@ def _row(group: list[Record]) -> Record:
         return {**head, "trials": 0, "right": 0, "error": group[0]["error"]}
     right = sum(bool(r["right"]) for r in done)
     low, high = wilson(right, len(done))
+    asked = sum(1 if r["method"] == NEAR else int(r["needles"]) for r in done)
     row = {
         **head,
         "trials": len(done),
@@ -32,7 +33,7 @@ def _row(group: list[Record]) -> Record:
         "high": round(high, 4),
         "exact": sum(bool(r["exact"]) for r in done),
         "digits": None,
-        "found": round(sum(r["found"] for r in done) / sum(_question_count(r) for r in done), 4),
+        "found": round(sum(r["found"] for r in done) / asked, 4),
         "retained": round(sum(r["retained"] for r in done) / len(done)),
         "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
     }
@@ -49,10 +50,6 @@ def _row(group: list[Record]) -> Record:
         if low < high:  # one document, or equal scores, do not tell how scores vary
             row |= {"f1_low": round(low, 4), "f1_high": round(high, 4)}
     return row
-
-
-def _question_count(record: Record) -> int:
-    return 1 if record["method"] == NEAR else int(record["needles"])
 
 
 def pooled(rows: Sequence[Record]) -> list[Record]:

@@ -26,15 +26,12 @@ def kind(status: os.stat_result) -> str | None:
     if sys.platform == "win32":
         return None
     if stat.S_ISCHR(status.st_mode):
-        return None if _terminal(status.st_rdev) else "device"
+        # /dev/tty, consoles, serial lines, pseudo terminals
+        terminal = os.major(status.st_rdev) in (4, 5, *range(136, 144), 204)
+        return None if terminal else "device"
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     return _mounted().get(status.st_dev)
-
-
-def _terminal(device: int) -> bool:
-    """Return whether a device is a terminal: /dev/tty, consoles, serial lines, pseudo terminals."""
-    return sys.platform != "win32" and os.major(device) in (4, 5, *range(136, 144), 204)
 
 
 @cache

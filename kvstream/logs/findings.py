@@ -139,14 +139,9 @@ def _repeated_first(found: list[Finding]) -> list[Finding]:
     for finding in found:
         by_level.setdefault(finding.level, []).append(finding)
     for findings in by_level.values():
-        findings.sort(key=lambda f: f.count <= RARE and f.score < _explains(f.level))
+        findings.sort(key=lambda f: f.count <= RARE and f.score < 2 * SEVERITY[f.level] + CAUSE - 2)
     rest = {level: iter(findings) for level, findings in by_level.items()}
     return [next(rest[finding.level]) for finding in found]
-
-
-def _explains(level: str) -> float:
-    """Return the minimum score of an error of this level that a burst follows."""
-    return 2 * SEVERITY[level] + CAUSE - 2
 
 
 def _joined(found: list[Finding], when: Clock) -> list[Finding]:

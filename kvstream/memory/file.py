@@ -204,14 +204,14 @@ def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
 def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return state and notes, checked against their schema. Raise SourceError if they are wrong."""
     try:
-        written = header.format_of(metadata["state"])
+        written = header.decoded(metadata["state"], header.Format, "state is").format
         if written != FORMAT:
             raise SourceError(
                 f"{path} has the format {written}, and this version reads {FORMAT}. Use the "
                 "version that wrote it, or read the sources again with `kvstream remember`."
             )
-        header.checked(metadata["state"], header.State, "state")
-        header.checked(metadata["notes"], header.Notes, "notes")
+        header.decoded(metadata["state"], header.State, "state is")
+        header.decoded(metadata["notes"], header.Notes, "notes is")
     except ValueError as error:
         raise unusable(path, str(error)) from error
     return json.loads(metadata["state"]), json.loads(metadata["notes"])

@@ -197,7 +197,9 @@ class Notes(Struct, forbid_unknown_fields=True):
     position: Position | None = None
 
 
-class _Format(Struct):
+class Format(Struct):
+    """The version of the format, whatever else a state has."""
+
     format: int
 
 
@@ -226,20 +228,10 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
 
 def metadata_of(data: bytes) -> dict[str, str]:
     """Return the metadata in the header of a safetensors file. Raise ValueError if it is wrong."""
-    return _decoded(data, _Metadata, "header is").metadata
+    return decoded(data, _Metadata, "header is").metadata
 
 
-def format_of(state: str) -> int:
-    """Return the format of a memory, without checking the rest of its state. Raise ValueError."""
-    return _decoded(state, _Format, "state is").format
-
-
-def checked(text: str, schema: type[Any], title: str) -> None:
-    """Raise ValueError if `text` is not JSON of the `schema`; `title` names it in the error."""
-    _decoded(text, schema, f"{title} is")
-
-
-def _decoded(text: bytes | str, schema: type[Decoded], what_is: str) -> Decoded:
+def decoded(text: bytes | str, schema: type[Decoded], what_is: str) -> Decoded:
     """Decode JSON of a schema. Raise ValueError, with a message such as ``its header is wrong``."""
     try:
         return msgspec.json.decode(text, type=schema)
@@ -264,13 +256,3 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
     """Page or chapter of a document."""
     page_end: Count | None = None
     """Page of the last character, if it is another one."""
-
-
-def kept_rows(data: bytes) -> list[KeptRow]:
-    """Decode the passages for the answering model. Raise ValueError if they are wrong."""
-    return _decoded(data, list[KeptRow], "kept passages are")
-
-
-def passage_rows(data: bytes) -> list[Row]:
-    """Decode the passages of a memory. Raise ValueError if they are wrong."""
-    return _decoded(data, list[Row], "passages are")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kvstream.input.source import LineCounts, SourceRecord
 from kvstream.memory.contents import Beside, Trace
-from kvstream.memory.header import KeptRow, Row, kept_rows, passage_rows
+from kvstream.memory.header import KeptRow, Row, decoded
 from kvstream.tokenization.loading import WordForms
 from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
 from kvstream.tokenization.sentences import MOST_CHARS
@@ -107,7 +107,9 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
         return None
     # JSON has at most six bytes per byte of text, and passages have numbers.
     most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
-    rows = kept_rows(_inflated(tensors["trace.kept"], most, "kept passages"))
+    rows = decoded(
+        _inflated(tensors["trace.kept"], most, "kept passages"), list[KeptRow], "kept passages are"
+    )
     _check_order(rows, len(state["trace"]["sources"]), "kept passages")
     excerpts: dict[int, list[Passage]] = {}
     for row in rows:
@@ -134,7 +136,7 @@ def _inflated(packed: Tensor, most: int, what: str) -> bytes:
 def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
     """Return the passages of so many tokens, each of which lies in one. Raise ValueError."""
     most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
-    rows = passage_rows(_inflated(packed, most, "passages"))
+    rows = decoded(_inflated(packed, most, "passages"), list[Row], "passages are")
     if len(rows) > tokens:
         raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
     _check_order(rows, sources, "passages")

@@ -101,16 +101,15 @@ def _from_tables(file: GGUF) -> dict[str, Any]:
     from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config
 
     if file.architecture in GGUF_CONFIG_ARCHS:
-        keys = {k: len(v) if _is_texts(v) else v for k, v in file.keys.items()}
+        keys = {
+            k: len(v) if isinstance(v, list) and v and isinstance(v[0], str) else v
+            for k, v in file.keys.items()
+        }
         return dict(get_gguf_config(keys, tuple(file.tensors)))
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     return dict(load_gguf_checkpoint(str(file.paths[0]), return_tensors=False)["config"])
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _class_name(config: Any, path: Path) -> str:

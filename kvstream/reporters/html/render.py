@@ -153,12 +153,8 @@ def _data(page: Page) -> dict[str, Any]:
     """Return the data of the scripts."""
     return {
         "document": None if page.document is None else _document(page.document),
-        "charts": [_chart(chart) for chart in page.charts],
+        "charts": [{**asdict(chart), "x": list(chart.x)} for chart in page.charts],
     }
-
-
-def _chart(chart: Chart) -> dict[str, Any]:
-    return {**asdict(chart), "x": list(chart.x)}
 
 
 def _document(document: Document) -> dict[str, Any]:
