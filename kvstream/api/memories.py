@@ -69,7 +69,7 @@ class Memories:
 
     def rank(self, question: str) -> list[Ranked]:
         """Return the files, with the one that the question is most likely about first."""
-        ranked, self.problems = rank(question_of(question), self.files, self._recall)
+        ranked, self.problems = rank(question_of(question), self.files, self._engine_memory)
         return ranked
 
     def answers(
@@ -108,7 +108,7 @@ class Memories:
             skim = self._skimming, self._skimming.recall(engine, RunSettings())
         return Memory(session, engine, file, skim=skim)
 
-    def _recall(self, path: Path) -> HeldMemory:
+    def _engine_memory(self, path: Path) -> HeldMemory:
         file = look(path)
         return self._session_of(file).recall(file, RunSettings())
 

@@ -170,7 +170,7 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
     if sys.flags.optimize > 1:
-        return _told(
+        return _report(
             "Python runs with -OO (PYTHONOPTIMIZE=2), which removes the docstrings that "
             "transformers and the help pages need; use PYTHONOPTIMIZE=1, or unset it.", 1, False
         )  # fmt: skip
@@ -187,9 +187,9 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         click.echo(error.ctx.get_help() if error.ctx else error.message, err=True)
         return 2
     except click.ClickException as error:
-        return _told_by_click(error)
+        return _report_click(error)
     except KvstreamError as error:
-        return _told(error, error.exit_code, verbose)
+        return _report(error, error.exit_code, verbose)
     except (KeyboardInterrupt, click.Abort):
         _say("Interrupted.")
         return INTERRUPTED
@@ -197,11 +197,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         if isinstance(error, (ClosedPipeError, BrokenPipeError)):
             return 0
         if is_out_of_memory(error):
-            return _told(_memory_message(error), OUT_OF_MEMORY, verbose)
+            return _report(_memory_message(error), OUT_OF_MEMORY, verbose)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
+            return _report(f"Could not write the output: {error.strerror}.", 1, verbose)
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
-            return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
+            return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):
             raise
         message = str(error).strip().splitlines()
@@ -211,7 +211,7 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         for method, module in IN_USE.items():
             advice += f" The cause may be the method {method!r} of {module!r}, another package."
-        return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
+        return _report(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
     finally:
         _drop_unwritten()
 
@@ -222,7 +222,7 @@ def crashed(noise: str, arguments: Sequence[str]) -> int:
     if _asks_for_tracebacks(arguments) and noise:
         _say(noise.rstrip())
     error = MemoryError("a library crashed under the limit of ulimit -v, which may be raised")
-    return _told(_memory_message(error), OUT_OF_MEMORY, False)
+    return _report(_memory_message(error), OUT_OF_MEMORY, False)
 
 
 def _memory_message(error: BaseException) -> str:
@@ -243,7 +243,7 @@ def _drop_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _told(error: Exception | str, code: int, verbose: bool) -> int:
+def _report(error: Exception | str, code: int, verbose: bool) -> int:
     if verbose and sys.exc_info()[0] is not None:
         import traceback
 
@@ -252,7 +252,7 @@ def _told(error: Exception | str, code: int, verbose: bool) -> int:
     return code
 
 
-def _told_by_click(error: click.ClickException) -> int:
+def _report_click(error: click.ClickException) -> int:
     usage = isinstance(error, click.UsageError) and error.ctx is not None
     if usage:
         assert isinstance(error, click.UsageError)

@@ -62,18 +62,18 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
         for finding in chosen:  # a note that most rows have does not distinguish them
             finding.notes = [note for note in finding.notes if note != "new"]
-    told = sum(f.count for f in chosen if f.templates)
+    in_rows = sum(f.count for f in chosen if f.templates)
     every = sum(unusual.count(shape) for shape in shapes)
     begun = [] if news or log.by_line else _begun(found, log)
     left: Counter[str] = Counter()
     for shape in shapes:
         left[shape.level] += unusual.count(shape)
-    left.subtract({level: _told(chosen, level) for level in SEVERE})
+    left.subtract({level: _in_rows(chosen, level) for level in SEVERE})
     severe = {level: left[level] for level in SEVERITY if left[level]}
-    return Report(chosen, begun, len(shapes), told, every, severe)
+    return Report(chosen, begun, len(shapes), in_rows, every, severe)
 
 
-def _told(found: list[Finding], level: str) -> int:
+def _in_rows(found: list[Finding], level: str) -> int:
     """Return how many lines of a level are in rows of templates."""
     return sum(f.count for f in found if f.templates and f.level == level)
 

@@ -27,7 +27,7 @@ from kvstream.model.placement import (
     refuse_beyond_memory,
     refuse_too_large,
 )
-from kvstream.model.precision import Precision, precision_of, told
+from kvstream.model.precision import Precision, precision_of, types_line
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.model.widening import widen
@@ -265,7 +265,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     one_token.speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
-    bounded.precision = told(*types, chosen.why)
+    bounded.precision = types_line(*types, chosen.why)
     return bounded
 
 

@@ -142,7 +142,7 @@ def is_slow(name: str, device: str) -> bool:
     return device == "cpu" and name in _slow_on_cpu()
 
 
-def told(model: torch.dtype, attention: torch.dtype, kv: torch.dtype, why: str) -> str:
+def types_line(model: torch.dtype, attention: torch.dtype, kv: torch.dtype, why: str) -> str:
     """Describe the chosen types briefly, for the status line."""
     computes, attends, stores = (str(t).removeprefix("torch.") for t in (model, attention, kv))
     # Attention computes in another type only if the KV cache has it (`_for_int8`).

@@ -38,7 +38,7 @@ from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.model_choice import POCKET, open_model
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import check_files, given, reading
+from kvstream.cli.shared.running import check_files, origin, reading
 from kvstream.cli.shared.source_paths import can_be_read_again
 from kvstream.cli.shared.source_paths import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
@@ -204,7 +204,7 @@ def summarize(
                 if interrupts():
                     break
                 if not text_piece and waiting.begins() and not options.quiet:
-                    teller.tell(waiting.told(paths[-1], log.lines))
+                    teller.tell(waiting.line(paths[-1], log.lines))
                 if every is not None and every.due(log.lines):
                     reports.tell()
         log.close()
@@ -239,7 +239,7 @@ class _Waiting:
         untold, self._untold = self._untold, False
         return untold
 
-    def told(self, name: str, lines: int) -> str:
+    def line(self, name: str, lines: int) -> str:
         """Describe the wait, and how to get a page."""
         so_far = f"{lines:,} line{'' if lines == 1 else 's'} so far"
         name = _shown_name(name)
@@ -284,7 +284,7 @@ class _Reports:
             from kvstream.api.source_objects import identity
 
             notes, found = list(self._sources.notes), identity(self._sources)
-            made["receipt"] = {**given(self._options), "input": found, "notes": notes}
+            made["receipt"] = {**origin(self._options), "input": found, "notes": notes}
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")

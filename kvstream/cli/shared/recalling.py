@@ -16,7 +16,14 @@ from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
-from kvstream.cli.shared.running import WITHHELD, check_early, check_files, given, plainly, prepared
+from kvstream.cli.shared.running import (
+    WITHHELD,
+    check_early,
+    check_files,
+    origin,
+    plainly,
+    prepared,
+)
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
@@ -45,7 +52,7 @@ def ask(ctx: click.Context, path: Path, options: Options) -> int:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         _, memory = open_memory(ctx, path, options, reporter)
         labels = len(questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             last = number + 1 == len(questions)
@@ -79,7 +86,7 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
         announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
         labels = len(questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             found = memories.answers(question, **options.answers)

@@ -118,7 +118,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         tell_pages(reporter, pages)
         events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
         labels = len(request.questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=given(options))
+        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
         stack.callback(writer.close)
         apart = request.every is not None and not options.json and not labels
         return _show(events, writer, output, reporter, options, apart=apart)
@@ -243,7 +243,7 @@ def reading_line(memory: Memory) -> str:
     )
 
 
-def given(options: Options) -> dict[str, Any]:
+def origin(options: Options) -> dict[str, Any]:
     """Return the command line and the options that the user set anywhere, for a receipt."""
     holders = (options, options.request, options.request.run, options.loading)
     found = {

@@ -14,7 +14,7 @@ from kvstream.api.exact import asks_of_rows, row_questions
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.log_summaries import head_of_pipe
-from kvstream.cli.shared.running import check_files, given, prepared
+from kvstream.cli.shared.running import check_files, origin, prepared
 from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
 from kvstream.errors import SourceError
 from kvstream.reporters.citation_lines import wrapped
@@ -55,7 +55,7 @@ def answer_tables(ctx: click.Context, paths: Sequence[str], options: Options) ->
                 raise
             reporter.tell(f"The model answers, because the table cannot be computed: {error}")
             return options
-        receipt = {**given(options), "input": identity(sources)}
+        receipt = {**origin(options), "input": identity(sources)}
         for question in asked:
             if question in answers:
                 about = {"command": "ask", "question": question, "model": None}
