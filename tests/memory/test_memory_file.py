@@ -60,7 +60,10 @@ def run_of(budget: int = 320, method: str = "infinipot", **more: Any) -> RunSett
     return RunSettings(Budget(tokens=budget), method, max_tokens=8, **more)
 
 
-METHODS = ["infinipot", "h2o", "snapkv", "bumblebee", "cascade", "sirllm", "random", "truncate"]
+METHODS = [
+    "infinipot", "h2o", "bumblebee", "cascade", "sirllm", "truncate",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("snapkv", "random")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", METHODS)
