@@ -5,6 +5,7 @@ of the rows of a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.exact.routing import UNITS, Asked, route
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "route", "row_questions"]
+__all__ = [
+    "UNITS",
+    "Asked",
+    "asks_of_rows",
+    "counted",
+    "is_text",
+    "parts",
+    "route",
+    "row_questions",
+]
 
 
 def counted(
@@ -48,6 +58,50 @@ def counted(
         "spread": tally.spread,
         "bytes": sources.bytes_read,
         "warnings": list(sources.warnings),
+    }
+
+
+def is_text(path: Path) -> bool:
+    """Return whether kvstream did not write the file."""
+    from kvstream.input.outputs import is_own
+
+    return not is_own(path)
+
+
+def parts(path: str) -> dict[str, Any]:
+    """Return the outline of a text, with the tokens of each part, as a JSON object.
+
+    The tokens are those of `pocket`. Raises SourceError.
+    """
+    import numpy as np
+
+    from kvstream.exact.outline import outline
+    from kvstream.input.sources import open_sources
+    from kvstream.tokenization.loading import TokenStream, load_tokenizer
+
+    found = outline(open_sources([path]))
+    edges = np.unique([edge for part in found for edge in (part.begin, part.end)])
+    sources = open_sources([path])
+    stream, before = TokenStream(load_tokenizer("pocket"), sources), np.zeros(len(edges))
+    while len(batch := stream.block()):
+        before += np.searchsorted(batch.starts, edges)
+    tokens = dict(zip(edges.tolist(), before.astype(int).tolist(), strict=True))
+    return {
+        "command": "inspect",
+        "source": path,
+        "bytes": sources.bytes_read,
+        "tokens": stream.seen,
+        "parts": [
+            {
+                "title": part.title,
+                "level": part.level,
+                "tokens": tokens[part.end] - tokens[part.begin],
+                "byte_start": part.begin,
+                "byte_end": part.end,
+                "place": part.place,
+            }
+            for part in found
+        ],
     }
 
 

@@ -83,7 +83,7 @@ class Table:
         self._ahead = list(islice(self._lines, 200))
         first = next(iter(self._ahead), (0, ""))
         sample = [line for source, line in self._ahead if source == first[0] and line.strip()]
-        self.delimiter = _delimiter(sample, names[first[0]] if names else "")
+        self.delimiter = delimiter_of(sample, names[first[0]] if names else "")
         if self.delimiter is None:
             raise NotReadError("The text is no table.")
         if self.delimiter == "json":
@@ -153,7 +153,7 @@ def _lines(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
         yield source, rest
 
 
-def _delimiter(sample: Sequence[str], name: str) -> str | None:
+def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     """Return what separates the cells, ``json`` for JSON lines; None for other texts."""
     named = _NAMED.search(name)
     if not sample:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from kvstream.exact.counting import SHOWN, Found, Tally
 from kvstream.exact.lines import Line, lines_of
+from kvstream.exact.tables import delimiter_of
 from kvstream.exact.words import Words
 from kvstream.input.source import Source
 
@@ -88,21 +89,11 @@ def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
         return (lambda line: chat_name(line.text) is not None) if 2 * chats > len(sample) else None
     filled = [line.text for line in sample if line.text.strip()]
     if unit in ("row", "record") and filled:
-        if all(re.match(r"\s*\{.*\}\s*$", text) for text in filled):
+        delimiter = delimiter_of(filled, name)
+        if delimiter == "json":
             return lambda line: not line.text.isspace()
-        delimiter = delimiter_of(name, filled)
         return _rows(filled, delimiter) if delimiter else None
     return None
-
-
-def delimiter_of(name: str, lines: Sequence[str]) -> str | None:
-    """Return what separates the columns of a table in plain text, or None if it is none."""
-    named = PurePath(name).suffix.lower() in (".csv", ".tsv")
-    for delimiter in ",\t;|":
-        counts = [line.count(delimiter) for line in lines]
-        if counts[0] and (named or (len(counts) > 2 and min(counts) == max(counts))):
-            return delimiter
-    return "," if named else None
 
 
 def _rows(sample: Sequence[str], delimiter: str) -> Begins:

@@ -125,3 +125,12 @@ def test_an_empty_folder_is_an_error_and_hides_no_other_file(cli, written, tmp_p
     assert ran.code == 3
     assert "has no memory files" in ran.stderr
     assert ran.stdout.startswith(str(folder / "known.kvs"))
+
+
+def test_a_text_shows_its_outline(cli, tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"CHAPTER {n}\n\n{'The wind rose. ' * 99}\n\n" for n in ("I", "II")))
+    record = json.loads(cli("inspect", str(path), "--json").stdout)
+    assert [part["title"] for part in record["parts"]] == ["CHAPTER I", "CHAPTER II"]
+    assert sum(part["tokens"] for part in record["parts"]) == record["tokens"]
+    assert "CHAPTER II " in cli("inspect", str(path)).stdout.splitlines()[-1]

@@ -15,6 +15,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import SourceError
+from kvstream.reporters.cells import cut, padded
 from kvstream.reporters.format import (
     counted,
     duration,
@@ -28,6 +29,8 @@ from kvstream.reporters.format import (
 
 WIDTH = 12
 """Width of the names on the left, in columns."""
+MOST = 100
+"""Columns of an outline in a pipe."""
 SOURCES = 10
 """Maximum number of sources that are named per file."""
 
@@ -39,6 +42,7 @@ SOURCES = 10
 @click.pass_context
 def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
     """Show what memory files hold: sources, questions, tokens, budget, model, method and warnings.
+    Of a text, show the outline: its headings, with the tokens of their parts (those of pocket).
 
     For a folder, the command shows its memory files (*.kvs). A checkpoint is a memory file, too.
     This command verifies the digests of a file, and loads no model. The exit code is 3 if a file is
@@ -47,7 +51,9 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
     \b
       kvstream inspect book.kvs
       kvstream inspect memories/ --json
+      kvstream inspect book.txt
     """
+    from kvstream.api.exact import parts
     from kvstream.api.memory_files import inspect
 
     if not files:
@@ -57,7 +63,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
         try:
             if isinstance(path, SourceError):
                 raise path
-            record = inspect(path).record()
+            record = parts(str(path)) if _is_text(path) else inspect(path).record()
         except SourceError as error:
             say(f"Error: {error}")
             damaged = SourceError.exit_code
@@ -68,9 +74,32 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
         if shown:
             click.echo()
         shown += 1
-        for line in _lines(path, record):
+        shows = _outline if "parts" in record else _lines
+        for line in shows(path, record):
             click.echo(line)
     ctx.exit(damaged)
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether a file is a text and not, by its name or its beginning, a memory file."""
+    from kvstream.api.exact import is_text
+
+    return path.suffix != ".kvs" and path.is_file() and is_text(path)
+
+
+def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the name of a text and its parts, of which the lower ones are indented."""
+    yield visible(str(path))
+    yield f"  {number(record['tokens'])} tokens, {number(record['bytes'])} bytes of text"
+    parts = record["parts"]
+    levels = sorted({part["level"] for part in parts})
+    room = min(columns(), MOST) - max((len(p["place"]) for p in parts), default=0) - 14
+    for part in parts:
+        title = "  " * (1 + levels.index(part["level"])) + visible(part["title"])
+        tokens = number(part["tokens"])
+        yield f"{padded(cut(title, room), room)} {tokens:>10}  {part['place']}".rstrip()
+    if not parts:
+        yield "  no headings"
 
 
 def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
