@@ -410,14 +410,22 @@ class Model:
         return self.room_of(request_of((), **options))
 
     def room_of(self, request: Request) -> int:
-        """Return the maximum bytes of the KV cache for a request. Raises as `kv_bytes`."""
-        return self.session.kv_bytes(settled(request, known=True).run)
+        """Return the maximum bytes of the KV cache for a request, with that of a scout.
+
+        Raises as `kv_bytes`.
+        """
+        run = settled(request, known=True).run
+        return sum(session.kv_bytes(run) for session in self.readers)
+
+    @property
+    def readers(self) -> tuple[Session, ...]:
+        """The sessions of the models that can make a memory: the model, and its scout."""
+        return tuple(dict.fromkeys((self.session, self._reader)))
 
     def _settled(self, request: Request) -> Request:
-        reading = {self.session, self._reader}
         return settled(
             request,
-            learned=all(session.foresees for session in reading),
+            learned=all(session.foresees for session in self.readers),
             extracts=self.session.default_extract,
         )
 

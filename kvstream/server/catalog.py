@@ -97,8 +97,11 @@ class Catalog:
 
     def _made(self, models: Models) -> bool:
         """Return whether the loaded model made a file. Its weights may have another number type."""
-        same = models.fingerprint == self._model.session.model.fingerprint
-        return same or models.made == self._model.name
+        readers = self._model.readers
+        return any(
+            models.fingerprint == r.model.fingerprint or models.made == r.model_name
+            for r in readers
+        )
 
     def _too_large(self, path: Path, models: Models) -> str | None:
         """Return why a file can never be asked if its KV cache exceeds the bound, else None."""

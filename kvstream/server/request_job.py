@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -233,18 +234,19 @@ class Answering:
 
     def _made(self, file: MemoryFile) -> bool:
         """Return whether the weights of the loaded model made a file."""
-        try:
-            check_model(file, self.model.session.model)
-        except ModelError:
-            return False
-        return True
+        for session in self.model.readers:
+            with suppress(ModelError):
+                check_model(file, session.model)
+                return True
+        return False
 
     def _warnings(self, entry: Entry | None, result: Result) -> Iterator[str]:
         """Yield the warnings of an answer, worded for a client."""
         folder = None if entry is None else entry.path.parent
         for warning in result.warnings:
             yield for_clients(warning, folder, self.cache.folder, of_memory=entry is not None)
-        if entry is not None and entry.answering is not None:
+        alone = self.model.scouting is None
+        if entry is not None and entry.answering is not None and alone:
             name = self.model.name
             yield (
                 f"The memory {entry.path.stem!r} was made by {name} for {entry.answering}. This "
@@ -285,7 +287,8 @@ class Answering:
     ) -> Generator[Event, None, Memory]:
         """Read the remaining pieces into a memory. Raises ApiError if the time is over."""
         # A client that does not want earlier readings needs no checkpoint either.
-        place = self.cache.checkpoint(key) if self._uses_cache(job) else None
+        alone = self.model.scouting is None  # a scout's reading has no checkpoint
+        place = self.cache.checkpoint(key) if alone and self._uses_cache(job) else None
         request = replace(self.request, checkpoint=place, interrupted=lambda: job.over)
         begun = place is not None and place.exists()
         pieces = talk.pieces[done:]

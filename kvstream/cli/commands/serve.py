@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvstream.api.options import require
+from kvstream.api.options import AUTO, WORDS, require
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import SIZE, Finite, Parsed
-from kvstream.cli.shared.model_choice import POCKET, demonstration, open_model
+from kvstream.cli.shared.model_choice import POCKET, demonstration, open_model, settled
 from kvstream.cli.shared.running import check_early, quiet_libraries
 from kvstream.reporters.format import visible
 from kvstream.settings import size_of

@@ -47,13 +47,11 @@ RUNS = "a page shows one run. Use kvstream ask --memory FILE --report."
 SKIMMED = {
     **dict.fromkeys(("compare", "summarize"), "one model reads here."),
     "merge": "the memory files fix it.",
-    "serve": "the server has one model; kvstream chat and kvstream ask --memory use both models of "
-    "a file.",
-}  # fmt: skip
+}
 READING = ("ask", "summarize", "remember", "chat", "compare")
 IN_EACH = ("ask", "summarize", "remember", "compare")
 MODELS = {
-    **dict.fromkeys(("summarize", "compare", "serve", "measure"), "pocket"),
+    **dict.fromkeys(("summarize", "compare", "measure"), "pocket"),
     "merge": "the model that made the files",
 }  # fmt: skip
 """The default of --model in the help of a command."""
