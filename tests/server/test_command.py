@@ -110,7 +110,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         (["--memories", "nowhere"], 2, "nowhere"),
         (["--method", "h2o,tova"], 2, "one method"),
         (["--extract"], 2, "no effect"),
-        (["--skim", "pocket", "-m", "reader"], 2, "kvstream ask --memory use both models"),
+        (["--skim", "pocket", "-m", "pocket"], 2, "both pocket"),
         (["--budget", "10"], 5, "10"),
         (["--bound", "1MB"], 5, "1,000,000"),
         (["--port", "99999"], 2, "99999"),

@@ -120,6 +120,32 @@ def test_other_warnings_of_a_file_have_no_path_either(start_of, model, tmp_path)
         assert str(tmp_path) not in json.dumps(reply)
 
 
+# A server with both models.
+
+
+def test_two_models_answer_from_passages_and_both_caches_count(
+    start_of, model, reader, folder
+) -> None:
+    both = Model(reader.session, Scouting(reader.session, model.session))
+    running: Running = start_of(both, memories=folder)
+    one = model.room_of(request_of((), **SMALL))
+    assert running.service.memory_bytes == 2 * one  # the models have the same shape
+    assert running.service.catalog.offered() == (
+        {name: folder / f"{name}.kvs" for name in ("alone", "book", "own")}, []
+    )  # fmt: skip
+    reply = running.ask(QUESTION, model="book").json()
+    assert not any("one model" in warning for warning in reply["kvstream"]["warnings"])
+    right = both.recall(folder / "book.kvs").ask(QUESTION, max_tokens=16)
+    assert right.result.skim is not None
+    assert reply["choices"][0]["message"]["content"] == right.text
+    long = f"{FACT} {FILLER * 60}\n\n{QUESTION}"
+    for cached in (False, True):
+        reply = running.ask(long, model=both.name).json()
+        assert bool(reply["usage"]["prompt_tokens_details"]["cached_tokens"]) == cached
+        assert "Ada" in reply["choices"][0]["message"]["content"]
+    assert running.service.bound.peak <= running.service.bound.most == 4 * one
+
+
 # Files of another model.
 
 

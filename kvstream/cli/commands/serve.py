@@ -107,6 +107,9 @@ def command(ctx: click.Context, options: Options, **server: Any) -> None:
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     check_early(options)
+    options = settled(options)
+    if options.skim in (AUTO, WORDS):  # a memory is for later questions
+        options = replace(options, skim=POCKET)
     from kvstream.server.server_settings import ServerSettings
 
     allowed = tuple(server.pop("allow_host"))

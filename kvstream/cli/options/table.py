@@ -55,7 +55,7 @@ MODELS = {
     "merge": "the model that made the files",
 }  # fmt: skip
 """The default of --model in the help of a command."""
-OTHER_MODELS = "reader once it is fetched, else pocket; with --memory the model that made the file"
+OTHER_MODELS = "the best fetched model, else pocket; with --memory the model that made the file"
 
 
 @dataclass(frozen=True)
