@@ -149,7 +149,7 @@ NOTHING_BUT_SINKS = {
 
 @given(runs(FEW_STEPS))
 @example(NOTHING_BUT_SINKS)
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_no_run_passes_its_budget(case: dict[str, Any]) -> None:
     read(case)
 

@@ -29,7 +29,7 @@ own use, to within half a layer's entries."""
 def test_the_process_grows_by_the_budget_and_little_more(
     allocator: dict[str, str], margin: float
 ) -> None:
-    """A model with a mebibyte per token reads a text of three budgets.
+    """A model with a mebibyte per token reads a text of two budgets.
 
     If glibc returns blocks at once, the same process can also measure what a forward pass takes
     without a cache (3 to 4% of the budget). The buffers of a pass differ between processors.

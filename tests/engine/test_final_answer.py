@@ -18,6 +18,8 @@ from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 
 PROMPT, QUESTION, BUDGET, LENGTH = 3, 5, 160, 400
+LONG = BUDGET * 3 // 2
+"""Length of an answer that evicts more than all memory."""
 METHODS = [name for name, method in registry.available().items() if method.evicts]
 KINDS = ["gemma3", "gpt-neox", "helium", "smollm3"]
 """With a sliding window, with a part of each key rotated, in pairs of neighbors, and with a layer
@@ -111,11 +113,11 @@ def test_a_narrowed_answer_does_not_rotate() -> None:
 @pytest.mark.parametrize("method", ["streaming", "h2o", "keydiff", "infinipot"])
 def test_a_long_final_answer_evicts_as_usual(method: str) -> None:
     """The keys are rounded once more, and the bound holds."""
-    usual = logits(read(method, bounded("llama")), 3 * BUDGET, may_compress=True)
+    usual = logits(read(method, bounded("llama")), LONG, may_compress=True)
     reader = read(method, bounded("llama"))
-    final = logits(reader, 3 * BUDGET, may_compress=True, final=True)
+    final = logits(reader, LONG, may_compress=True, final=True)
     assert reader.stopped == "length"
-    assert len(final) == len(usual) == 3 * BUDGET
+    assert len(final) == len(usual) == LONG
     assert reader.cache.peak.tokens <= BUDGET
     for a, b in zip(final[:40], usual[:40], strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)

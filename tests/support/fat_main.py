@@ -1,4 +1,4 @@
-"""Measure how much a process grows while a model with huge keys and values reads three budgets.
+"""Measure how much a process grows while a model with huge keys and values reads two budgets.
 
 It runs in a process of its own, so that the memory of nothing else counts.
 """
@@ -23,7 +23,7 @@ from kvstream.methods.registry import make
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 
-BUDGET, CHUNK, TIMES = 256, 48, 3
+BUDGET, CHUNK, TIMES = 256, 48, 2
 SHAPE = {
     "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 32,
     "head_dim": 256, "hidden_size": 32, "intermediate_size": 16,
