@@ -217,6 +217,9 @@ class Result:
     narrowed: dict[str, Any] | None = None
     """For a narrowed memory, the ``sources`` that the answer saw, the number of ``entries`` that
     it saw, and the number ``held``; None if it saw all."""
+    news: dict[str, Any] | None = None
+    """With ``--follow``: the ``time`` at which the answer changed, and the ``passage`` of new text
+    that it attended to most."""
     receipt: dict[str, Any] | None = None
     """What repeats the run: ``kvstream`` (the version), ``input``, ``model_digest``,
     ``precision``, ``settings``, ``notes``."""
@@ -269,6 +272,7 @@ class Result:
             **({} if self.shards is None else {"shards": self.shards}),
             **({"interrupted": True} if self.interrupted else {}),
             **({} if self.narrowed is None else {"narrowed": self.narrowed}),
+            **({} if self.news is None else {"news": self.news}),
             **({} if self.receipt is None else {"receipt": dict(self.receipt)}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }

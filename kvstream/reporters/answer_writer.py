@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
-from kvstream.reporters.citation_lines import looked_lines
+from kvstream.reporters.citation_lines import looked_lines, news_lines
 from kvstream.reporters.format import json_line, visible
 from kvstream.reporters.reporter import Reporter, Sink
 
@@ -51,12 +51,15 @@ class AnswerWriter(Reporter):
                 record = event.result.to_json()
                 record["receipt"] = {**record.get("receipt", {}), **self.receipt}
                 self._write(json_line(record, self.stream))
+            elif event.result.news is not None:
+                for line in news_lines(event.result, shutil.get_terminal_size().columns):
+                    self._write(line + "\n")
             elif self.streamed:
                 # The streamed text is the answer; only white space at its ends was cut.
                 self._write("\n" if self.last_character != "\n" else "")
             else:
                 self._write(event.result.answer.rstrip("\n") + "\n")
-            if self.is_terminal and not self.as_json:
+            if self.is_terminal and not self.as_json and event.result.news is None:
                 for line in looked_lines(event.result, shutil.get_terminal_size().columns):
                     self._write(line + "\n")
             self.streamed.clear()

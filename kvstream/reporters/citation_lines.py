@@ -52,6 +52,19 @@ def citation_lines(
     return lines
 
 
+def news_lines(result: Result, width: int) -> list[str]:
+    """Return an answer that changed, below its time and place and above the passage."""
+    news = result.news or {}
+    passage, place = news.get("passage"), ""
+    if passage is not None:
+        place = f" · {end_of(_one_line(str(passage['source'])), 40)}{place_of(passage)}"
+    lines = [f"--- {news['time']}{place} ---", *result.answer.rstrip("\n").split("\n")]
+    if passage is not None and result.generated:
+        text = _around(_one_line(str(passage["text"])), result.answer, LINES * (width - 4))
+        lines += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
+    return lines
+
+
 def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
     """Return source, number and text of the log lines that have the words of the question."""
     if lines is None or not lines["matches"]:

@@ -96,7 +96,8 @@ class Request:
     )  # fmt: skip
     follow: bool = row(
         False, "Following",
-        "Wait for more text at the end of the last file, like tail -F; Ctrl-C ends it.",
+        "Wait for more text at the end of the last file, like tail -F, and print answers that "
+        "change (see --every; default 10s); Ctrl-C ends it.",
         only=ON_THE_WAY, one_model=True, one_reading=True, of_results=False,
         one_text="--follow waits for more of one text",
     )  # fmt: skip

@@ -32,6 +32,8 @@ STEP = 1024
 """Minimum characters for another attempt, if a slow writer sends them one by one."""
 OTHER_ENDS = (1, 2, 3, 5, 8, 13, 21)
 """A doubtful cut must stay the same with this many characters removed from the end."""
+NEXT = ("\n", "\r\n", " ", "  ", "a", "A", "1", ".", "é")
+"""Text that may follow the last line that has arrived: one of each kind."""
 REPEATED = 4
 """Text is repetitive if each token occurs at least this often, on average, before a cut."""
 CONTEXT = 256
@@ -225,6 +227,8 @@ class TokenStream:
         self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
     ) -> tuple[int, int] | None:
         """Return where to end the block: (tokens, characters), or None to wait for more text."""
+        if self.paused and (cut := self._line_end(text, utf8, ids, starts)) is not None:
+            return cut
         last = int(np.searchsorted(starts, int(utf8[-1]) - self._look_ahead, side="right")) - 1
         candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
         chars = np.searchsorted(utf8, starts[candidates])
@@ -238,6 +242,26 @@ class TokenStream:
         self.forced_cuts += 1
         return (words or options)[0]
 
+    def _line_end(
+        self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
+    ) -> tuple[int, int] | None:
+        """Return a cut before the last line end, so that an answer at a pause has the last lines.
+
+        The text behind it is too short for the proof of another cut.
+        """
+        place = len(text[: text.rfind("\n") + 1].rstrip("\r\n"))
+        token = int(np.searchsorted(starts, utf8[place], side="right")) - 1
+        if place == len(text) or token < 1 or not len(_between_tokens(starts, utf8, token, token)):
+            return None
+        char = int(np.searchsorted(utf8, starts[token]))
+        found = self._alike(text, utf8, ids, starts, token, char)
+        if found is None or self._tokenizer.crosses_words:
+            return None
+        begin, continuing, expected = found
+        more = (self._tokenizer.encode(text[begin:] + each, continuing=continuing) for each in NEXT)
+        same = all(tokens[: len(expected)] == expected for tokens in more)
+        return (token, char) if same else None
+
     def _proven(
         self,
         text: str,
@@ -247,21 +271,13 @@ class TokenStream:
         token: int,
         char: int,
     ) -> bool:
-        """Return whether both sides of a cut give the same tokens separately as together."""
-        context = int(np.searchsorted(starts, starts[token] - CONTEXT))
-        earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
-        first = int(earlier[-1]) if len(earlier) else 0
-        begin = int(np.searchsorted(utf8, starts[first])) if first else 0
-        continuing = self._begun or begin > 0
-        expected = ids[first:token].tolist()
-
-        def encode(piece: str, follows: bool) -> list[int]:
-            return self._tokenizer.encode(piece, continuing=follows)
-
-        if encode(text[begin:char], continuing) != expected:
+        """Return whether both sides of a cut give the same tokens separately as together, whatever
+        text follows.
+        """
+        found = self._alike(text, utf8, ids, starts, token, char)
+        if found is None:
             return False
-        if encode(text[char:], True) != ids[token:].tolist():
-            return False
+        begin, continuing, expected = found
         if _between_words(text, char) and not self._tokenizer.crosses_words:
             return True
         # A unigram model splits repetitive text depending on where the run ends. Another end then
@@ -269,10 +285,37 @@ class TokenStream:
         # anywhere in the run, so all of the waiting text is checked.
         if REPEATED * len(set(expected)) <= len(expected):
             begin, continuing, expected = 0, self._begun, ids[:token].tolist()
+        encode = self._tokenizer.encode
         return all(
-            encode(text[begin:-less], continuing)[: len(expected)] == expected
+            encode(text[begin:-less], continuing=continuing)[: len(expected)] == expected
             for less in OTHER_ENDS
         )
+
+    def _alike(
+        self,
+        text: str,
+        utf8: np.ndarray,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        token: int,
+        char: int,
+    ) -> tuple[int, bool, list[int]] | None:
+        """Return None if both sides of a cut give other tokens separately than together.
+
+        Else return the character at which the compared text before the cut begins, whether it
+        continues other text, and its tokens.
+        """
+        context = int(np.searchsorted(starts, starts[token] - CONTEXT))
+        earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
+        first = int(earlier[-1]) if len(earlier) else 0
+        begin = int(np.searchsorted(utf8, starts[first])) if first else 0
+        continuing = self._begun or begin > 0
+        expected = ids[first:token].tolist()
+        encode = self._tokenizer.encode
+        before = encode(text[begin:char], continuing=continuing)
+        if before != expected or encode(text[char:], continuing=True) != ids[token:].tolist():
+            return None
+        return begin, continuing, expected
 
 
 def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -> np.ndarray:

@@ -313,7 +313,7 @@ def test_a_log_is_summarized_while_it_grows(
     finally:
         limit.cancel()
         process.kill()
-    assert last["tokens"]["read"] == total, "the last one has everything"
+    assert total - 600 < last["tokens"]["read"] <= total  # a page with nothing new is not printed
     assert last["peak"]["kv_tokens"] <= 400
     assert any("disk is full" in c["text"] for c in last["citations"]) or "full" in last["answer"]
 

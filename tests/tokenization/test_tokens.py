@@ -449,3 +449,30 @@ def test_a_long_log_behind_a_book_is_read_to_its_end(tmp_path: Path) -> None:
     assert tokenizer.decode(ids).rstrip().endswith("the code is 48213")
     assert source.line_counts is not None
     assert source.line_counts.lines == 9001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_at_a_pause_has_the_last_lines(kind: str) -> None:
+    """The tokens stay those of the whole text, although the text behind the cut is unknown."""
+    rng = random.Random(kind)
+    ends = ["\n", "\r\n", ".\n", "...\n\n", "!\n  ", " \n", ":\n\t", "\n\n\n", "9\n", "é\n"]
+    lines = ["".join(rng.choices(["the dog", " ", "in", "12", "it's", "漢", "aa"], k=8)) +
+             rng.choice(ends) for _ in range(60)]  # fmt: skip
+    text = "".join(lines)
+
+    class Pausing(io.BytesIO):
+        turn = 0
+
+        def read1(self, size: int | None = -1, /) -> Any:
+            self.turn += 1
+            return None if self.turn % 2 else super().read1(rng.randint(1, 60))
+
+    tokens = TokenStream(make(kind), open_sources(["-"], plain=True, stdin=Pausing(text.encode())))
+    ids: list[int] = []
+    held = []
+    while len(batch := tokens.read(99)) or tokens.paused:
+        ids += batch.ids.tolist()
+        held.append(tokens._waiting_chars)
+    assert ids == one_shot(kind, text)
+    if kind in ("pocket", "bytes-qwen"):
+        assert sorted(held)[len(held) // 2] < 60

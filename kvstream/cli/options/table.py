@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,15 @@ MODELS = {
 OTHER_MODELS = "the best fetched model, else pocket; with --memory the model that made the file"
 
 
+def regex_of(pattern: str) -> str:
+    """Return a regular expression. Raises UsageError if it is none."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}.") from None
+    return pattern
+
+
 @dataclass(frozen=True)
 class Options:
     """The values of all options of a command that reads."""
@@ -86,6 +96,13 @@ class Options:
         "Read on the machines of a running Ray cluster: HOST:PORT; auto: the cluster of this "
         "machine.",
         metavar="ADDRESS", advanced=True, only=IN_EACH,
+    )  # fmt: skip
+    until_answer: str | None = row(
+        None, "Following",
+        "With --follow: end with exit code 0 when an answer matches this regular expression.",
+        parse=regex_of, metavar="REGEX", advanced=True, variable=False, only=("ask",),
+        one_reading=True,
+        needs={"follow": "--until-answer has no effect without --follow; add it."},
     )  # fmt: skip
     output: Path | None = row(
         None, "Input and output",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.api.methods import NAMES
-from kvstream.api.options import AUTO, refuse_beside_skimming, refuse_small, require
+from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small, require
 from kvstream.api.options import settled as settled_request
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
@@ -22,6 +22,7 @@ from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
 from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
+from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -86,6 +87,9 @@ def check_files(options: Options, sources: Sequence[str] = (), memory: Path | No
 def read(paths: Sequence[str], options: Options) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
     request = options.request
+    if request.follow and request.every is None:
+        request = replace(request, every=Intervals(seconds=SECONDS))
+        options = replace(options, request=request)
     if request.shards is not None:
         check_shards(paths)
     check_early(options)
@@ -121,7 +125,17 @@ def read(paths: Sequence[str], options: Options) -> int:
         writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
         stack.callback(writer.close)
         apart = request.every is not None and not options.json and not labels
-        return _show(events, writer, output, reporter, options, apart=apart)
+        if not request.follow:
+            return _show(events, writer, output, reporter, options, apart=apart)
+        watch = Watch(options.until_answer)
+        news = watch.news(events)
+        code = _show(news, writer, output, reporter, options, apart=apart)
+        if watch.changed_at and not watch.is_news and not options.quiet:
+            reporter.tell(f"Stopped following. The last change was at {watch.changed_at}.")
+        if options.until_answer is not None and not watch.met:
+            reporter.tell("No answer matched --until-answer.")
+            return UNMET
+        return code
 
 
 def _show(

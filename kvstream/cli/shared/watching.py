@@ -1,0 +1,88 @@
+"""``--follow``: of the answers during a reading, only those that say something new."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvstream.events import Answered, AnswerStarted, Event, Result
+
+SECONDS = 10.0
+"""Default seconds between two answers."""
+UNMET = 1
+"""Exit code if the reading ended before an answer matched --until-answer."""
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+
+
+class Watch:
+    """Compares each answer with the last one to its question."""
+
+    def __init__(self, until: str | None) -> None:
+        self._until = until
+        self._said: dict[str, str] = {}
+        self._sentences: set[str] = set()
+        """All sentences of summaries so far."""
+        self._read: dict[str, int] = {}
+        """Bytes of each source that the last answer rests on."""
+        self.met = False
+        """Whether an answer matched --until-answer."""
+        self.changed_at = ""
+        self.is_news = False
+        """Whether the last answer said something new."""
+
+    def news(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Yield the events of the reading, and those of answers that say something new."""
+        started: AnswerStarted | None = None
+        for event in events:
+            if isinstance(event, AnswerStarted):
+                # What memory holds is shown as it is before the answer.
+                kept = event.kept and event.kept()
+                started = replace(event, kept=lambda kept=kept: kept)
+            elif isinstance(event, Answered):
+                result = self._compared(event.result)
+                self.is_news = result is not None
+                if result is not None and started is not None:
+                    yield from (started, Answered(result))
+                started = None
+                if self.met:
+                    return
+            elif started is None:
+                yield event
+
+    def _compared(self, result: Result) -> Result | None:
+        """Return the result with its news; None if it says nothing new."""
+        text = result.answer
+        self.met = self._until is not None and re.search(self._until, text) is not None
+        if result.command == "summarize":
+            lines = [line for line in _SENTENCE.split(text) if _plain(line) not in self._sentences]
+            self._sentences.update(map(_plain, lines))
+            text, same = "\n".join(lines), not lines
+        else:
+            same = self._said.get(result.question) == _plain(text)
+            self._said[result.question] = _plain(text)
+        passage = self._passage(result)
+        self._read = {each["name"]: each["bytes"] for each in _sources(result)}
+        if same:
+            return None
+        self.changed_at = time.strftime("%Y-%m-%d %H:%M:%S")
+        return replace(result, answer=text, news={"time": self.changed_at, "passage": passage})
+
+    def _passage(self, result: Result) -> Mapping[str, Any] | None:
+        """Return the heaviest passage of the text since the last answer, else the heaviest."""
+        for cited in result.citations:
+            if cited["byte_end"] > self._read.get(str(cited["source"]), 0):
+                return cited
+        return next(iter(result.citations), None)
+
+
+def _sources(result: Result) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (result.receipt or {}).get("input", {}).get("sources", [])
+    return found
+
+
+def _plain(text: str) -> str:
+    """Return the words of an answer for comparison, without case and signs."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
