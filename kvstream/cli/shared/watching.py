@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kvstream.events import Answered, AnswerStarted, Event, Result
@@ -39,8 +41,8 @@ class Watch:
         for event in events:
             if isinstance(event, AnswerStarted):
                 # What memory holds is shown as it is before the answer.
-                kept = event.kept and event.kept()
-                started = replace(event, kept=lambda kept=kept: kept)
+                held = event.kept() if event.kept else None
+                started = replace(event, kept=partial(copy, held))
             elif isinstance(event, Answered):
                 result = self._compared(event.result)
                 self.is_news = result is not None
