@@ -113,6 +113,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+CHAPTERS = "".join(f"CHAPTER {number}\n\n{STORY}\n\n" for number in (1, 2, 3))
+CONTENTS = {
+    ".csv": "item,price\nlamp,12\nchair,40\n",
+    ".log": "".join(f"2026-11-22 03:15:{n:02} ERROR disk: {n} errors\n" for n in range(20)),
+}
+
+
 def provide(folder: Path, words: list[str], cli) -> None:
     """Create small files with the names that a command reads."""
     pairs = list(pairwise(words))
@@ -129,9 +136,9 @@ def provide(folder: Path, words: list[str], cli) -> None:
         elif word.endswith(".gz"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(gzip.compress(STORY.encode()))
-        elif word.endswith((".txt", ".log", ".md")):
+        elif word.endswith((".txt", ".log", ".md", ".csv")):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(STORY)
+            path.write_text(CONTENTS.get(path.suffix, CHAPTERS if "--only" in words else STORY))
         elif word.endswith(".kvs"):
             text = path.with_suffix(".txt")  # a different text, as equal memories cannot be joined
             text.write_text(f"{STORY}It is called {path.stem}.\n")
