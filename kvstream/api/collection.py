@@ -16,11 +16,11 @@ from kvstream.api.options import (
     ModelOptions,
     ReadOptions,
     Request,
+    by_method,
     model_settings,
     refuse_passages,
     refuse_twice,
     request_of,
-    settings_by_method,
     settled,
 )
 from kvstream.errors import UsageError
@@ -127,13 +127,8 @@ def _each(
     asked = {name: value for name, value in options.items() if name not in _EACH}
     asked["command"] = command
     given = settings_of(asked.pop("set", None))
-    if methods:
-        settings_by_method(given, methods)
-    requests = []
-    for name in tuple(methods) or (None,):
-        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
-        chosen = {} if name is None else {"method": name}
-        requests.append(request_of(questions, **{**asked, **chosen, "set": own}))
+    each = by_method(given, methods) if methods else [{"set": given}]
+    requests = [request_of(questions, **{**asked, **own}) for own in each]
     where = {n: options[n] for n in ("ray", "into", "progress") if n in options}
     loading = options.get("loading") or {}
     if isinstance(model, Model) and loading:

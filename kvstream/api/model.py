@@ -22,6 +22,7 @@ from kvstream.api.options import (
     SourceOptions,
     answer_settings,
     beside_skimming,
+    by_method,
     check_options,
     model_settings,
     refuse_beside_skimming,
@@ -29,12 +30,11 @@ from kvstream.api.options import (
     refuse_passages,
     refuse_twice,
     request_of,
-    settings_by_method,
     settled,
     skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.source_objects import SourceLike, is_path, open_sources, several
+from kvstream.api.source_objects import SourceLike, is_path, several, sources_for
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -257,15 +257,13 @@ class Model:
                 "Each method reads the text again, and an open file or an iterator can be read "
                 "only once; give a path, or the text itself as text=."
             )
-        settings = settings_of(options.pop("set", None))
-        settings_by_method(settings, methods)
-        found = {}
-        for method in methods:
-            own = {k: v for k, v in settings.items() if k.partition(".")[0] == method}
-            own_options: AskOptions = {**options, "method": method, "set": own}
-            own_options.setdefault("command", "compare")
-            found[method] = self.ask(source, question, text=text, progress=progress, **own_options)
-        return found
+        options.setdefault("command", "compare")
+        return {
+            own["method"]: self.ask(
+                source, question, text=text, progress=progress, **(options | own)
+            )
+            for own in by_method(settings_of(options.pop("set", None)), methods)
+        }
 
     def plan(
         self,
@@ -433,18 +431,7 @@ class Model:
         self, source: SourceLike | None, text: str | Iterable[str] | None, request: Request
     ) -> SourceSet:
         try:
-            return open_sources(
-                source,
-                text=text,
-                plain=request.plain,
-                max_unpacked=request.max_unpacked,
-                follow=request.follow,
-                only=request.only,
-                since=request.since,
-                until=request.until,
-                due=request.due,
-                interrupted=request.interrupted,
-            )
+            return sources_for(request, source, text)
         except SourceError as error:
             if any(map(_may_be_text, several(source))):
                 raise SourceError(f"{error} If it is text itself, give it as text=.") from None

@@ -316,6 +316,15 @@ def settings_by_method(
     return settings
 
 
+def by_method(given: Mapping[str, object], methods: Sequence[str]) -> list[MemoryOptions]:
+    """Return the options `method` and `set` of each method. Raises UsageError."""
+    settings_by_method(given, methods)
+    return [
+        {"method": m, "set": {k: v for k, v in given.items() if k.partition(".")[0] == m}}
+        for m in methods
+    ]
+
+
 def refuse_passages(method: str | None) -> None:
     """Raise UsageError where later questions are to come and only words choose passages."""
     if method == PASSAGES_METHOD:

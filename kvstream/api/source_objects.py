@@ -19,6 +19,7 @@ from kvstream.settings import MOST_UNPACKED, size_of
 if TYPE_CHECKING:
     from kvstream.input.inspection import NamedPath, NamedStream
     from kvstream.input.sources import SourceSet
+    from kvstream.run.request import Request
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
@@ -117,6 +118,28 @@ def open_sources(
 
         scoped(sources, only or "", since or "", until or "")
     return sources
+
+
+def sources_for(
+    request: Request,
+    source: SourceLike | None,
+    text: str | Iterable[str] | None = None,
+    *,
+    due: Callable[[], bool] | None = None,
+) -> SourceSet:
+    """Open sources with the options of a request. Raises as `open_sources`."""
+    return open_sources(
+        source,
+        text=text,
+        plain=request.plain,
+        max_unpacked=request.max_unpacked,
+        follow=request.follow,
+        only=request.only,
+        since=request.since,
+        until=request.until,
+        due=due or request.due,
+        interrupted=request.interrupted,
+    )
 
 
 def several(source: SourceLike | None) -> list[Any]:

@@ -199,29 +199,23 @@ class Live(Teller):
         self.chunks.add(event.chunk)
         speed = self.speed.add(event.seconds, event.seen - event.loaded)
         now = self.clock()
-        due = now - self.asked_engine >= 1 / REFRESHES_PER_SECOND
-        if due:
-            coverage, retained = self._ask_engine(event)
-            self.asked_engine = self.clock()
         with self.lock:
             self.view.step, self.view.speed = event, speed
-            if due:
-                self.view.coverage, self.view.retained = coverage, retained
-                self.view.memory = list(self.memory.values)
-                self.view.chunks = list(self.chunks.values)
+        if now - self.asked_engine >= 1 / REFRESHES_PER_SECOND:
+            self._ask_engine(event)
+            self.asked_engine = self.clock()
 
-    def _ask_engine(self, event: StepDone) -> tuple[list[float], int]:
+    def _ask_engine(self, event: StepDone) -> None:
         width = _inner_width(self.console.width)
-        return event.coverage(_so_far(width, event)), event.retained()
+        coverage, retained = event.coverage(_so_far(width, event)), event.retained()
+        with self.lock:
+            self.view.coverage, self.view.retained = coverage, retained
+            self.view.memory = list(self.memory.values)
+            self.view.chunks = list(self.chunks.values)
 
     def _answer(self, event: AnswerStarted) -> None:
-        step = self.view.step
-        if step is not None:
-            coverage, retained = self._ask_engine(step)
-            with self.lock:
-                self.view.coverage, self.view.retained = coverage, retained
-                self.view.memory = list(self.memory.values)
-                self.view.chunks = list(self.chunks.values)
+        if self.view.step is not None:
+            self._ask_engine(self.view.step)
         self.view.answering, self.view.answer_tokens = event.question, 0
         if not self.stays:
             self._stop()
@@ -294,14 +288,16 @@ class PanelView:
         if step is None:
             empty = [("budget", self._bar([], started.budget_tokens))] if started.schedule else []
             return [*empty, ("read", Text(f"nothing yet · {f.duration(self.elapsed)}"))]
+        held, chunk, _ = _use(step)
+        used = [(held, "█", "cyan"), (chunk, "▓", "yellow")]
         memory = [
-            ("budget", self._budget_bar(started, step)),
+            ("budget", self._bar(used, started.budget_tokens)),
             ("", self._legend(started, step)),
             ("memory", self._spark(self.view.memory, started.budget_tokens, "cyan")),
             ("", Text(self._memory_words(started, step), style="cyan")),
             ("chunk", self._spark(self.view.chunks, started.budget_tokens, "yellow")),
             ("", Text(self._chunk_words(started, step), style="yellow")),
-            ("kept", self._strip(step)),
+            ("kept", Text(f.strip(self.view.coverage, empty="·")[: self.width], style="green")),
             ("", Text(self._kept_words(step), style="green")),
         ]
         return [
@@ -324,10 +320,6 @@ class PanelView:
             drawn = end
         bar.append("░" * (self.width - drawn), style="dim")
         return bar
-
-    def _budget_bar(self, started: Started, step: StepDone) -> Text:
-        held, chunk, _ = _use(step)
-        return self._bar([(held, "█", "cyan"), (chunk, "▓", "yellow")], started.budget_tokens)
 
     def _legend(self, started: Started, step: StepDone) -> Text:
         entry = started.entry_bytes
@@ -367,10 +359,6 @@ class PanelView:
         ended = step.seen >= (step.estimated_tokens or 0)
         of = f" of ~{f.number(expected)}" if expected >= step.step and not ended else ""
         return f"{f.counted(step.chunk, 'token')} · step {f.number(step.step)}{of}"
-
-    def _strip(self, step: StepDone) -> Text:
-        strip = f.strip(self.view.coverage, empty="·")
-        return Text(strip[: self.width], style="green")
 
     def _kept_words(self, step: StepDone) -> str:
         retained = self.view.retained

@@ -7,6 +7,7 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def open_sources(
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """Open the sources. Standard input is used only if it is a source and was not copied."""
-    from kvstream.api.source_objects import Source, open_sources
+    from kvstream.api.source_objects import Source, sources_for
 
     request = options.request
     follow = request.follow
@@ -58,17 +59,8 @@ def open_sources(
             raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
     empty = list(paths) == ["-"] and not copies and _ended_empty()
-    opened = open_sources(
-        [source(path) for path in paths],
-        plain=options.request.plain,
-        max_unpacked=options.request.max_unpacked,
-        follow=follow,
-        only=request.only,
-        since=request.since,
-        until=request.until,
-        due=due,
-        interrupted=stop,
-    )
+    request = replace(request, interrupted=stop)
+    opened = sources_for(request, [source(path) for path in paths], due=due)
     if empty:
         raise opened.nothing()
     return opened
