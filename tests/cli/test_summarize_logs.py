@@ -92,7 +92,7 @@ def test_a_log_from_a_named_pipe_is_read_whole(cli, tmp_path) -> None:
 def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
     code = (
         "from kvstream.cli.shared import interrupts, log_summaries as logs\n"
-        "head = logs._head_of_pipe(None, plain=False)\n"
+        "head = logs.head_of_pipe(None, plain=False)\n"
         "rest = interrupts.InterruptibleInput(lambda: False).readall()\n"
         "print(len(head), rest == b'some text\\n' * 20_000)\n"
     )
