@@ -260,6 +260,7 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
         "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),
         "extract": True, "passages": 3, "strict": True,
         "run": RunSettings(max_tokens=7), "plain": True, "preset": "paper",
+        "only": "chapter 3", "since": "2024-05-01", "until": "2024-05-02",
     }  # fmt: skip
     plain = Request((WHO,))
     found = {settings(replace(plain, **{name: value})) for name, value in others.items()}
