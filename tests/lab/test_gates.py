@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import every_second
 from gated import METHOD, reader
 from models import bounded, tokens
 from torch import Tensor
@@ -125,7 +126,7 @@ def opened(gates: dict[int, Gate]) -> dict[int, Gate]:
     return gates
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", every_second(FORMS))
 def test_training_lowers_the_loss_and_leaves_the_model_alone(
     form: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_lessons_that_were_read_are_not_read_again(
     assert not second.lesson_files.folder.exists()
 
 
+@pytest.mark.long
 def test_lessons_of_an_earlier_run_count_only_if_it_is_resumed(
     folder: Path, tmp_path: Path
 ) -> None:

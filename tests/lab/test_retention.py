@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import every_second
 from models import bounded, plain, tokens
 
 from kvstream.engine.budget import BudgetSplit
@@ -195,7 +196,7 @@ def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "llama") for name in METHODS),
+        *every_second((name, "llama") for name in METHODS),
         *(("infinipot", kind) for kind in KINDS),
         *(
             pytest.param(name, kind, marks=pytest.mark.long)

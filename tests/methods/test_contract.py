@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from cases import every_second
 from models import bounded, plain, tokens
 from torch import Tensor
 
@@ -195,15 +195,7 @@ def test_every_method_meets_every_schedule_kind_and_precision() -> None:
     assert met == {(name, one) for name in EVICTING for one in (*SCHEDULES, *KINDS, *PRECISIONS)}
 
 
-def marked() -> list[Any]:
-    """Return the cells, every second one for ``-m long``."""
-    return [
-        cell if number % 2 == 0 else pytest.param(*cell, marks=pytest.mark.long)
-        for number, cell in enumerate(cells())
-    ]
-
-
-@pytest.mark.parametrize(("name", "growth", "kind", "precision"), marked())
+@pytest.mark.parametrize(("name", "growth", "kind", "precision"), every_second(cells()))
 def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
     """The contract holds after every chunk and after every token of an answer."""
     read, held = read_through(name, growth, kind, precision)
@@ -211,7 +203,7 @@ def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
     assert torch.equal(read.retained(), held[-1]), "an answer that fits changed memory"
 
 
-@pytest.mark.parametrize("name", EVICTING)
+@pytest.mark.parametrize("name", every_second(EVICTING))
 def test_a_long_answer_and_the_same_again(name: str) -> None:
     """Entries of the source leave during the answer. A second run gives the same tokens."""
     precision = PRECISIONS[EVICTING.index(name) % 2]
