@@ -95,7 +95,8 @@ def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:
     elif query.operation == "list":
         yield f"{number(figures.rows)} of {whole}{where}:"
         for text, row in figures.listed:
-            yield f"{_place(row, table)}: {text if query.show is not None else _row(row, table)}"
+            line = _row(row, table) if query.show is None else " ".join(text.split())
+            yield f"{_place(row, table)}: {line}"
         if figures.rows > len(figures.listed):
             yield f"and {number(figures.rows - len(figures.listed))} more"
     elif value is None:
@@ -170,7 +171,7 @@ def _warnings(found: Found, table: Table) -> Iterator[str]:
         yield f"{counted(table.uneven, 'row')} with another number of cells than the header."
     if table.lost:
         lines = ", ".join(f"{line:,}" for line in table.unparsed)
-        yield f"Left out: {counted(table.lost, 'line')} that are no JSON object (first: {lines})."
+        yield f"Left out: {counted(table.lost, 'line')}, no JSON object (first: {lines})."
 
 
 def _counts(counts: Mapping[str, int]) -> str:

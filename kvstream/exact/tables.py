@@ -28,6 +28,8 @@ HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 LONGEST_LINE = 1 << 20
 """Characters of a line. A longer one is no row."""
+_NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
+"""The name of a column in a header that a model reads before every passage."""
 CITED = 5
 """Rows that an answer cites."""
 LISTED = 10_000
@@ -168,6 +170,17 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
         if even and min(counts) > 1:
             return delimiter
     return "," if named and named[1].lower() == "csv" else None
+
+
+def header_of(lines: Sequence[str]) -> str:
+    """Return the first line of a text if it names the columns of the lines below it, else empty."""
+    for delimiter in "\t;,|":
+        rows = list(csv.reader(lines, delimiter=delimiter))
+        width = len(rows[0]) if rows else 0
+        even = width > 1 and len(rows) + width > 4 and all(len(row) == width for row in rows)
+        if even and len(rows) > 1 and all(map(_NAME.fullmatch, rows[0])):
+            return lines[0].strip()
+    return ""
 
 
 def _object(line: str) -> dict[str, object] | None:

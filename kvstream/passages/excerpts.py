@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kvstream.exact.tables import header_of
 from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.input.source import Source, SourceRecord
 from kvstream.tokenization.passages import Passage, Passages
@@ -21,6 +22,8 @@ class Excerpt:
     """Consecutive sentences or lines of one source."""
 
     passages: tuple[Passage, ...]
+    header: str = ""
+    """For later rows of a table: its first line, which the model reads before the rows."""
 
     @property
     def start(self) -> int:
@@ -39,6 +42,9 @@ class Excerpt:
     def blocks(self) -> Iterator[TextBlock]:
         """Yield the text, with a space, one newline or two between sentences, as in the source."""
         last: Passage | None = None
+        if self.header:  # it takes no bytes of the source here
+            text = f"{self.header}\n"
+            yield TextBlock(text, self.start, self.passages[0].source, _widths(text, 0))
         for passage in self.passages:
             if last is not None:
                 lines = passage.line_start - last.line_end
@@ -52,7 +58,13 @@ class Excerpt:
 
     @property
     def text(self) -> str:
+        """What the model reads."""
         return "".join(block.text for block in self.blocks())
+
+    @property
+    def own_text(self) -> str:
+        """The text without the header, which is that of other excerpts."""
+        return self.text[len(self.header) + 1 :] if self.header else self.text
 
 
 def _widths(text: str, size: int) -> np.ndarray:
@@ -67,6 +79,7 @@ class ExcerptCutter:
     def __init__(self) -> None:
         self._passages = Passages()
         self._waiting: list[Passage] = []
+        self._source, self._header = -1, ""
 
     def feed(self, block: TextBlock) -> None:
         """Add the next block of text."""
@@ -77,15 +90,22 @@ class ExcerptCutter:
         waiting = self._waiting
         for passage in self._passages.take(final=final):
             if waiting and waiting[0].source != passage.source:
-                yield Excerpt(tuple(waiting))
-                waiting.clear()
+                yield self._cut()
             waiting.append(passage)
             if sum(p.end - p.start for p in waiting) >= LENGTH:
-                yield Excerpt(tuple(waiting))
-                waiting.clear()
+                yield self._cut()
         if final and waiting:
-            yield Excerpt(tuple(waiting))
-            waiting.clear()
+            yield self._cut()
+
+    def _cut(self) -> Excerpt:
+        """Return the waiting passages as an excerpt; the first one of a source has its header."""
+        passages = tuple(self._waiting)
+        self._waiting.clear()
+        if passages[0].source == self._source:
+            return Excerpt(passages, self._header)
+        self._source = passages[0].source
+        self._header = header_of([passage.text for passage in passages])
+        return Excerpt(passages)
 
 
 def excerpts_of(sources: Source) -> Iterator[Excerpt]:

@@ -98,7 +98,7 @@ class PassageMemory:
         new: list[_Entry] = []
         while self._coming and (final or self._coming[0].end <= end):
             excerpt = self._coming.popleft()
-            counts = [words.count(excerpt.text) for words in self._words]
+            counts = [words.count(excerpt.own_text) for words in self._words]
             new.append(_Entry(excerpt, excerpt.bytes, counts))
         self._kept += new
         self.bytes += sum(kept.bytes for kept in new)
@@ -198,7 +198,7 @@ class PassageMemory:
             scores = self._words[place].scores([k.counts[place] for k in self._kept])
         else:
             words = QuestionWords(question)
-            scores = words.scores([words.count(k.excerpt.text) for k in self._kept])
+            scores = words.scores([words.count(k.excerpt.own_text) for k in self._kept])
         return with_neighbors(scores, self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
@@ -216,7 +216,7 @@ class PassageMemory:
         """
         made = cls(beside.room, questions)
         for excerpt in map(Excerpt, beside.excerpts):
-            counts = [words.count(excerpt.text) for words in made._words]
+            counts = [words.count(excerpt.own_text) for words in made._words]
             made._kept.append(_Entry(excerpt, excerpt.bytes, counts))
         if beside.words:
             for words, totals in zip(made._words, beside.words, strict=True):

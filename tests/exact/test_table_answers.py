@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
 from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute
 from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import open_sources
+from kvstream.passages.excerpts import Excerpts, excerpts_of
 
 HEADER = ["order_id", "Customer Name", "city", "UnitPrice", "total_price", "status", "qty", "note"]
 ID, NAME, CITY, UNIT, TOTAL, STATUS, QTY, NOTE = range(8)
@@ -219,7 +221,7 @@ def test_json_lines(ask: Callable[..., Any]) -> None:
     best, true = map(json.loads, ran.stdout.splitlines())
     assert (best["answer"], true["value"]) == ("101: the largest n is 101 (line 102).", 51)
     assert best["citations"][0]["line_start"] == 102
-    assert "Left out: 1 line that are no JSON object (first: 103)." in best["warnings"]
+    assert "Left out: 1 line, no JSON object (first: 103)." in best["warnings"]
     assert best["model"] is None
     assert best["receipt"]["input"]["bytes"] == len(text) + len("{broken\n")
 
@@ -268,3 +270,21 @@ def test_several_files_have_one_header() -> None:
     )
     with pytest.raises(NotReadError, match="has other columns"):
         compute(two("a,c\n5,x\n"), [Query("max", 0)])
+
+
+def test_a_model_reads_the_header_before_every_passage(tmp_path: Path) -> None:
+    table = "order,city,status\n" + "".join(f"{i},Rome,ok\n" for i in range(99))
+    (tmp_path / "a.csv").write_text(table)
+    (tmp_path / "b.txt").write_text("He came, and sat.\nShe left, and ran.\n" * 40)
+    sources = open_sources([str(tmp_path / name) for name in ("a.csv", "b.txt")])
+    cut = list(excerpts_of(sources))
+    rows = [each for each in cut if each.passages[0].source == 0]
+    assert len(rows) > 2
+    assert all(each.text.startswith("order,city,status\n") for each in rows)
+    assert not any("order" in each.own_text for each in rows[1:])
+    assert not any(each.header for each in cut[len(rows) :])
+    chosen = Excerpts([rows[1], rows[2], cut[-1]], sources.names, sources.bases)
+    offsets = [offset for block in chosen for offset in block.offsets().tolist()]
+    assert offsets == sorted(offsets)
+    texts = "".join(block.text for block in chosen)
+    assert texts.count("order,city,status") == 2

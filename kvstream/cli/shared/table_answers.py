@@ -86,7 +86,8 @@ def _show(
         return
     lines = [*([f"Question: {title}"] if title else []), *record["answer"].split("\n")]
     cited = record["citations"]
-    if output.isatty() and cited and not record["answer"].endswith(cited[0]["text"]):
+    listed = len(lines) > 2 or record["answer"].endswith(cited[0]["text"] if cited else "")
+    if output.isatty() and not listed:
         width = shutil.get_terminal_size().columns
         lines += [""]
         for each in cited:
