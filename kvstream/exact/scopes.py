@@ -22,6 +22,7 @@ from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import SourceSet
 from kvstream.logs.line_parser import LineParser
+from kvstream.reporters.format import counted
 
 DAY = 86400
 LISTED = 8
@@ -113,7 +114,9 @@ class Scope:
     def _missing(self, last: int) -> str:
         told = f"No part of the text is {self.name}"
         if self.span is not None:
-            return f"{told}: it has {f'{last:,}' if last else 'no'} {self.span[0]}s."
+            return (
+                f"{told}: it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}."
+            )
         if self.sender:
             names = ", ".join(self._seen[:LISTED])
             return (

@@ -114,10 +114,10 @@ class LogSummary:
         """The `Shape` of each held template."""
         return [template.data for template in self.tree]
 
-    def begin(self, name: str) -> None:
-        """Begin another source."""
+    def begin(self, name: str, left_out: int = 0) -> None:
+        """Begin another source, of which so many lines are left out before its text."""
         self.close()
-        self.sources.append((name, self.lines))
+        self.sources.append((name, self.lines - left_out))
         self._parser.begin()
         self._shape = None
         self._begins = True

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvstream.cli.shared import log_summaries as logs
+from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import SourceSet
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import NOTHING_LEFT
 from kvstream.logs.text_page import page
@@ -172,7 +174,8 @@ def test_a_source_begins_once_and_behind_the_end_of_the_line_before(monkeypatch,
     """A followed log gives an empty block before its first text."""
     blocks = [(0, "2024-05-01 12:00:00 INFO a: x"), (1, ""), (0, "\n"), (1, "")]
     blocks += [(1, "2024-05-01 12:00:01 ERROR b: y\n"), (1, "2024-05-01 12:00:02 INFO a: x\n")]
-    monkeypatch.setattr(logs, "_pieces", lambda sources: iter(blocks))
+    given = [TextBlock(text, 0, source) for source, text in blocks]
+    monkeypatch.setattr(SourceSet, "__iter__", lambda self: iter(given))
     made = json.loads(cli("summarize", "--json", log, log).stdout)
     assert (made["lines"], made["blank_lines"]) == (3, 0)
     (error,) = (f for f in made["findings"] if f["level"] == "error")

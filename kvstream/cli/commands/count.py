@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -60,6 +61,8 @@ def command(
     if not arguments:
         raise click.UsageError("No words: give them as the last argument.", ctx)
     *paths, words = arguments
+    if not paths and os.path.exists(words):
+        raise click.UsageError(f"{words!r} is a file; add the words as the last argument.", ctx)
     if not words.strip() and unit is None:
         raise click.UsageError("No words to count; give some, or a --unit.", ctx)
     options = Options(

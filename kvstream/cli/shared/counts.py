@@ -39,7 +39,8 @@ def answer_counts(ctx: click.Context, paths: Sequence[str], options: Options) ->
     with ExitStack() as stack:
         if counts:
             check_files(options, paths)
-            quietly = replace(options, progress="none")
+            into = None if options.each else options.output  # a folder is for answers of a model
+            quietly = replace(options, progress="none", output=into)
             output, reporter, interrupts = prepared(stack, quietly, answers=True)
             interrupts.then = "showing the count of what was read so far"
         for question, each in list(counts.items()):
@@ -62,7 +63,11 @@ def answer_counts(ctx: click.Context, paths: Sequence[str], options: Options) ->
     if not rest:
         return None
     options = options.asking(questions=rest)
-    return _of_part(paths, options, asked[rest[0]]) if len(rest) == 1 else options
+    if len(rest) == 1:
+        return _of_part(paths, options, asked[rest[0]])
+    if named := next((asked[question].scope for question in rest if asked[question].scope), ""):
+        say(f'All of the text is read for several questions; --only "{named}" reads a part.')
+    return options
 
 
 def _of_part(paths: Sequence[str], options: Options, asked: Asked) -> Options:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,11 +195,12 @@ def summarize(
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         with reading(interrupts):
-            for source, text_piece in _pieces(sources):
+            for block in sources:
+                text_piece = block.text
                 # After a pause, the next text may be the newline that ends the previous source.
-                if source != current and (text_piece or not log.sources):
-                    log.begin(sources.names[source])
-                    current = source
+                if block.source != current and (text_piece or not log.sources):
+                    log.begin(sources.names[block.source], block.left_out)
+                    current = block.source
                 log.feed(text_piece)
                 if interrupts():
                     break
@@ -350,11 +351,6 @@ def _plan(sources: Any, options: Options) -> str:
         told = f"{number:,} files: logs {held}. No model reads them"
     page = f", but {writes} reads the page" if writes else ""
     return f"{told}{page}. For the plan of a reading by a model, add --as prose.\n"
-
-
-def _pieces(sources: Any) -> Iterator[tuple[int, str]]:
-    for block in sources:
-        yield block.source, block.text
 
 
 def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
