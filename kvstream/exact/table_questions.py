@@ -21,6 +21,8 @@ OPERATIONS = {
 }
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
 """Words for the rows themselves, in the singular."""
+LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
+"""Words of columns whose numbers are names: nobody means their sum by ``total orders``."""
 _FILLERS = frozenset(("the", "a", "an", "all", "of", "column", "field", "value", "its", "their"))
 _ALL = "|".join(OPERATIONS.values())
 _BEST = f"{OPERATIONS['max']}|{OPERATIONS['min']}"
@@ -42,7 +44,7 @@ _LINK = (
 _LIST = (
     r"(?:list|show|give|print|find|name|get|which are|what are)(?: me)?(?: (?:all|every|each|the))*"
 )
-_PLACE = r"(?:in|from|for|of|with) (?P<anywhere>.+)"
+_PLACE = r"(?:in|from|for|of|with) (?:the )?(?P<anywhere>.+)"
 _THERE = r"(?: (?:are|is) (?:there|in .+)| (?:does|do|has) .+)?"
 PATTERNS = (
     ("distinct", rf"{_MANY} (?:different|distinct|unique) (?P<show>.+?)(?: values)?{_THERE}"),
@@ -59,6 +61,7 @@ PATTERNS = (
     ("", rf"{_LEAD}(?:the )?(?P<op>{_ALL})(?: value)?s? (?:(?:of|for) )?(?P<of>.+?){_WHERE}"),
     ("list", rf"{_LIST} (?P<show>.+?) (?P<link>where|whose|with|without|having|for which|in which"
      r"|that have|which have|that are|which are) (?P<where>.+)"),
+    ("list", rf"{_LIST} (?P<show>[\w -]+?) {_PLACE}"),
     ("list", r"(?:which|what) (?P<show>[\w -]+?) (?P<link>have|has|had|are|with|is) (?P<where>.+)"),
     ("distinct", rf"{_LIST} (?:(?:different|distinct|unique) )(?P<show>.+)"),
 )  # fmt: skip
@@ -130,7 +133,7 @@ def query_of(question: str, header: Sequence[str]) -> Query | None:
 def _resolved(operation: str, parts: dict[str, str | None], header: Sequence[str]) -> Query | None:
     said = (parts.get("op") or "").casefold()
     operation = operation or next(o for o, words in OPERATIONS.items() if said in words.split("|"))
-    of = _column(parts["of"] or "", header) if "of" in parts else None
+    of = _column(parts["of"] or "", header, figures=True) if "of" in parts else None
     if operation == "distinct":
         show, rows = _column(parts["show"] or "", header), False
     else:
@@ -140,7 +143,8 @@ def _resolved(operation: str, parts: dict[str, str | None], header: Sequence[str
     if operation == "distinct" and show is None:
         return None
     where = _conditions(parts.get("where"), parts.get("link") or "", header)
-    if where is None or (show is None and not rows and not where and operation == "count"):
+    selects = operation in ("count", "list")
+    if where is None or (selects and show is None and not rows and not where):
         return None
     return Query(operation, of, show, where, _unquoted(parts.get("anywhere") or ""))
 
@@ -194,14 +198,20 @@ def _condition(text: str, link: str, header: Sequence[str]) -> Condition | None:
     return None
 
 
-def _column(phrase: str, header: Sequence[str]) -> int | None:
-    """Return the column that words name: all of its words, or at least words of no other one."""
+def _column(phrase: str, header: Sequence[str], *, figures: bool = False) -> int | None:
+    """Return the column that words name: all of its words, or at least words of no other one.
+
+    With `figures` it is none of `LABELS`, unless the words say so.
+    """
     asked = words_of(_unquoted(phrase.strip()))
     if not asked:
         return None
     names = [words_of(name) for name in header]
     found = [i for i, name in enumerate(names) if name == asked]
-    found = found or [i for i, name in enumerate(names) if set(asked) <= set(name)]
+    if not found:
+        parts = [set(name) - set(asked) for name in names]
+        found = [i for i, name in enumerate(names) if set(asked) <= set(name)]
+        found = [i for i in found if not (figures and parts[i] & LABELS)]
     if len(found) > 1:
         fitting = ", ".join(header[i] or f"column {i + 1}" for i in found)
         raise AmbiguousError(

@@ -80,6 +80,7 @@ QUESTIONS = {
         Query("list", where=where((NOTE, "contains", "urgent"))),
     "Which orders have status failed?":
         Query("list", show=ID, where=where((STATUS, "=", "failed", "", False))),
+    "List all customers in the New York": Query("list", show=NAME, anywhere="New York"),
     "Which rows have qty at least 7?": Query("list", where=where((QTY, ">=", "7"))),
     "Show all order ids whose city starts with B":
         Query("list", show=ID, where=where((CITY, "starts", "B"))),
@@ -95,6 +96,7 @@ OTHERS = (
     "What is the total number of planets?", "List all problems", "Which products sell best?",
     "How many people live in Paris?", "Compare Berlin and Paris", "What is the average rainfall?",
     "What is the correlation of qty and price?", "Do the notes mention a refund?",
+    "What are the total orders?", "What is the largest order?", "List the problems in Berlin",
     "What is the sum of the squares of the planets?", "Who has the most to lose?",
 )  # fmt: skip
 
