@@ -81,7 +81,7 @@ def _headings(
     lines: Iterator[Line], ends: dict[int, tuple[int, Line]]
 ) -> Iterator[tuple[Part, Line]]:
     """Yield every heading with its line; `ends` gets the end of each source and its last line."""
-    source, blank, fenced, place = -1, True, False, None
+    source, blank, fenced, place, latest = -1, True, False, None, ""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
         if line.block.source != source:
@@ -95,7 +95,9 @@ def _headings(
         elif not fenced:
             same = after is not None and after.block.source == source
             part = _heading(line, after.text.strip() if same and after else "", blank=blank)
-            if part is not None:
+            repeats = isinstance(now, int) and part is not None and part.title == latest
+            if part is not None and not repeats:  # at the top of every page
+                latest = part.title
                 yield part, line
         fenced, blank = fenced != text.startswith("```"), not text
 

@@ -67,16 +67,6 @@ class Inspected:
     """What the file is, if kvstream wrote it."""
 
 
-class Undigested:
-    """Stands for the digest of a source whose record nobody needs."""
-
-    def update(self, data: bytes) -> None:
-        """Do nothing."""
-
-    def hexdigest(self) -> str:
-        return ""
-
-
 class ByteStream(Protocol):
     """An open file: its `read` returns at most `size` bytes, empty at the end.
 

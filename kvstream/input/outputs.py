@@ -10,9 +10,9 @@ FIRST = 1024
 """Number of bytes at the beginning of a file that say whether kvstream wrote it."""
 GENERATOR = '<meta name="generator" content="kvstream">'
 """Marks a report."""
-_COMMANDS = b"ask|summarize|compare|remember|merge|inspect"
+_COMMANDS = b"ask|count|summarize|compare|remember|merge|inspect"
 _RESULT = re.compile(
-    rb'\{"command": "(?:%b)", "(?:model|method|memory|file)": ' % _COMMANDS
+    rb'\{"command": "(?:%b)", "(?:model|method|memory|file|question|words|source)": ' % _COMMANDS
     + rb'|\{"kind": "log", "lines": \d+, "blank_lines": '
     + rb'|\{"event": "started", "model": "[^\n]*", "budget_tokens": '
     + rb'|\{\n "document": "[^\n]*",\n "answers": \['

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from make_documents import chapter, docx, drawn, epub, pdf
 
 from kvstream.api.source_objects import open_sources
 from kvstream.cli.app import run
@@ -117,6 +118,27 @@ def test_documents(tmp_path: Path) -> None:
     assert "Three." not in text
     assert {block.place for block in blocks if block.text.strip()} == {"Chapter 1", "Aside"}
     assert blocks[0].start == next(b for b in whole if b.place == "Chapter 1").start
+
+
+def test_books_and_pages(tmp_path: Path) -> None:
+    names = ["Chapter One", "Chapter Two", "Chapter Three"]
+    book, document, paged = (tmp_path / f"a.{kind}" for kind in ("epub", "docx", "pdf"))
+    book.write_bytes(epub([chapter(n, [f"It rained in {n}."] * 3) for n in names]))
+    rows = [pair for n in names for pair in (("Heading1", n), ("", f"It rained in {n}."))]
+    document.write_bytes(docx(rows))
+    pages = [[name, f"It rained in {name} on page {i}."] for name in names for i in (1, 2)]
+    paged.write_bytes(pdf([drawn(lines) for lines in pages]))
+    for path in (book, document, paged):
+        blocks = list(open_sources(str(path), only="chapter 2"))
+        text = "".join(block.text for block in blocks)
+        assert "It rained in Chapter Two" in text, path
+        assert "One" not in text
+        assert "Three" not in text
+    assert {block.place for block in blocks if block.text.strip()} == {3, 4}
+    text = "".join(block.text for block in open_sources(str(paged), only="pages 2-3"))
+    assert "Chapter One on page 2" in text
+    assert "Chapter Two on page 1" in text
+    assert text.count("rained") == 2
 
 
 MAIL = "".join(
