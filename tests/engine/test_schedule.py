@@ -86,7 +86,7 @@ def made(**wish: Any) -> Schedule:
         raise
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(wishes(), st.integers(1, 400_000), st.data())
 def test_every_promise_when_the_length_is_known(
     wish: dict[str, Any], length: int, data: st.DataObject
@@ -111,7 +111,7 @@ def test_every_promise_when_the_length_is_known(
     assert all(c >= min(schedule.smallest, length) for c in chunks[:-1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(wishes(), st.integers(1, 400_000), st.floats(0.3, 3), st.booleans(), st.data())
 def test_every_promise_when_the_estimate_is_wrong(
     wish: dict[str, Any], length: int, wrong: float, corrections: bool, data: st.DataObject
@@ -120,7 +120,7 @@ def test_every_promise_when_the_estimate_is_wrong(
     run(schedule, length, data.draw, corrections)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(wishes(), st.integers(1, 400_000), st.booleans(), st.data())
 def test_every_promise_of_an_open_ended_stream(
     wish: dict[str, Any], length: int, corrections: bool, data: st.DataObject

@@ -115,7 +115,7 @@ def paper(cascades: int, **settings: Any) -> Cascade:
     levels=st.sampled_from([1, 2, 3, 1000]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_equals_algorithm_2_at_a_fixed_size(
     cascades: int, chunks: list[int], size: int, levels: int, seed: int
 ) -> None:
@@ -128,7 +128,7 @@ def test_equals_algorithm_2_at_a_fixed_size(
     growing=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_equals_algorithm_2_while_sizes_change(
     cascades: int, steps: list[tuple[int, int]], growing: bool, seed: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_equals_algorithm_2_while_sizes_change(
     levels=st.sampled_from([1, 2, 1000]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_runs_pass_as_one(
     cascades: int, length: int, steps: list[tuple[int, int]], levels: int, seed: int
 ) -> None:
@@ -307,7 +307,7 @@ def test_the_run_that_is_unlike_the_rest_stays() -> None:
     heads=st.sampled_from(["independent", "shared"]),
     steps=st.lists(st.tuples(st.integers(1, 41), st.integers(1, 60)), min_size=1, max_size=10),
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_any_size_is_kept(
     cascades: int, length: int, contest: str, heads: str, steps: list[tuple[int, int]]
 ) -> None:

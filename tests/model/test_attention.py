@@ -73,7 +73,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(problems())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_attention_is_a_softmax(problem: dict[str, Any]) -> None:
     want, want_lse, _ = naive(**problem)
     for way in (attend, reference):
@@ -161,7 +161,7 @@ def summed(weights: Tensor, queries: int, decay: float, heads: int, how: str = "
 
 
 @given(problems(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_evidence_is_attention_summed(problem: dict[str, Any], data: st.DataObject) -> None:
     q, k, shape = problem["q"], problem["k"], problem["shape"]
     heads, new = k.shape[0], q.shape[1]

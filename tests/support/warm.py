@@ -4,10 +4,10 @@
     python warm.py --serve SOCKET
 
 A short program spends most of its time on the import of PyTorch and transformers. The server
-imports them once and forks for each request. The fork runs the program with the streams, open
-files, environment, folder and ignored signals of the client. The client forwards signals and ends
-as its program does, so a test starts it, interrupts it and waits for it like the program itself.
-Without a server, the client becomes the program. kvstream is not imported before the fork.
+imports them and most of kvstream once, and forks for each request. The fork runs the program with
+the streams, open files, environment, folder and ignored signals of the client. The client forwards
+signals and ends as its program does, so a test starts it, interrupts it and waits for it like the
+program itself. Without a server, the client becomes the program.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ CLIENT = [sys.executable, "-S", "-E", os.path.abspath(__file__)]
 """Command in front of a script, or of ``-mMODULE``, that starts it this way."""
 HANDED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 MOST_FILES = 64
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def main() -> None:
@@ -64,6 +65,15 @@ def serve(path: str) -> list[str]:
     import torch  # noqa: F401
     import transformers.modeling_utils
     import transformers.models.llama.modeling_llama  # noqa: F401
+
+    sys.path.insert(0, ROOT)
+    import kvstream.answer.answering
+    import kvstream.cli.app
+    import kvstream.input.sources
+    import kvstream.memory.saving
+    import kvstream.run.plan  # noqa: F401
+
+    assert "kvstream.session.session" not in sys.modules, "fake_main.py replaces it"
 
     gc.freeze()  # otherwise each fork copies all objects at its end, to look for garbage
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
