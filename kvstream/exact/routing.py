@@ -83,19 +83,32 @@ PLACE = (
 _NAMED = re.compile(
     r"chapter|section|part|book|act|article|appendix|page|line|message|mail", re.IGNORECASE
 )
-_SAYS = r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim)s?\b"
+_SAYS = (
+    r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim)s?\b"
+    r"| (?:about|end|begin|start|called|titled|take place|set)$"
+)
+_ASKS = re.compile(
+    r"(?:what|how|where|when)(?:'s| is| was| does| do| did) (?:the )?$", re.IGNORECASE
+)
 _COMPARES = re.compile(
     r"\b(?:same|compared?|than|contradicts?|differ\w*|other (?:chapter|section|part)s?|rest|"
     r"elsewhere|besides|except|apart|long|length|author|wrote|size)\b"
 )
-_IN = re.compile(r"(?:^|.* )(?:in|on|from|of|within|during|throughout|between) $", re.IGNORECASE)
-_AT_LINE = re.compile(r"what(?: is|'s| stands| happens| happened) on $", re.IGNORECASE)
+_IN = re.compile(
+    r"(?:^|.* )(?:in|on|from|of|within|during|throughout|between|according to) $", re.IGNORECASE
+)
+_AT_LINE = re.compile(
+    r"(?:what|which)(?: error| code| text| word| value| message| entry| command| warning)?"
+    r"(?: is|'s| stands| happens| happened) on $",
+    re.IGNORECASE,
+)
 _SHOWS = re.compile(
     r"(?:please )?(?:summari[sz]e|explain|describe|outline|translate|retell) ", re.IGNORECASE
 )
 _POLITE = re.compile(
     r"(?:(?:please|can you|could you|would you|do you know|i (?:want|need) to know|"
-    r"i wonder|tell me|say|find out|check|let me know|determine|and|so|hey|hi|ok|okay)\b[, ]*)+",
+    r"i wonder|in total|overall|altogether|tell me|say|find out|check|let me know|"
+    r"determine|and|so|hey|hi|ok|okay)\b[, ]*)+",
     re.IGNORECASE,
 )
 _MARK = (
@@ -107,7 +120,7 @@ _X = rf"(?:(?P<mark>{_MARK}) )?(?:{_QUOTED}|(?P<words>.+?))"
 _MENTION = r"(?:mention|occurrence|reference|hit|match|use|instance|appearance)(?:e?s)?"
 _MANY = (
     r"(?:(?:what(?: is|'s)|give me|show me|get|find|calculate|count) )?(?:the )?(?:exact |total )?"
-    rf"(?:number|count|frequency) of (?={_MENTION} (?:of|to)|times|{_UNIT_WORDS} )"
+    rf"(?:number|count|frequency) of (?={_MENTION} (?:of|to)|times|{_UNIT_WORDS}\b)"
     rf"|count (?:all |every |each )?(?:the )?"
     rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS} (?:con|men|wi|th))"
 )
@@ -132,7 +145,8 @@ _COUNTS = (
     rf"|(?P<used>uses|instances|appearances)) (?:of|to|for) {_X}(?:{_FOUND})?(?P<inside>{_INSIDE})",
     rf"count (?:all |every |each )?(?P<used>){_X}{_INSIDE}",
     rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
-    rf"how many {_UNIT} {_CONTAINS} {_X}{_INSIDE}",
+    rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
+    rf"how many {_UNIT}|{_TIMES} can (?:you|i|we) (?:find|see) (?P<used>){_X}{_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur){_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
     rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
@@ -190,7 +204,7 @@ def _counted(text: str) -> Asked | None:
             continue
         parts = found.groupdict()
         unit = next((n for n in UNITS if parts.get(f"u_{n}")), "")
-        if "words" not in parts:
+        if not parts.get("words") and not parts.get("quoted"):
             return Asked("count", unit=unit)
         if (words := _words(parts)) is not None:
             return Asked("count", words, unit)
@@ -240,14 +254,13 @@ def _place(text: str) -> re.Match[str] | None:
         return None
     if place[0].lower() in ("part i", "part one", "book i") and after[:1] not in ("", ",", ":"):
         return place if whole else None
-    says = re.match(r"what (?:is|was) $", before, re.IGNORECASE) and re.match(r" about$", after)
-    says = says or (re.match(r"what (?:does|do|did) $", before, re.IGNORECASE)
-                    and re.match(_SAYS, after))  # fmt: skip
-    if says or _SHOWS.fullmatch(before):
+    if _SHOWS.fullmatch(before) or (_ASKS.fullmatch(before) and re.match(_SAYS, after)):
         return place
     lone = re.match(r"line \d+$", place[0], re.IGNORECASE)
     if lone and re.search(r"\bon $", before) and not whole:  # the line of a bus, perhaps
         return place if _AT_LINE.match(before) else None
+    if before.lower().endswith("of ") and after[:1] not in ("", ",") and not whole:
+        return None  # as in: the role of article 5 in a history
     return place if _IN.fullmatch(before) else None
 
 

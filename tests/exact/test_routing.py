@@ -48,6 +48,10 @@ COUNTS = {
     "In chapter IV, how often is the storm mentioned?": ("storm", "", "chapter IV"),
     "How many lines contain 'disk full' in lines 100-200?": ("disk full", "line", "lines 100-200"),
     "How many chapters are there?": ("", "chapter", ""),
+    "In total, how many times is Paris mentioned?": ("Paris", "", ""),
+    "How many lines of the log mention 10.0.0.5?": ("10.0.0.5", "line", ""),
+    'How many times can you find the word "ship"?': ("ship", "", ""),
+    "What is the total number of lines?": ("", "line", ""),
     "how many times is 铜钥匙 mentioned?": ("铜钥匙", "", ""),
 }
 SCOPES = {
@@ -93,6 +97,10 @@ SCOPES = {
     "Who is introduced in chapters 3-5?": "chapters 3-5",
     "What changes in the second chapter?": "the second chapter",
     "What is the title of chapter 6?": "chapter 6",
+    "How does chapter 1 end?": "chapter 1",
+    "According to section 3, who is liable?": "section 3",
+    "What error is on line 1201?": "line 1201",
+    "what's chapter 10 about": "chapter 10",
 }
 OTHERS = [
     "How many children does Mrs. Bennet have?",
@@ -145,6 +153,15 @@ OTHERS = [
     "How many references did the applicant bring?",
     "How often do trains run on line 4?",
     "Who sat in row 5?",
+    "What is the role of article 5 in NATO's history?",
+    "What is the point of Act 2 scene changes?",
+    "How many rows of beans did Thoreau plant?",
+    "How many mentions in dispatches did he receive?",
+    "How many uses of the knife does he describe?",
+    "How many instances of the server are running?",
+    "How often was he referred to a doctor?",
+    "Who plays in part 2 of the movie?",
+    "Which word appears most often?",
 ]
 
 
