@@ -195,16 +195,12 @@ class Plain(Teller):
                 self.wait = min(2 * self.wait, LONGEST_WAIT)
                 self.next_line = self.clock() + self.wait
         elif isinstance(event, PartRead):
-            self.write(part_line(event))
+            part = f"part {event.number} of {event.count}"
+            tokens = counted(event.tokens, "token")
+            self.write(f"{part} · {tokens} · {duration(event.seconds)}")
         super().show(event)
         if isinstance(event, Answered):
             self.cost(event.result)
-
-
-def part_line(event: PartRead) -> str:
-    """Describe one part of a text that is read in parts."""
-    told = f"part {event.number} of {event.count} · {counted(event.tokens, 'token')}"
-    return f"{told} · {duration(event.seconds)}"
 
 
 def plan_line(event: Started) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from kvstream.api.memory_files import MemoryFile, inspect
+from kvstream.api.memory_files import inspect
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
 from kvstream.reporters.format import shortened, visible
@@ -181,7 +181,8 @@ class Catalog:
         if known is None or known.signature != signature:
             try:
                 file = inspect(path)
-                size = self.bytes_of(file)
+                own = file.options
+                size = self._bytes(own["budget"], own["method"], own["set"])
             except KvstreamError as error:
                 raise unusable(for_clients(str(error), self.folder)) from error
             answering = None if file.answering is None else named(file.answering)
@@ -198,11 +199,6 @@ class Catalog:
                 404, f"The memory {path.stem!r} is gone.", code="model_not_found", param="model"
             ) from error
         return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def bytes_of(self, file: MemoryFile) -> int:
-        """Return the bytes of the KV cache that a memory file needs."""
-        own = file.options
-        return self._bytes(own["budget"], own["method"], own["set"])
 
     def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
         """Return the bytes of a KV cache. Raises KvstreamError."""

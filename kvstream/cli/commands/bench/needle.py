@@ -105,7 +105,7 @@ def command(**values: Any) -> int:
 
 
 def _run(page: Any, **values: Any) -> int:
-    from kvstream.evaluation import needle, needle_rows, report
+    from kvstream.evaluation import needle, needle_rows
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import NEAR, WHOLE
@@ -130,8 +130,8 @@ def _run(page: Any, **values: Any) -> int:
     every = needle.trials(session, filler, plan, cases)
     found, complete = result_output.measured(every, total, records, values, needle_rows.so_far)
     rows = needle_rows.rows(found)
-    result_output.show(rows, lambda: _tables(rows, report), as_json=values["json"])
-    pages.write(page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report), _plots(rows))
+    title = f"Needles: {plan.kind}"
+    pages.tell(page, title, settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
@@ -154,8 +154,8 @@ def _plots(rows: list[Any]) -> Any:
     )  # fmt: skip
 
 
-def _tables(rows: list[Any], report: Any) -> Any:
-    from kvstream.evaluation import needle_rows
+def _tables(rows: list[Any]) -> Any:
+    from kvstream.evaluation import needle_rows, report
 
     for label, group in report.panels(rows).items():
         yield report.grid(label, group)
