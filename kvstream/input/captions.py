@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 
-from kvstream.input.lines import Piece, Read, Undecoded, decoded
+from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
 
 BATCH = 64
 """Maximum cues in a block."""

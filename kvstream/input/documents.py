@@ -20,7 +20,7 @@ from kvstream.input.formats import PeekedStream
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
-    from kvstream.input.lines import Piece, Read
+    from kvstream.input.document_lines import Piece, Read
     from kvstream.input.zipped import Packed
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -126,7 +126,7 @@ def stream_parts(
 
     `size`: its bytes, if known. The other arguments are those of `parts_of`.
     """
-    from kvstream.input.lines import parts
+    from kvstream.input.document_lines import parts
 
     patience, share = Patience(name, size), 0.0
     for block in _blocks(kind, head.read, name, patience, notes, warnings):
@@ -150,7 +150,7 @@ def _blocks(
     kind: str, read: Read, name: str, patience: Patience, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a document, block by block."""
-    from kvstream.input.lines import Undecoded
+    from kvstream.input.document_lines import Undecoded
 
     undecoded = Undecoded()
     if kind == "html":

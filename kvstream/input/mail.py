@@ -16,8 +16,8 @@ from email.message import Message
 from email.parser import HeaderParser
 
 from kvstream.errors import SourceError
+from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
-from kvstream.input.lines import Piece, Read, Undecoded, decoded
 
 BLOCK = 64 * 1024
 LONGEST_LINE = 1 << 20

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
+from kvstream.input.document_lines import Lines, Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
-from kvstream.input.lines import Lines, Piece, Read, Undecoded, decoded
-from kvstream.input.tables import Cell
+from kvstream.input.table_rows import Cell
 
 DEEPEST = 1000
 """Maximum open tags at the end of a block. If there are more, all are closed."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import ijson
 
 from kvstream.errors import SourceError
+from kvstream.input.document_lines import Piece, Read
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.lines import Piece, Read
 from kvstream.input.markup import html_parts
 
 BLOCK = 64 * 1024

@@ -17,10 +17,10 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
+from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.lines import Lines, Piece, Undecoded, parts
 from kvstream.input.markup import html_parts, text_bytes
-from kvstream.input.tables import Cell
+from kvstream.input.table_rows import Cell
 
 MAX_BYTES = 256 * 1024**2
 """Maximum total of unpacked bytes of the members that are read."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstream.server.asking import SENTENCE, STATEMENT, asks, asks_of_a_text
-from kvstream.server.outline import GAP, Outline, opening_of
+from kvstream.server.sections import GAP, Outline, opening_of
 
 MOST = 200
 """Maximum number of tokens of a question that is found in a message."""

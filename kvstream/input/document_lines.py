@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvstream.input.blocks import Part
 from kvstream.input.encodings import UNDECODED, html_decoder
-from kvstream.input.tables import LONGEST_ROW, Cell, Table
+from kvstream.input.table_rows import LONGEST_ROW, Cell, Table
 
 BLOCK = 16 * 1024
 """Bytes to read and decode at a time."""
