@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import tiktoken
 import tokenizers as hf
+from cases import every_second
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -212,7 +214,7 @@ PIECE = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     pieces=st.lists(PIECE, min_size=1, max_size=12),
     seed=st.integers(0, 2**16),
@@ -337,11 +339,19 @@ def test_byte_tokens_decode_across_pushes() -> None:
     assert decoder.flush() == "\ufffd"
 
 
+WIDE = ("pocket", "tiktoken", "bytes", "llama", "unigram", "bytes-qwen")
+
+
 @pytest.mark.parametrize(
-    "unit",
-    ["a", "漢字仮名交", " ", *(pytest.param(u, marks=pytest.mark.long) for u in ("\n", "x1é!?"))],
+    ("kind", "unit"),
+    [
+        *every_second(itertools.product(WIDE, ("a", "漢字仮名交", " "))),
+        *(
+            pytest.param(kind, unit, marks=pytest.mark.long)
+            for kind, unit in itertools.product(WIDE, ("\n", "x1é!?"))
+        ),
+    ],
 )
-@pytest.mark.parametrize("kind", ["pocket", "tiktoken", "bytes", "llama", "unigram", "bytes-qwen"])
 def test_one_line_without_words_stays_cheap(kind: str, unit: str) -> None:
     text = unit * (400_000 // len(unit.encode()))
     tokens = TokenStream(make(kind), open_sources(["-"], stdin=io.BytesIO(text.encode())))
