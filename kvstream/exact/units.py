@@ -15,9 +15,10 @@ from pathlib import PurePath
 
 from kvstream.exact.counting import SHOWN, Found, Tally
 from kvstream.exact.lines import Line, lines_of
+from kvstream.exact.outline import outline
 from kvstream.exact.tables import delimiter_of
 from kvstream.exact.words import Words
-from kvstream.input.source import Source
+from kvstream.input.source import RereadableSource
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -51,9 +52,17 @@ _FUNCTIONS = {
 _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in key.split()}
 
 
-def count_units(sources: Source, unit: str, words: Words | None) -> Tally | None:
+def count_units(sources: RereadableSource, unit: str, words: Words | None) -> Tally | None:
     """Count the units with the words, or all; None if no source has the structure for it."""
     tally, known = Tally(), False
+    if unit in ("chapter", "section"):
+        parts = outline(sources.again())
+        kinds = {part.kind for part in parts}
+        numbered = ("chapter",) if "chapter" in kinds else ("numeral",)
+        kept = numbered if unit == "chapter" else ("section", "")
+        begins = {part.begin for part in parts if part.kind in kept}
+        known = _count(lines_of(sources), lambda line: line.byte in begins, words, tally)
+        return tally if begins and known else None
     for source, lines in groupby(lines_of(sources), key=lambda line: line.block.source):
         known |= _count_source(lines, sources.names[source], unit, words, tally)
     return tally if known else None
@@ -80,8 +89,6 @@ def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
         return _paragraphs()
     if unit == "page" and isinstance(sample[0].block.place, int):
         return _changes()
-    if unit in ("chapter", "section"):
-        return _changes() if isinstance(sample[0].block.place, str) else None
     if unit == "message":
         if any(is_head(line) for line in sample):
             return is_head

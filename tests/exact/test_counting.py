@@ -139,6 +139,11 @@ def test_messages_and_paragraphs(tmp_path: Path) -> None:
     assert units(tmp_path, "chat.txt", chat, "message", "budget") == 1
     assert units(tmp_path, "a.txt", "One\nof two.\n\n\nTwo.\n", "paragraph") == 2
     assert units(tmp_path, "a.txt", "One\nof two.\n", "message") is None
+    book = "".join(f"CHAPTER {n}\n\n{'The wind rose. ' * 99}\n\n" for n in ("I", "II", "III"))
+    assert units(tmp_path, "a.txt", book, "chapter") == 3
+    assert units(tmp_path, "a.txt", f"{book}Anna came.\n", "chapter", "Anna") == 1
+    assert units(tmp_path, "a.html", "<html><h2>One</h2>a<h2>Two</h2>b", "section") == 2
+    assert units(tmp_path, "a.txt", "One\nof two.\n", "chapter") is None
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
