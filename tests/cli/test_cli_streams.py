@@ -462,7 +462,7 @@ def test_what_compare_tells_of_a_method_stands_below_its_panel(book, tmp_path) -
     compare = ["compare", "--csv", "-o", str(table), "--method", "infinipot,window", book, "Q?"]
     shown = on_terminal(*compare, FAKE="pause=0.05")
     panels = [shown.index(f"kvstream · pocket · {name}") for name in ("infinipot", "window")]
-    costs = [place.start() for place in re.finditer("evicted", shown)]
+    costs = [place.start() for place in re.finditer("left out", shown)]
     assert panels[0] < costs[0] < panels[1] < costs[1]
     assert "\x1b[1A" not in shown[costs[0] : panels[1]], "the panel is not drawn below it"
     assert "\x1b[1A" not in shown[costs[1] :]

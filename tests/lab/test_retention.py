@@ -29,7 +29,6 @@ from kvstream_lab.retention.whole import Whole
 
 HEAD, QUESTION, BUDGET, LENGTH = 6, 5, 224, 448
 METHODS = [name for name, method in available().items() if method.evicts]
-SOME = ("infinipot", "h2o")
 KINDS = ("gpt-neox", "gemma3", "qwen3.5", "falcon-h1", "gemma4")
 TEXT, ASKED = tokens(LENGTH), tokens(QUESTION, seed=2)
 
