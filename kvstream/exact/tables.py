@@ -12,6 +12,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -30,6 +31,8 @@ LONGEST_LINE = 1 << 20
 """Characters of a line. A longer one is no row."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
+LONGEST_NUMBER = 60
+"""Characters of a cell that may be a number."""
 CITED = 5
 """Rows that an answer cites."""
 LISTED = 10_000
@@ -39,11 +42,11 @@ MOST_VALUES = 4_000_000
 _NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 _SPACES = "'’ \u00a0\u202f"
 _SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
-_UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d+)?)\s*({_SIGNS})?")
+_UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS})?")
 """A sign or code before or behind a number."""
 _NUMBER = (
     rf"[+-]?(?:\d+|\d{{{{1,3}}}}(?:[{{group}}{_SPACES}]\d{{{{3}}}})+)?"
-    r"(?:{point}\d+)?(?:[eE][+-]?\d+)?"
+    r"(?:{point}\d+)?(?:[eE][+-]?\d{{1,2}})?"
 )
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
 _STYLES = {
@@ -92,9 +95,7 @@ class Table:
             for line in sample:
                 self.header += [key for key in _object(line) or {} if key not in self.header]
         else:
-            self.header = [
-                name.strip() for name in next(csv.reader(sample, delimiter=self.delimiter))
-            ]
+            self.header = [name.strip() for name in _parsed(sample, self.delimiter)[0]]
 
     def __iter__(self) -> Iterator[Row]:
         lines = chain(self._ahead, self._lines)
@@ -165,18 +166,26 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     if named and named[1].lower() in ("tsv", "tab"):
         return "\t"
     for delimiter in "\t;,|" if not named else ",;\t|":
-        counts = {len(row) for row in csv.reader(sample[:50], delimiter=delimiter) if row}
+        counts = {len(row) for row in _parsed(sample[:50], delimiter) if row} or {0}
         even = len(counts) < 4 if named else len(counts) == 1 and len(sample) > 2
         if even and min(counts) > 1:
             return delimiter
     return "," if named and named[1].lower() == "csv" else None
 
 
+def _parsed(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Return the rows up to one that cannot be parsed; at least one, which may be empty."""
+    rows: list[list[str]] = []
+    with suppress(csv.Error):
+        rows.extend(csv.reader(lines, delimiter=delimiter))
+    return rows or [[]]
+
+
 def header_of(lines: Sequence[str]) -> str:
     """Return the first line of a text if it names the columns of the lines below it, else empty."""
     for delimiter in "\t;,|":
-        rows = list(csv.reader(lines, delimiter=delimiter))
-        width = len(rows[0]) if rows else 0
+        rows = _parsed(lines, delimiter)
+        width = len(rows[0])
         even = width > 1 and len(rows) + width > 4 and all(len(row) == width for row in rows)
         if even and len(rows) > 1 and all(map(_NAME.fullmatch, rows[0])):
             return lines[0].strip()
@@ -227,6 +236,8 @@ class Numbers:
 
     def parse(self, value: str) -> Decimal | None:
         """Return the number of a cell, without sign of a currency or percent; None: it is none."""
+        if len(value) > LONGEST_NUMBER:
+            return None
         if self.point == "." and _PLAIN.fullmatch(value):  # the usual case, which is quick
             self.units[""] += 1
             return Decimal(value)

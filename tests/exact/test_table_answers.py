@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
-from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute
+from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute, header_of
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.passages.excerpts import Excerpts, excerpts_of
@@ -290,3 +290,10 @@ def test_a_model_reads_the_header_before_every_passage(tmp_path: Path) -> None:
     assert offsets == sorted(offsets)
     texts = "".join(block.text for block in chosen)
     assert texts.count("order,city,status") == 2
+
+
+def test_lines_that_csv_refuses_have_no_header() -> None:
+    for lines in (["a" * 200_000 + ",b,c", "c,d,e"], [""], [], ['"a,b\n', "c,d\n"], ["\n", "\n"]):
+        assert header_of(lines) == ""
+    with pytest.raises(NotReadError):
+        compute(Table(blocks('a,b\nx,"' + "y" * 200_000 + '"\n', 50_000), ["a.csv"]), [])
