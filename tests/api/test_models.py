@@ -14,6 +14,7 @@ from kvstream.store import offered
         ((), "qwen-1.5b", "pocket"),
         (("reader",), "qwen-1.5b", "reader"),
         (("reader", "qwen-0.5b"), "qwen-1.5b", "qwen-0.5b"),
+        (("reader", "qwen-0.5b", "reader-0.5b"), "qwen-1.5b", "reader-0.5b"),
         (("reader", "qwen-0.5b", "qwen-1.5b"), "qwen-1.5b", "qwen-1.5b"),
         (("reader", "qwen-0.5b", "qwen-1.5b"), "qwen-0.5b", "qwen-0.5b"),
         (("reader", "qwen-1.5b"), "qwen-0.5b", "reader"),

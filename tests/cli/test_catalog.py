@@ -262,12 +262,12 @@ def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
     told = "\n".join(_offered(OFFERS.values(), 80)).split("\n")
     assert max(map(len, told)) <= 80
     names = [line[:11].strip() for line in told if line[0] != " "]
-    assert names == ["smollm2", "reader", "qwen-0.5b", "qwen-1.5b"]
+    assert names == ["smollm2", "reader", "qwen-0.5b", "reader-0.5b", "qwen-1.5b"]
     words = [word for line in told for word in line.split()]
     assert {"English;", "memory,"} <= set(words)
     wide = list(_offered(OFFERS.values(), 400))
     assert [line.count("\n") for line in wide] == [0] * len(OFFERS)
-    assert wide[1].startswith("reader     smollm2 with kvstream's adapter")
+    assert wide[1].startswith("reader       smollm2 with kvstream's adapter")
 
 
 def test_as_a_program(kvstream: Any, forked: Any, tmp_path: Path) -> None:

@@ -510,8 +510,8 @@ def test_a_damaged_number_of_layers_takes_no_memory() -> None:
     ("free", "disk", "float32", "problem", "best"),
     [
         (2**34, 2**36, 1e12, None, "qwen-1.5b"),
-        (2**31, 2**36, 1e12, None, "qwen-0.5b"),  # 8 bits fit, 16 bits of the larger one do not
-        (2**34, 2**36, 1e11, None, "qwen-0.5b"),
+        (2**31, 2**36, 1e12, None, "reader-0.5b"),  # 8 bits fit, 16 bits of the larger one do not
+        (2**34, 2**36, 1e11, None, "reader-0.5b"),
         (2**34, 2**36, 1e11, "slow", "reader"),
         (2**34, 2**28, 1e12, None, "pocket"),
         (2**34, 2**36, 1e9, None, "pocket"),

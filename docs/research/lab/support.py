@@ -448,7 +448,10 @@ def fit(asked: argparse.Namespace) -> None:
             print(f"  said {low:.1f} to {min(high, 1):.1f}: {right[part].mean():.0%} "
                   f"of {part.sum()} right")  # fmt: skip
     if asked.write:
+        place = Path(asked.write)
+        known = json.loads(place.read_text("utf-8")) if place.is_file() else {}
         content = {
+            **{name: known[name] for name in ("wording",) if name in known},
             "about": "docs/research/answers.md, Citations and the warning; "
             "docs/research/lab/support.py",
             "fingerprints": fingerprints(asked.model),
@@ -458,7 +461,7 @@ def fit(asked: argparse.Namespace) -> None:
             "refusal_limit": asked.refusal_limit,
             "measured": told["all"],
         }
-        Path(asked.write).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def counts(warned: np.ndarray, part: np.ndarray, right: np.ndarray) -> dict[str, int]:
