@@ -155,6 +155,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["count"], first["unit"], first["forms"]) == (2, "line", {"Anna": 1, "anna": 1})
     assert [c["line_start"] for c in first["citations"]] == [1, 2]
+    (tmp_path / "0.txt").write_bytes(b"")
+    assert run(["count", str(tmp_path), "Anna", "--each"]) == 7
+    shown = capsys.readouterr()
+    assert shown.out == f"{path}:3\n"
+    assert "0.txt" in shown.err
     assert run(["count", str(path), "Anna", "--unit", "message"]) == 2
     assert "has no messages" in capsys.readouterr().err
 

@@ -92,13 +92,27 @@ def records(
 ) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Yield the JSON object of a count, with --each that of every source, with its name.
 
-    None if the text has no such units. `how`: see `counted`.
+    None if the text has no such units. `how`: see `counted`. With --each, a source that cannot be
+    read is named on stderr, and the others are counted.
     """
     names = open_sources(paths, options, interrupts).names if options.each else [""]
+    failed = 0
     for name in names:
-        sources = open_sources([name] if name else paths, options, interrupts)
-        with reading(interrupts):
-            yield name, counted(sources, asked, **how)
+        try:
+            sources = open_sources([name] if name else paths, options, interrupts)
+            with reading(interrupts):
+                record = counted(sources, asked, **how)
+        except SourceError as error:
+            failed += 1
+            if not options.each or failed == len(names):
+                raise
+            say(f"{name}: {error}")
+            continue
+        yield name, record
+    if failed:
+        from kvstream.cli.shared.each import SOME_FAILED  # loads what a count does not need
+
+        click.get_current_context().exit(SOME_FAILED)
 
 
 def show(record: Mapping[str, Any], output: Any, *, as_json: bool, title: str = "") -> None:
