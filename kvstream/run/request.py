@@ -78,7 +78,7 @@ class Request:
     """None: as the model does it; only `pocket` extracts its summaries."""
     strict: bool = row(
         False, "Answer", "Withhold weakly supported answers (exit code 6).",
-        per_answer=True,
+        per_answer=True, advanced=True,
         excludes={"extract": "--strict checks written answers, and --extract writes none; leave "
                   "one of them out."},
         without={**OF_ANSWERS,

@@ -28,7 +28,7 @@ def file(folder: Path, name: str, text: str) -> str:
         ["ask", "TEXT", "Who?", "--budget", f"1{HOSTILE}"],
         ["ask", "TEXT", "Who?", f"--{HOSTILE}"],
         ["ask", "TEXT", f"Who?{HOSTILE}", "-v", "-o", f"gone{HOSTILE}/out.txt"],
-        ["inspect", f"no{HOSTILE}.kvs"], ["inspect", "TEXT"], [f"ask{HOSTILE}"],
+        ["inspect", f"no{HOSTILE}.kvs"], [f"ask{HOSTILE}"],
         ["summarize", f"no{HOSTILE}/"], ["remember", "TEXT", "-o", f"gone{HOSTILE}/m.kvs"],
     ],
 )  # fmt: skip

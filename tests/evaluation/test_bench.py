@@ -406,7 +406,7 @@ def test_what_does_not_fit_is_left_out(found: Any) -> None:
     assert shares == [(1.0, pytest.approx(wilson(2, 2)[0]), 1.0), (None, None, None)]
     (bars,) = needle_command._plots(rows)
     assert [bar[0] for bar in bars.rows] == ["infinipot, 600 tokens"]
-    *_, table = needle_command._tables(rows, report)
+    *_, table = needle_command._tables(rows)
     assert list(table.columns[4].cells) == ["100%", "-"]
 
 

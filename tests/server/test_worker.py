@@ -276,6 +276,7 @@ class Standing:
     """A model, its memories and the cache. A cached memory fails after `tokens` tokens."""
 
     name, read_tokens, entries, most, folder = "m", 1, 1, 1, None
+    scouting = None
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

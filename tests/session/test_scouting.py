@@ -325,7 +325,9 @@ def test_the_budget_of_a_memory_of_two_models_is_that_of_both_caches(
     model = Model(session, Scouting(session, skimmer))
     memory = model.read(story, questions=[FACT.question], budget=640, max_tokens=8)
     result = memory.ask(FACT.question).result
-    assert result.budget_bytes == memory.budget[1] + model.kv_bytes(budget=640, method="full")
+    assert result.budget_bytes == memory.budget[1] + session.kv_bytes(
+        RunSettings(Budget(tokens=640), "full")
+    )
 
 
 def test_a_memory_of_two_models_is_asked_saved_and_recalled(
@@ -684,7 +686,7 @@ def test_the_command_line_with_another_tokenizer(
     """Once fetched, ``reader`` (a tiny model here) answers without -m. A report needs a memory."""
     tiny = tiny_reader(tmp_path, monkeypatch)
     page = str(tmp_path / "page.html")
-    arguments = ("--budget", "500", "-n", "8", "--json", "--skim", "pocket", "--report", page)
+    arguments = ("--budget", "500", "-n", "8", "--json", "-v", "--skim", "pocket", "--report", page)
     done = cli("ask", str(story), FACT.question, *arguments)
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
