@@ -92,14 +92,14 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
-def merged(folder: Path, quiet: bool = False, *, eight: bool = False) -> Path:
+def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Path:
     """Return the merged model folder of an adapter. It is made if the cache does not have it.
 
     Adapter and base are checked by their digests, which also name the folder. `eight`: with large
     weights in 8 bits, as in `gguf.converted`. Raises ModelError for a problem with either, or with
     the cache.
     """
-    adapter = Adapter.of(folder)
+    folder = adapter.folder
     file = offered.fetched(adapter.base)
     if file is None:
         raise ModelError(

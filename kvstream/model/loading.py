@@ -124,9 +124,10 @@ def _merged(adapter: Path, settings: ModelSettings) -> Path:
     """Return the model folder of an adapter and its base. Raises ModelError."""
     from kvstream.model.adapter import Adapter, merged
 
-    base = offered.OFFERS.get(Adapter.of(adapter).base)
+    read = Adapter.of(adapter)
+    base = offered.OFFERS.get(read.base)
     eight = base is not None and base.eight_bits and _in_8_bits(base.path, settings)
-    return merged(adapter, settings.quiet, eight=eight)
+    return merged(read, settings.quiet, eight=eight)
 
 
 def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
@@ -184,14 +185,14 @@ def _wrong_size(config: dict[str, Any]) -> str:
     return ""
 
 
-def load(settings: ModelSettings) -> BoundedModel:
-    """Load, place and probe a model.
+def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
+    """Load, place and probe a model; `where` is its `folder`, if the caller knows it.
 
     Raises ModelError with the remedy, UnsupportedModelError, MemoryError.
     """
     if settings.threads:
         torch.set_num_threads(int(settings.threads))
-    where = folder(settings)
+    where = where or folder(settings)
     device = device_of(settings.device)
     common: dict[str, Any] = {
         "revision": settings.revision,

@@ -70,7 +70,7 @@ class Session:
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
-        where = settings.model if settings.model == POCKET else folder(settings)
+        where = folder(settings)
         with offline(must_be_cached(settings, where) or settings.offline):
             tokenizer = load_tokenizer(
                 where,
@@ -78,7 +78,7 @@ class Session:
                 offline=settings.offline,
                 trust_remote_code=settings.trust_remote_code,
             )
-            model = load(settings)
+            model = load(settings, where)
         rows = model.model.get_input_embeddings().weight.shape[0]
         # Special tokens beyond the embedding are common and harmless: no text gives their ids.
         most = tokenizer.highest + 1

@@ -302,11 +302,12 @@ def _byte_pieces(backend: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> l
     if decoder is None or decoder["type"] != "ByteLevel":
         return None
     back = byte_alphabet()
+    table = {ord(char): chr(byte) for char, byte in back.items()}
     added = backend.get_added_tokens_decoder()
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, number in vocabulary.items():
-        if number in added or not all(char in back for char in token):
+        if number in added or not back.keys() >= set(token):
             pieces[number] = token.encode()
         else:
-            pieces[number] = bytes(back[char] for char in token)
+            pieces[number] = token.translate(table).encode("latin-1")
     return pieces

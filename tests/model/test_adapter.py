@@ -35,7 +35,7 @@ def settings(name: str = "reader", **more: Any) -> ModelSettings:
 def test_merged_weights_are_the_sum(tiny: Tiny) -> None:
     base = load_file(converted(tiny.base, quiet=True) / "model.safetensors")
     own = load_file(tiny.adapter / reader.ADAPTER)
-    found = load_file(merged(tiny.adapter) / "model.safetensors")
+    found = load_file(merged(Adapter.of(tiny.adapter)) / "model.safetensors")
     assert found.keys() == base.keys()
     changed = 0
     for name, weight in found.items():
@@ -108,11 +108,11 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     card = reader_pack.pack(run, packed)
     assert card["training"]["runs"] == cards[:1]
     assert card["base"]["sha256"] == offered.OFFERS["smollm2"].sha256
-    ours = load_file(merged(packed) / "model.safetensors")
+    ours = load_file(merged(Adapter.of(packed)) / "model.safetensors")
     theirs = adapted.merge_and_unload().state_dict()
     for name, weight in ours.items():
         torch.testing.assert_close(weight.float(), theirs[name], rtol=2e-3, atol=2e-3)
-    other = AutoModelForCausalLM.from_pretrained(merged(packed), dtype=torch.float32)
+    other = AutoModelForCausalLM.from_pretrained(merged(Adapter.of(packed)), dtype=torch.float32)
     again = peft.get_peft_model(other, lora)
     again.save_pretrained(tmp_path / "second" / "adapter")
     with pytest.raises(ModelError, match="--onto"):
@@ -120,7 +120,7 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "second" / "card.json").write_text(json.dumps(cards[1]))
     second = reader_pack.pack(tmp_path / "second", tmp_path / "sum", onto=packed)
     assert second["training"]["runs"] == cards
-    both = load_file(merged(tmp_path / "sum") / "model.safetensors")
+    both = load_file(merged(Adapter.of(tmp_path / "sum")) / "model.safetensors")
     for name, weight in ours.items():  # the second adapter is untrained
         torch.testing.assert_close(weight, both[name], rtol=2e-3, atol=2e-3)
 
@@ -195,7 +195,7 @@ def broken_card(tiny: Tiny) -> None:
 def test_what_does_not_belong_together(tiny: Tiny, harm: Callable[[Tiny], None], said: str) -> None:
     harm(tiny)
     with pytest.raises(ModelError, match=said) as told:
-        merged(tiny.adapter)
+        merged(Adapter.of(tiny.adapter))
     assert told.value.exit_code == 4
     made = [p.name for p in (tiny.base.parents[2] / "converted").iterdir()]
     assert not [name for name in made if name.startswith("part-")]
@@ -209,7 +209,7 @@ def test_layers_that_the_base_lacks(tiny: Tiny) -> None:
 
     card(tiny, "base", sha256=digest_of(tiny.base))
     with pytest.raises(ModelError, match=r"the base has no model\.layers\.1\."):
-        merged(tiny.adapter)
+        merged(Adapter.of(tiny.adapter))
 
 
 def test_a_reader_that_is_not_here(
