@@ -68,9 +68,9 @@ def _one_pocket(_homes: Path) -> Iterator[None]:
     def kept(settings: ModelSettings, fast: bool) -> loading.BoundedModel:
         return loading.load(settings)
 
-    def load(settings: ModelSettings) -> loading.BoundedModel:
+    def load(settings: ModelSettings, where: str) -> loading.BoundedModel:
         if settings.model != loading.POCKET:
-            return loading.load(settings)
+            return loading.load(settings, where)
         return kept(settings, precision.fast_bfloat16())
 
     with pytest.MonkeyPatch.context() as patch:

@@ -228,12 +228,6 @@ BRIEF = replace(
     reasons="",
 )
 """The wording that the adapter for Qwen was trained with. It refuses without a request."""
-JUDGING = replace(
-    NEUTRAL,
-    question="Question: {}\nDoes the document contain the answer? Reply Yes or No.",
-    reasons="",
-)
-"""Asks whether a passage answers the question (`kvstream.passages.judge`)."""
 OF_0_1 = Wording(
     "Here is a text. A question about it follows.\n\n",
     "Here is a text. It is to be summarized.\n\n",
@@ -247,7 +241,6 @@ OF_0_1 = Wording(
 """The wording of memory files and checkpoints of version 0.1."""
 TRAINED = {"refusing": REFUSING, "brief": BRIEF}
 """The wordings that an adapter can name in its file `support.json`."""
-WORDINGS = (NEUTRAL, REFUSING, BRIEF, OF_0_1)
 
 
 def wording_for(folder: str | Path) -> Wording:

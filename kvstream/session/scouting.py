@@ -550,7 +550,7 @@ class Second:
     def doubt(self) -> tuple[str, ...]:
         """A warning, if the judge found no passage that is likelier to have the answer than not."""
         judge = self.judge
-        if judge is None or not (judge.judged and judge.calibrated) or judge.best >= 0:
+        if judge is None or not judge.judged or judge.best >= 0:
             return ()
         if abstains(self.result.answer):
             return ()

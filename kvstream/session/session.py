@@ -23,9 +23,8 @@ from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load, must_be_cached
 from kvstream.passages.excerpts import Excerpts
-from kvstream.passages.judge import Judge, Verdict
+from kvstream.passages.judge import Judge
 from kvstream.run.plan import RunPlan, budget_tokens
-from kvstream.run.prompt import JUDGING, build_prompt
 from kvstream.run.request import Request
 from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
 from kvstream.settings import INT8, Budget, ModelSettings, RunSettings, table
@@ -39,7 +38,8 @@ SMALL = 106_000_000, 256
 GROWTH, MOST = 0.67, 4096
 """How the tokens of passages grow with the parameters, and their maximum."""
 JUDGES = 300_000_000
-"""Parameters without embedding from which a model judges a passage by Yes or No."""
+"""Parameters without embedding below which a model judges passages. A larger one reads more of
+them, and judging does not change what it answers."""
 
 
 def enough(parameters: int) -> int:
@@ -172,20 +172,15 @@ class Session:
     def judge(self, whole: Request, question: str, room: int) -> Judge | None:
         """Return a judge of passages of at most `room` tokens for such a request.
 
-        A model with calibrated refusals judges by an answer against a refusal, a large enough chat
-        model by Yes against No. Returns None for others.
+        Returns None for a model without calibrated refusals, or that is large.
         """
-        plan, run, tokenizer = self.settle(whole), whole.run, self.tokenizer
-        refusal = refusal_limit(self.model, tokenizer)
-        if refusal is not None:
-            verdict = Verdict(plan.prompt.tail(question, brief=run.brief), refusal.tokens)
-        elif plan.prompt.style == "chat" and self.model.parameters >= JUDGES:
-            prompt = build_prompt(tokenizer, system=whole.system, wording=JUDGING)
-            yes, no = (tokenizer.encode(word, continuing=True)[:1] for word in ("Yes", "No"))
-            verdict = Verdict(prompt.tail(question), no, yes)
-        else:
+        refusal = refusal_limit(self.model, self.tokenizer)
+        if refusal is None or self.model.parameters >= JUDGES:
             return None
-        return Judge(plan.reader(self.model, run, None), tokenizer, verdict, room)
+        plan = self.settle(whole)
+        tail = plan.prompt.tail(question, brief=whole.run.brief)
+        reader = plan.reader(self.model, whole.run, None)
+        return Judge(reader, self.tokenizer, tail, refusal.tokens, room)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.

@@ -23,6 +23,7 @@ from kvstream.passages.memory import PassageMemory
 from kvstream.reporters.plain import skim_line
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.run.request import Request
+from kvstream.session import session as session_module
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -63,6 +64,12 @@ def judge_of(session: Session) -> Judge:
 def test_a_model_without_a_limit_for_refusals_reranks_nothing(session: Session) -> None:
     whole = session.whole(Request((QUESTION,), RUN), QUESTION)
     assert session.judge(whole, QUESTION, BUDGET) is None
+
+
+def test_a_large_model_does_not_judge(refusing: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
+    whole = refusing.whole(Request((QUESTION,), RUN), QUESTION)
+    assert refusing.judge(whole, QUESTION, BUDGET) is None
 
 
 def test_the_odds_are_those_of_the_plain_model(refusing: Session) -> None:
