@@ -12,7 +12,6 @@ Each message says what is wrong, with the number, and what to do about it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 
@@ -69,44 +68,15 @@ _NO_MEMORY = (
     "cannot allocate memory",
     "failed to map segment",
 )
-_NEARLY_ALL = 0.8
-"""Share of the address space limit from which the limit counts as reached. The peak does not
-include the allocation that failed."""
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error is out of memory: of Python, of torch, or of another library.
 
     Compare classes by name: torch may not be loaded, and this function must not load it.
     """
-    if error is None:
-        return False
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError"}:
         return True
     told = isinstance(error, (RuntimeError, OSError, ImportError))
-    if told and any(words in str(error).lower() for words in _NO_MEMORY):
-        return True
-    # Libraries report a failed allocation in many ways: "could not create a primitive", "Invalid
-    # thread pool", "error return without exception set". An error for which the operating system
-    # or the importer names a cause is not one of them.
-    vague = isinstance(error, (RuntimeError, SystemError, ImportError, AttributeError, OSError))
-    named = isinstance(error, ModuleNotFoundError) or getattr(error, "errno", None) is not None
-    return vague and not named and _address_space_is_spent()
-
-
-def _address_space_is_spent() -> bool:
-    """Return whether the process came close to its limit of address space (``ulimit -v``)."""
-    if sys.platform == "win32":
-        return False
-    import resource
-
-    try:
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit == resource.RLIM_INFINITY:
-            return False
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            peak = next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
-    except (OSError, StopIteration):  # not every system reports it
-        return False
-    return peak * 1024 > _NEARLY_ALL * limit
+    return told and any(words in str(error).lower() for words in _NO_MEMORY)

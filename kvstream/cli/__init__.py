@@ -25,12 +25,9 @@ def main() -> None:
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)
     try:
-        from kvstream.cli.address_space import guarded, stderr_apart
-        from kvstream.cli.app import crashed, run
+        from kvstream.cli.app import run
 
-        stderr_apart()
-        arguments = sys.argv[1:]
-        code = guarded(lambda: run(arguments), lambda noise: crashed(noise, arguments))
+        code = run(sys.argv[1:])
     except KeyboardInterrupt:  # too early for the handlers that report it
         code = 130
     with suppress(ValueError):

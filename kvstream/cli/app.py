@@ -216,15 +216,6 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         _drop_unwritten()
 
 
-def crashed(noise: str, arguments: Sequence[str]) -> int:
-    """Report that a library ended the process for lack of RAM; ``noise`` is its output."""
-    _tolerate_any_text()
-    if _asks_for_tracebacks(arguments) and noise:
-        _say(noise.rstrip())
-    error = MemoryError("a library crashed under the limit of ulimit -v, which may be raised")
-    return _report(_memory_message(error), OUT_OF_MEMORY, False)
-
-
 def _memory_message(error: BaseException) -> str:
     first = str(error).strip().splitlines()
     detail = f" ({first[0]})" if first else ""

@@ -9,7 +9,6 @@ from typing import Any
 
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.tokenization.forms import WordForms
-from kvstream.tokenization.panics import without_panics
 from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
 
@@ -48,10 +47,9 @@ def load_tokenizer(
             "cannot be streamed faithfully; choose a model that comes with a tokenizer.json."
         )
     try:
-        with without_panics():
-            tokenizer = HubTokenizer(backend, wrapper, name)
-            tokenizer.encode(_TRIAL)
-            _try_runs(tokenizer)
+        tokenizer = HubTokenizer(backend, wrapper, name)
+        tokenizer.encode(_TRIAL)
+        _try_runs(tokenizer)
         return tokenizer
     except BaseException as error:  # a Rust panic is not an Exception
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):

@@ -583,8 +583,8 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
 
 def test_a_signal_before_a_command_begins_ends_in_words() -> None:
     program = (
-        "import os, signal, kvstream.cli, kvstream.cli.address_space as guard\n"
-        "guard.guarded = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "import os, signal, kvstream.cli, kvstream.cli.app as app\n"
+        "app.run = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
         "kvstream.cli.main()\n"
     )
     ran = subprocess.run(
@@ -595,8 +595,8 @@ def test_a_signal_before_a_command_begins_ends_in_words() -> None:
 
 def test_an_interrupt_during_the_exit_prints_no_traceback() -> None:
     program = (
-        "import atexit, os, signal, kvstream.cli, kvstream.cli.address_space as guard\n"
-        "guard.guarded = lambda *_: 130\n"
+        "import atexit, os, signal, kvstream.cli, kvstream.cli.app as app\n"
+        "app.run = lambda _: 130\n"
         "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
         "kvstream.cli.main()\n"
     )

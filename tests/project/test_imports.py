@@ -216,5 +216,5 @@ def test_help_imports_no_command() -> None:
     ours = set(re.findall(r"\| +(kvstream[\w.]*)$", done.stderr, re.MULTILINE))
     assert ours <= {
         "kvstream", "kvstream.version", "kvstream.errors", "kvstream.cli", "kvstream.cli.app",
-        "kvstream.cli.groups", "kvstream.cli.address_space",
+        "kvstream.cli.groups",
     }  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,32 +49,3 @@ def test_a_slow_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(loading, "_MOST_S", -1.0)
     with pytest.raises(ModelError, match=r"16 characters of .* take \d"):
         load_tokenizer(model, offline=True)
-
-
-def test_no_backtrace_of_the_library_is_shown(tmp_path: Path) -> None:
-    """Neither loading nor encoding a text that the check on loading did not try shows one."""
-    program = """
-import sys
-from kvstream.cli.address_space import stderr_apart
-from kvstream.errors import ModelError
-from kvstream.tokenization import loading
-from kvstream.tokenization.loading import load_tokenizer
-stderr_apart()
-for model in sys.argv[1:]:
-    try:
-        tokenizer = load_tokenizer(model, offline=True)
-    except ModelError:
-        continue
-    try:
-        tokenizer.encode("zq" * 60)
-    except BaseException as error:
-        assert type(error).__name__ == "PanicException"
-    else:
-        raise AssertionError("the text shows nothing")
-"""
-    patterns = (("a", "(a+)+b"), ("zq", "(?:(?:zq|zqzq)+)+Q"))
-    models = [folder(tmp_path / name, pattern) for name, pattern in patterns]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *models], capture_output=True, text=True, timeout=100
-    )
-    assert (done.returncode, done.stderr) == (0, "")
