@@ -53,8 +53,7 @@ speed_options = stack(
     option(
         "--give-up", type=click.FloatRange(min=0), default=3600.0, show_default=True,
         metavar="SECONDS", section="Measurement",
-        help="Skip a run that would take longer, judged by the previous length; estimate plain "
-        "caches from a fit.",
+        help="Skip a run that would take longer, judged by the previous length.",
     ),
     text_option("to read"),
 )  # fmt: skip
@@ -95,7 +94,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = open_sessio
 def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> int:
     from kvstream.evaluation import report
     from kvstream.evaluation.speed import peak, systems
-    from kvstream.evaluation.speed.measure import Bench, Limits, extrapolate
+    from kvstream.evaluation.speed.measure import Bench, Limits
 
     no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
@@ -124,7 +123,6 @@ def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> i
                 task = systems.Task(session, texts(tokens), question, answer, limits.repeat_s)
                 found = bench.measure(task)
                 rows += found
-                extrapolate(rows)
                 if values["json"]:
                     result_output.show(found, list, as_json=True)
         except KeyboardInterrupt:
@@ -178,7 +176,7 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
         ("", lambda r: _name(r, ours)),
         ("tokens", lambda r: report.count(r["tokens"])),
         ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
-        ("seconds", _seconds),
+        ("seconds", lambda r: _number(r["prefill_s"], 2)),
         ("tokens/s", lambda r: _number(r["tokens_per_s"])),
         ("selection", lambda r: _percent(r.get("select_share"))),
         ("of peak", lambda r: _percent(r.get("peak_share"))),
@@ -216,8 +214,6 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
         for r in rows if "error" in r
     )  # fmt: skip
     yield from told
-    if any(r.get("fitted") for r in rows):
-        yield "~ is fitted to the shorter lengths, not measured."
     for row in (r for r in rows if "measured_tokens" in r):
         yield f"{_name(row, ours)} is extrapolated from {row['measured_tokens']:,} tokens."
     yield f"Measured peak of this machine in products of matrices: {flops / 1e9:,.0f} GFLOP/s."
@@ -245,12 +241,6 @@ def _name(row: Any, ours: list[Any]) -> str:
     several = len({r["budget"] for r in ours}) > 1
     budget = count(row["budget"]) if several and row["budget"] else None
     return ", ".join(filter(None, (KINDS[row["system"]].title, budget, row.get("mode"))))
-
-
-def _seconds(row: Any) -> str | None:
-    if row["prefill_s"] is None:
-        return None
-    return f"{'~' if row.get('fitted') else ''}{row['prefill_s']:,.2f}"
 
 
 def _number(value: float | None, digits: int = 0, unit: float = 1) -> str | None:
