@@ -47,8 +47,6 @@ class Inspected:
     """Whether to wait for more data that others write to it."""
     folder: str = ""
     """The named folder that contains the file; empty if the file itself was named."""
-    pseudo: str | None = None
-    """Kind of a file that is not on a disk; see `pseudo.kind`."""
     expected: int | None = None
     """Estimated bytes of text of a document, from its structure and a sample."""
     share: float = 0.0
@@ -201,9 +199,8 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
     Raises OSError.
     """
     status = path.stat()
-    made_up = pseudo.kind(status)
-    if made_up is not None or not stat.S_ISREG(status.st_mode):
-        return Inspected(name, path, pseudo=made_up), None
+    if pseudo.kind(status) is not None or not stat.S_ISREG(status.st_mode):
+        return Inspected(name, path), None
     source = Inspected(name, path, size=status.st_size)
     with path.open("rb") as file:
         source.output = outputs.kind_of(file.peek(outputs.FIRST))

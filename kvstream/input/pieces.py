@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from kvstream.errors import SourceError
-from kvstream.input import documents, pseudo
+from kvstream.input import documents
 from kvstream.input.blocks import Part
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
@@ -120,7 +120,6 @@ class SourcePieces:
                     if not source.folder:
                         raise
                     self._messages.damaged(source, error)
-                self._given_up(source)
         except OSError as error:
             failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
             if not source.folder:
@@ -137,21 +136,6 @@ class SourcePieces:
         messages = self._messages
         for part in documents.stream_parts(kind, head, name, messages.notes, messages.general):
             yield part or b""
-
-    def _given_up(self, source: Inspected) -> None:
-        """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
-        opened = self._opened.stream if self._opened is not None else None
-        if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
-            return
-        told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
-        if not opened.given:
-            raise SourceError(
-                f"{told}: it is not a document, but a kernel file ({source.pseudo}). Name another "
-                "file, or pipe its content to kvstream."
-            )
-        self._messages.general.append(
-            f"{told} (it is a kernel file, {source.pseudo}), so its reading ended there."
-        )
 
     def _plain(
         self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
@@ -208,8 +192,6 @@ class SourcePieces:
         if source.followed and source.path is not None and self._follow is not None:
             self._followed = FollowedFile(source.path, self._follow)
             return self._followed
-        if source.path is not None and source.pseudo is not None:
-            return pseudo.PseudoFile(source.path)
         if source.path is not None:
             return source.path.open("rb")
         if isinstance(source.stream, bytes):

@@ -503,30 +503,6 @@ def test_the_folder_of_the_kernel_is_refused() -> None:
     assert "Linux" in text_of(open_sources(["/proc/version"]))
 
 
-@pytest.mark.parametrize("given", [b"", b"It rained.\n"])
-def test_a_file_on_no_disk_that_gives_nothing_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes
-) -> None:
-    """A named pipe that is held open stands for /proc/kmsg, which only root may read."""
-    monkeypatch.setattr(pseudo, "PATIENCE", 0.3)
-    path = tmp_path / "kmsg"
-    os.mkfifo(path)
-    held = os.open(path, os.O_RDWR)
-    os.write(held, given)
-    monkeypatch.setattr(pseudo, "kind", lambda status: "proc")
-    sources = open_sources([str(path)])
-    told = f"{path} gave nothing for 0 seconds"
-    if given:
-        assert text_of(sources) == "It rained.\n"
-        assert sources.warnings == [
-            f"{told} (it is a kernel file, proc), so its reading ended there."
-        ]
-    else:
-        with pytest.raises(SourceError, match=f"{told}: it is not a document"):
-            text_of(sources)
-    os.close(held)
-
-
 GERMAN = "Der Bürgermeister grüßt die Königin, und die Mädchen hören zu. " * 40
 WORDS = {
     "cp1252": GERMAN,
