@@ -6,19 +6,8 @@ import os
 from pathlib import Path
 
 from kvstream.api.given import path_of
-from kvstream.api.source_objects import SourceLike, open_sources
 from kvstream.errors import SourceError
 from kvstream.memory.memory_file import MemoryFile as MemoryFile
-
-
-def ends_with(file: MemoryFile, source: SourceLike) -> bool:
-    """Read `source`, and return whether the newest sources of the file have its content."""
-    sources = open_sources(source)
-    for _ in sources:
-        pass
-    read = [(record.bytes, record.sha256) for record in sources.records]
-    kept = [(each["bytes"], each["sha256"]) for each in file.sources]
-    return kept[-len(read) :] == read
 
 
 def inspect(path: str | os.PathLike[str]) -> MemoryFile:
@@ -60,16 +49,3 @@ def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
     from kvstream.memory.checkpoint import tokens_of
 
     return tokens_of(Path(path))
-
-
-def finished_reading(
-    checkpoint: str | os.PathLike[str], target: str | os.PathLike[str]
-) -> MemoryFile | None:
-    """Return the memory of `target` if `checkpoint` has finished reading into another memory.
-
-    Then nothing is left to read. The headers decide this; the memory of `target` is then checked
-    completely. Raises SourceError.
-    """
-    from kvstream.memory.checkpoint import is_finished
-
-    return inspect(target) if is_finished(Path(checkpoint), Path(target)) else None

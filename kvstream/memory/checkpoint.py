@@ -130,8 +130,9 @@ class Checkpoint:
         position = self.position
         if position.base != self.base:
             raise UsageError(
-                f"{self.path} is the checkpoint of a run that continued another memory. Remove "
-                "the file to start again, or name another one."
+                f"{self.path} is the checkpoint of a run that continued another memory, or of one "
+                "that has written this memory. Remove the file to start again, or name another "
+                "one."
             )
         restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
@@ -204,18 +205,7 @@ def tokens_of(path: Path) -> int | None:
     Raises the errors of `Checkpoint`, which reads the whole file and checks its digest.
     """
     file.check_writable(path)
-    return _position(path, file.read_notes(path)[0]).tokens if path.exists() else None
-
-
-def is_finished(path: Path, target: Path) -> bool:
-    """Return whether a checkpoint that continues another memory is complete, and `target` is the
-    result, as both headers say. Raise SourceError if a file is no memory file.
-    """
-    notes, digest = file.read_notes(path)
-    position = position_of(notes)
-    if position is None or position.base is None or not position.complete:
-        return False
-    return file.read_notes(target)[1] == digest
+    return _position(path, file.read_notes(path)).tokens if path.exists() else None
 
 
 def _position(path: Path, notes: Mapping[str, Any]) -> Position:

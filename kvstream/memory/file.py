@@ -11,12 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import socket
-import threading
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,9 +35,6 @@ LARGEST_HEADER = 100_000_000
 LARGEST = 2.0**40
 """Maximum absolute value in a memory: squares of such values, and their sums, are finite in
 float32."""
-DAY = 24 * 3600.0
-PARTIAL = ".partial"
-"""Suffix of the name of an incomplete file."""
 REMEDY = (
     "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
     "again with `kvstream remember`."
@@ -107,7 +99,7 @@ def write(
             file.write(_bytes(tensors[name]))
 
     try:
-        replace(path, fill)
+        writing.replace(path, fill)
     except OSError as error:
         raise KvstreamError(
             f"Cannot write {path}: {error.strerror or error}. The earlier file, if there "
@@ -168,8 +160,8 @@ def read(path: Path) -> Content:
     return Content(state, notes, tensors, digest)
 
 
-def read_notes(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the notes of a memory file and the digest that it claims, from its header.
+def read_notes(path: Path) -> dict[str, Any]:
+    """Return the notes of a memory file, from its header.
 
     Checks no digest. This is enough to refuse a file of another kind early. To use its tensors,
     call `read`. Raises SourceError.
@@ -184,7 +176,7 @@ def read_notes(path: Path) -> tuple[dict[str, Any], str]:
     except ValueError as error:
         raise _no_memory(path) from error
     _check_memory(path, metadata)
-    return _texts(path, metadata)[1], metadata["memory"]
+    return _texts(path, metadata)[1]
 
 
 def head_of(opened: BinaryIO) -> bytes:
@@ -274,68 +266,3 @@ def _digest(text: str, tensors: Mapping[str, Tensor], *, aside: bool) -> str:
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def _partial(target: Path) -> Path:
-    """Return the path of a hidden file beside `target`. Each thread has its own, because several
-    may write the same memory. Remove the files that killed processes left.
-    """
-    hidden = writing.hidden_name(target)
-    remove_partials(target.parent, re.escape(hidden))
-    own = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
-    return target.with_name(f"{hidden}.{own}{PARTIAL}")
-
-
-def remove_partials(folder: Path, hidden: str) -> None:
-    """Remove the incomplete files of killed processes. `hidden`: pattern of their hidden names.
-
-    A file of another machine is removed a day after the last write: its process cannot be seen.
-    """
-    parts = re.compile(rf"{hidden}\.(.+)-([0-9]{{1,9}})-[0-9]+{re.escape(PARTIAL)}")
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if found := parts.fullmatch(path.name):
-                machine, process = found.groups()
-                written = path.stat().st_mtime
-                here = machine == socket.gethostname()
-                if _is_gone(int(process), written) if here else time.time() - written > DAY:
-                    path.unlink()
-
-
-def _is_gone(process: int, since: float) -> bool:
-    """Return whether a process ended that ran at the time `since`; a new one may have its id."""
-    try:
-        return psutil.Process(process).create_time() > since
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:  # of another user
-        return False
-
-
-def replace(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file beside `path`, sync it, and rename it. Raise OSError on failure."""
-    target = writing.replaceable(path)
-    if target is None:
-        with path.open("wb") as file:
-            fill(file)
-        return
-    partial = _partial(target)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        with open(os.open(partial, flags, 0o666), "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            os.chmod(partial, target.stat().st_mode & 0o777)
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-    with suppress(OSError):  # not every file system can sync a folder
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

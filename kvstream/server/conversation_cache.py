@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
-from kvstream.memory.file import remove_partials
+from kvstream.store.writing import remove_partials
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory

@@ -1,12 +1,24 @@
-"""Choose where to write a file that a user named: via a temporary file beside it, or directly."""
+"""Write files whole or not at all: via a temporary file beside them, or devices directly."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import socket
 import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
+import psutil
+
+DAY = 24 * 3600.0
+PARTIAL = ".partial"
+"""Suffix of the name of an incomplete file."""
 SHOWN = 60
 """Maximum bytes of a file's name in its temporary file's name. A longer name could be too long."""
 
@@ -46,3 +58,68 @@ def same(first: Path, second: Path) -> bool:
     except OSError:
         return os.path.realpath(first) == os.path.realpath(second)
     return stat.S_ISREG(one.st_mode) and os.path.samestat(one, two)
+
+
+def _partial(target: Path) -> Path:
+    """Return the path of a hidden file beside `target`. Each thread has its own, because several
+    may write the same memory. Remove the files that killed processes left.
+    """
+    hidden = hidden_name(target)
+    remove_partials(target.parent, re.escape(hidden))
+    own = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    return target.with_name(f"{hidden}.{own}{PARTIAL}")
+
+
+def remove_partials(folder: Path, hidden: str) -> None:
+    """Remove the incomplete files of killed processes. `hidden`: pattern of their hidden names.
+
+    A file of another machine is removed a day after the last write: its process cannot be seen.
+    """
+    parts = re.compile(rf"{hidden}\.(.+)-([0-9]{{1,9}})-[0-9]+{re.escape(PARTIAL)}")
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if found := parts.fullmatch(path.name):
+                machine, process = found.groups()
+                written = path.stat().st_mtime
+                here = machine == socket.gethostname()
+                if _is_gone(int(process), written) if here else time.time() - written > DAY:
+                    path.unlink()
+
+
+def _is_gone(process: int, since: float) -> bool:
+    """Return whether a process ended that ran at the time `since`; a new one may have its id."""
+    try:
+        return psutil.Process(process).create_time() > since
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:  # of another user
+        return False
+
+
+def replace(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Write a temporary file beside `path`, sync it, and rename it. Raise OSError on failure."""
+    target = replaceable(path)
+    if target is None:
+        with path.open("wb") as file:
+            fill(file)
+        return
+    partial = _partial(target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with open(os.open(partial, flags, 0o666), "wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(partial, target.stat().st_mode & 0o777)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    with suppress(OSError):  # not every file system can sync a folder
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

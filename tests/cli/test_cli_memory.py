@@ -218,28 +218,6 @@ def test_remember_leaves_no_checkpoint_after_ctrl_c(
     assert not saved.exists()
 
 
-def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
-    cli, memory, story, tmp_path, monkeypatch
-) -> None:
-    saved = tmp_path / "c.kvs"
-    reading = ("remember", "--memory", memory, str(story), "--checkpoint", str(saved))
-    with monkeypatch.context() as kept:
-        kept.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-        assert cli(*reading, "-q").code == 0
-    written, left = Path(memory).read_bytes(), saved.read_bytes()
-    ran = cli(*reading)
-    assert ran.code == 0, ran.stderr
-    assert "is complete" in ran.stderr
-    assert Path(memory).read_bytes() == written
-    assert not saved.exists()
-    saved.write_bytes(left)
-    other = tmp_path / "other.txt"
-    other.write_text("Another text.\n")
-    ran = cli("remember", "--memory", memory, str(other), "--checkpoint", str(saved))
-    assert ran.code == 3
-    assert "the sources have changed since" in ran.stderr
-
-
 def test_a_checkpoint_is_read_once(cli, memory, story, tmp_path, monkeypatch) -> None:
     saved, both = tmp_path / "c.kvs", tmp_path / "both.kvs"
     more = ("remember", "--memory", memory, str(story), "-o", str(both), "--checkpoint", str(saved))
@@ -343,19 +321,19 @@ def test_bytes_that_are_not_used_are_told(cli, story) -> None:
 def test_a_memory_that_cannot_take_its_name_is_kept_elsewhere(
     cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvstream.memory import file
+    from kvstream.store import writing
 
     story, target = tmp_path / "story.txt", tmp_path / "made" / "m.kvs"
     story.write_text("Ada hid the letter under the third stone of the garden wall. " * 20)
     target.parent.mkdir()
-    replace = file.replace
+    replace = writing.replace
 
     def full(path: Path, fill) -> None:
         if path.parent == refused or path == target:
             raise OSError(28, "No space left on device")
         replace(path, fill)
 
-    monkeypatch.setattr(file, "replace", full)
+    monkeypatch.setattr(writing, "replace", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for refused in (None, target.parent):  # beside it, then in the folder for temporary files
         ran = cli("remember", str(story), "-o", str(target), "--budget", "400", "--threads", "1")

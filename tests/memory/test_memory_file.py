@@ -30,6 +30,7 @@ from kvstream.memory.contents import Memory
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.store import writing
 from kvstream.tokenization.passages import Passages
 
 QUESTION = "What is the passkey for the old mill?"
@@ -506,13 +507,13 @@ def test_two_that_write_the_same_file_do_not_mix(tmp_path: Path) -> None:
     def slow(stream: Any) -> None:
         stream.write(b"first ")
         stream.flush()
-        other = Thread(target=file.replace, args=(path, lambda s: s.write(b"second, whole")))
+        other = Thread(target=writing.replace, args=(path, lambda s: s.write(b"second, whole")))
         other.start()
         other.join()
         assert path.read_bytes() == b"second, whole"
         stream.write(b"whole")
 
-    file.replace(path, slow)
+    writing.replace(path, slow)
     assert path.read_bytes() == b"first whole"
     assert [found.name for found in tmp_path.iterdir()] == ["a.kvs"]
 
@@ -521,7 +522,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.kvs"
 
     def of(target: str, process: int) -> str:
-        begin, _, thread = file._partial(tmp_path / target).name.rsplit("-", 2)
+        begin, _, thread = writing._partial(tmp_path / target).name.rsplit("-", 2)
         return f"{begin}-{process}-{thread}"
 
     left, others = of("a.kvs", 999_999_999), [of("a.kvs", os.getppid()), of("b.kvs", 999_999_999)]
@@ -532,7 +533,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     for name in old:  # written before this process began, and more than a day ago
         os.utime(tmp_path / name, (1, 1))
-    file.replace(path, lambda stream: stream.write(b"whole"))
+    writing.replace(path, lambda stream: stream.write(b"whole"))
     assert {found.name for found in tmp_path.iterdir()} == {"a.kvs", *others}
 
 

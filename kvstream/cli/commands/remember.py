@@ -31,7 +31,7 @@ from kvstream.cli.shared.running import (
     show_plan,
 )
 from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
-from kvstream.errors import KvstreamError, SourceError, UsageError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters import Reporters
 from kvstream.reporters.format import json_text, size
 
@@ -146,15 +146,6 @@ def remember(
             with reading(interrupts):
                 memory = shown(model.memory_of(sources, request), reporter.show)
         else:
-            if _finished(base, target, options, sources):
-                reporter.close()
-                if not options.quiet:
-                    reporter.tell(
-                        f"{target} is complete: an earlier run wrote it and ended before it "
-                        f"removed {options.request.checkpoint}, which is removed now. Nothing "
-                        "was read."
-                    )
-                return 0
             _, memory = open_memory(ctx, base, options, reporter)
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
@@ -207,28 +198,6 @@ def saved_elsewhere(memory: Memory, target: Path) -> str:
             continue
         return f"The memory was written to {place} instead."
     return "No other place could take the memory either, and it is lost."
-
-
-def _finished(base: Path, target: Path, options: Options, sources: Any) -> bool:
-    """Return whether an earlier run wrote `target` but did not remove its checkpoint.
-
-    In that case remove the checkpoint. Raises SourceError if the sources have changed since.
-    """
-    path = options.request.checkpoint
-    if path is None or not (path.exists() and target.exists() and base.exists()):
-        return False
-    from kvstream.api.memory_files import ends_with, finished_reading
-
-    written = finished_reading(path, target)
-    if written is None:
-        return False
-    if not ends_with(written, sources):
-        raise SourceError(
-            f"{path} belongs to a run that was finished, and the sources have changed since. "
-            "Remove the file to read them."
-        )
-    path.unlink()
-    return True
 
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
