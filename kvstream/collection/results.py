@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.reporters.format import escaped
+from kvstream.store.writing import replace
 
-PART = ".part"
 KEY = 12
 """Number of hex digits in a result's name that identify its document and settings."""
 
@@ -23,7 +20,7 @@ def check_folder(folder: Path) -> None:
     """Make the folder of the results. Raises KvstreamError if no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(prefix=".probe.", suffix=PART, dir=folder)
+        handle, probe = tempfile.mkstemp(prefix=".probe.", dir=folder)
         os.close(handle)
         os.unlink(probe)
     except FileExistsError:
@@ -35,35 +32,12 @@ def check_folder(folder: Path) -> None:
         ) from error
 
 
-def whole(target: Path, write: Callable[[Path], Any]) -> Path:
-    """Let `write` fill a temporary file beside `target`, and then rename it to `target`.
-
-    The temporary name is unique to this process, so another process that reads the same document
-    and was wrongly taken for dead cannot write to it. Temporary files that others left for the same
-    document are removed. Raises the errors of `write`, and OSError.
-    """
-    here = f"{socket.gethostname()}-{os.getpid()}"
-    key = target.stem[-KEY:]
-    partial = target.with_name(f".{key}.{here}{PART}")
-    try:
-        write(partial)
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-    for left in target.parent.glob(f".*{key}.*{PART}*"):
-        with suppress(OSError):
-            left.unlink()
-    return target
-
-
 def write_records(target: Path, document: str, records: tuple[dict[str, Any], ...]) -> None:
     """Write the answers of a document. Raises KvstreamError."""
     record = {"document": document, "answers": records}
     text = escaped(json.dumps(record, ensure_ascii=False, indent=1))
     try:
-        whole(target, lambda path: path.write_text(text + "\n", "utf-8"))
+        replace(target, lambda file: file.write(f"{text}\n".encode()))
     except OSError as error:
         raise KvstreamError(
             f"Cannot write {target}: {error.strerror or error}. Make room, and run the command "

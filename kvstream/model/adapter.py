@@ -22,9 +22,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import converted, digest_of, write_whole
+from kvstream.model.gguf import converted, digest_of
 from kvstream.store import offered
 from kvstream.store.reader import ADAPTER, CARD
+from kvstream.store.writing import replace
 
 SUPPORT = "support.json"
 """The calibration of the merged model, if there is one."""
@@ -118,7 +119,7 @@ def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Pat
         content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
         # Written whole and only if it changed, because other processes may be reading it.
         if not there.is_file() or there.read_bytes() != content:
-            write_whole(there, content)
+            replace(there, lambda file: file.write(content))
     return made
 
 

@@ -37,6 +37,7 @@ from kvstream.reporters.format import visible
 from kvstream.store import gguf_file
 from kvstream.store.gguf_file import GGUF, Place
 from kvstream.store.stores import CACHE_VARIABLE, converted_folder, refuse_undecodable
+from kvstream.store.writing import replace
 from kvstream.tokenization import gguf as gguf_tokenizer
 from kvstream.tokenization.templates import check_template
 
@@ -92,7 +93,7 @@ def converted(
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
             known.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(known, digest.encode("ascii"))
+            replace(known, lambda file: file.write(digest.encode("ascii")))
     return folder
 
 
@@ -136,17 +137,6 @@ def _digest(paths: Sequence[Path]) -> str:
             while block := file.read(READ):
                 total.update(block)
     return total.hexdigest()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that nobody reads a part of it."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _teller(quiet: bool) -> Tell:

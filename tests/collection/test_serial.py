@@ -219,20 +219,6 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"file", "probe"}
 
 
-def test_what_is_half_written_goes_when_it_is_whole(tmp_path: Path) -> None:
-    target = tmp_path / "story.txt-0123456789ab.json"
-    left = tmp_path / ".0123456789ab.other-77.part"
-    left.write_text("half")
-    other = tmp_path / ".ba9876543210.other-77.part"
-    other.write_text("half, of another document")
-    results.whole(target, lambda path: path.write_text("all"))
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([target.name, other.name])
-    with pytest.raises(ZeroDivisionError):
-        results.whole(target, lambda path: (path.write_text("some"), 1 / 0))
-    assert target.read_text() == "all"
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def test_names_of_results_are_names_everywhere(tmp_path: Path) -> None:
     path = tmp_path / f"{'ä/ü'.replace('/', '?')}{'x' * 200}.txt"
     path.write_text("text")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.collection.job import Job, Task
-from kvstream.collection.results import whole
 from kvstream.errors import ModelError
 from kvstream.events import DocumentDone, DocumentFailed, Outcome
+from kvstream.store.writing import replace
 
 POISON = "poison"
 """Beginning of a document that kills the process that reads it."""
@@ -38,7 +38,7 @@ class StandIn:
         record = record_of(name, text)
         if self.job.makes_memories:
             assert task.target is not None
-            whole(task.target, lambda place: place.write_text(record["answer"]))
+            replace(task.target, lambda file: file.write(record["answer"].encode()))
             record["command"] = "remember"
         return DocumentDone(name, (record,), None if task.target is None else str(task.target))
 
