@@ -21,6 +21,7 @@ from kvstream.api.options import (
     refuse_passages,
     refuse_twice,
     request_of,
+    require,
     settled,
 )
 from kvstream.errors import UsageError
@@ -186,11 +187,9 @@ def each_of(
 
 def _spread(model: ModelSettings | Model, workers: int | None, ray: str | None) -> bool:
     """Return whether workers read the documents. Raises UsageError if they cannot."""
-    from kvstream.collection.cluster import need_ray
-
     if workers is None and ray is None:
         return False
-    need_ray()
+    require("ray", "ray", "Reading with workers")
     if isinstance(model, Model):
         raise UsageError("Workers load the model themselves: give its name as model=.")
     return True

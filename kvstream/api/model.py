@@ -30,6 +30,7 @@ from kvstream.api.options import (
     refuse_passages,
     refuse_twice,
     request_of,
+    require,
     settled,
     skim_settings,
 )
@@ -335,11 +336,10 @@ class Model:
             memory = yield from read_shards(self.session, sources, request, shards)
             return memory
         from kvstream.api.models import worker_memory
-        from kvstream.collection.cluster import need_ray
         from kvstream.collection.distribution import Workers
         from kvstream.collection.sharding import read_shards as read_on_workers
 
-        need_ray()
+        require("ray", "ray", "Reading with workers")
         size = request.worker_memory or worker_memory(self.settings, (request,))
         place = Workers(request.workers, None, size)
         memory = yield from read_on_workers(

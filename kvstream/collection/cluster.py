@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +60,6 @@ class Need:
         return ", ".join(parts)
 
 
-def need_ray() -> None:
-    """Raise UsageError if Ray is not installed. Does not import Ray."""
-    if find_spec("ray") is None:
-        raise UsageError("Workers need the extra ray: pip install 'kvstream[ray]'.")
-
-
 @contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[Any]:
     """Yield the module ``ray``, connected to a cluster for the time of this context.
@@ -75,7 +68,6 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
     driver uses none of the CPUs. If the caller has a connection, use it and keep it open. Raises
     KvstreamError, UsageError.
     """
-    need_ray()
     if address is not None:
         address = _checked(address)
     # Ray reads this on import. Without it, Ray sends usage statistics to its developers.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kvstream.collection.cluster import Need, connected, gpus_of, need_ray, room
+from kvstream.collection.cluster import Need, connected, gpus_of, room
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
@@ -52,7 +52,6 @@ def run(
         check_folder(job.into)
     if workers is None:
         return read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
-    need_ray()
     return _spread(job, documents, workers, tell, interrupted)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from kvstream.api.collection import each_of
-from kvstream.api.options import require
 from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
@@ -30,14 +29,12 @@ INTERRUPTED = 130
 
 def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
     """Read every document separately, report progress, and return the exit code."""
-    request, questions = options.request, options.request.questions
+    questions = options.request.questions
     if ctx.params.get("memory") is not None:
         raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.", ctx)
     if not paths:
         raise click.UsageError("Nothing to read: name a folder or files for --each.", ctx)
     refuse_revision(options.model)
-    if request.workers is not None or options.ray is not None:
-        require("ray", "ray", "--workers" if request.workers is not None else "--ray")
     into = None if options.output in (None, _STDOUT) else options.output
     with ExitStack() as stack:
         quiet_libraries(options)
