@@ -9,6 +9,7 @@ The table ``[models]`` has short names of models: ``small = "org/some-model"``.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,10 @@ from kvstream.store.small_files import small_text
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
 """Table of short names. It has no defaults, although there is a command of that name."""
-EMBEDDED = "pocket"
-"""A name that no other model may have."""
 LONGEST_NAME = 4096
 """Maximum number of characters of a model's name; no system has longer paths."""
-MOST_LINES = 1000
-"""Number of lines of a config file in which the line of an error is searched."""
+EMBEDDED = "pocket"
+"""A name that no other model may have."""
 
 
 def config_path() -> Path:
@@ -66,23 +65,15 @@ def load(path: Path | None = None) -> dict[str, Any]:
 def place(path: Path, *keys: str) -> str:
     """Return ``PATH, line N``: where the file sets the value of nested keys, for an error message.
 
-    tomllib reports no lines, so parse growing parts of the file. The lines before a key are valid
-    TOML without the key, and the lines up to the end of its value are valid TOML with it.
+    tomllib reports no lines, so look for the key, below the header of its table.
     """
-    import tomllib
-
-    text = small_text(path)
-    lines, without = text.splitlines(keepends=True), 0
-    for number in range(1, min(len(lines), MOST_LINES) + 1):
-        try:
-            found: Any = tomllib.loads("".join(lines[:number]))
-        except ValueError:
-            continue  # in the middle of a value
-        for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        if found is not None:
-            return f"{path}, line {without + 1}"
-        without = number
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(small_text(path).splitlines(), 1):
+        if header := re.match(r"\s*\[([\w-]+)\]", line):
+            table = (header[1],)
+        own = re.match(rf"""\s*["']?{re.escape(keys[-1])}["']?\s*=""", line) and table == keys[:-1]
+        if own or (header and table == keys):
+            return f"{path}, line {number}"
     return str(path)
 
 
@@ -99,11 +90,6 @@ def aliases() -> dict[str, str]:
             raise UsageError(
                 f"{place(path, ALIASES, name)}: {name} in [models] must be a hub id or a path in "
                 f"quotes, not {shown(target)}."
-            )
-        if len(target) > LONGEST_NAME:
-            raise UsageError(
-                f"{place(path, ALIASES, name)}: {name} in [models] has {len(target)} characters; "
-                "no path or hub id is that long."
             )
         if name == EMBEDDED:
             raise UsageError(
@@ -163,7 +149,6 @@ def for_command(
     own = set(known[command])
     anywhere = set().union(*known.values())
     defaults: dict[str, Any] = {}
-    _refuse_twice(values, path)
     for key, value in values.items():
         if key == ALIASES:
             continue
@@ -184,7 +169,6 @@ def for_command(
         if name in own:
             defaults[name] = converted(name, value, key)
     table = {} if command == ALIASES else values.get(command, {})
-    _refuse_twice(table, path, command)
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in own:
@@ -194,18 +178,6 @@ def for_command(
             )
         defaults[name] = converted(name, value, command, key)
     return defaults
-
-
-def _refuse_twice(table: Mapping[str, Any], path: Path, *keys: str) -> None:
-    """Raise UsageError if a table has an option both with ``-`` and with ``_``."""
-    seen: dict[str, str] = {}
-    for key in table:
-        earlier = seen.setdefault(key.replace("_", "-"), key)
-        if earlier != key:
-            raise UsageError(
-                f"{place(path, *keys, key)}: {key} and {earlier} are the same option; leave one "
-                "out."
-            )
 
 
 def _like(key: str, names: Iterable[str]) -> str:
