@@ -80,8 +80,6 @@ class Records:
         self.refusals: list[KvstreamError] = []
         """Why trials could not be measured."""
         self._cut_short = False
-        self._of_earlier: dict[str, str] = {}
-        """For each key, the data that a record without a digest is assigned to."""
         if path is None:
             return
         try:
@@ -104,18 +102,6 @@ class Records:
                 self.known[record["key"] + record.get("content", "")] = record
             except (ValueError, TypeError, UsageError):
                 continue  # an unfinished line of a stopped run, or a foreign line
-
-    def find(self, trial: Trial) -> Saved | None:
-        """Return the record of a trial; None if there is none.
-
-        A record without a digest of its data is from an earlier version. Of the trials that differ
-        only in their data, the first one gets it.
-        """
-        own = self.known.get(trial.key + trial.content)
-        if own is not None or trial.key not in self.known:
-            return own
-        first = self._of_earlier.setdefault(trial.key, trial.content)
-        return self.known[trial.key] if first == trial.content else None
 
     def add(self, key: str, record: Record) -> None:
         """Append a record; it is on disk when this returns."""
@@ -141,7 +127,7 @@ def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
     record with the reason as ``error``. It is not saved.
     """
     for trial in trials:
-        known = records.find(trial)
+        known = records.known.get(trial.key + trial.content)
         if known is not None:
             records.reused += 1
             for name in trial.identity:
