@@ -153,6 +153,9 @@ class AnswerToken:
     kv_tokens: int
 
 
+_TIMES = ("load_s", "prefill_s", "select_s", "answer_s", "tokens_per_s")
+
+
 @dataclass(frozen=True)
 class Result:
     """One answer with its costs: the JSON object of one answer."""
@@ -231,6 +234,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""
+        own = vars(self)
         return {
             "command": self.command,
             "model": self.model,
@@ -245,20 +249,9 @@ class Result:
                 "rss_bytes": self.peak_rss_bytes,
                 "device_bytes": self.peak_device_bytes,
             },
-            "tokens": {
-                "read": self.read,
-                "retained": self.retained,
-                "evicted": self.evicted,
-                "generated": self.generated,
-            },
+            "tokens": {n: own[n] for n in ("read", "retained", "evicted", "generated")},
             "schedule": {"memory": self.schedule, "chunk": self.chunk, "steps": self.steps},
-            "timing": {
-                "load_s": self.load_s,
-                "prefill_s": self.prefill_s,
-                "select_s": self.select_s,
-                "answer_s": self.answer_s,
-                "tokens_per_s": self.tokens_per_s,
-            },
+            "timing": {n: own[n] for n in _TIMES},
             "citations": list(self.citations),
             "coverage": self.coverage,
             "skim": self.skim,
@@ -267,13 +260,9 @@ class Result:
             "withheld": self.withheld,
             "stopped": self.stopped,
             "warnings": list(self.warnings),
-            **({} if self.lines is None else {"lines": self.lines}),
-            **({} if self.memory is None else {"memory": self.memory}),
-            **({} if self.shards is None else {"shards": self.shards}),
+            **{n: own[n] for n in ("lines", "memory", "shards") if own[n] is not None},
             **({"interrupted": True} if self.interrupted else {}),
-            **({} if self.narrowed is None else {"narrowed": self.narrowed}),
-            **({} if self.news is None else {"news": self.news}),
-            **({} if self.receipt is None else {"receipt": dict(self.receipt)}),
+            **{n: own[n] for n in ("narrowed", "news", "receipt") if own[n] is not None},
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
 

@@ -457,16 +457,14 @@ class NoEviction:
 
     PIECE = 2048
     """Tokens per forward pass; more would only cost activation memory."""
-
-    def __init__(self, layers: int, room: int, length: int | None) -> None:
-        self.room = room
-        self.m_max = room
-        self.held: tuple[int, ...] = (0,) * layers
-        self.steps: int | None = None
-        self.length = length
-
     first = True
     """Nothing is ever evicted, so every chunk is like a first one."""
+    steps: int | None = None
+
+    def __init__(self, layers: int, room: int, length: int | None) -> None:
+        self.room = self.m_max = room
+        self.held: tuple[int, ...] = (0,) * layers
+        self.length = length
 
     @property
     def whole(self) -> bool:

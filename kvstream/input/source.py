@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 from kvstream.errors import SourceError
@@ -120,6 +121,10 @@ class RereadableSource(Source, Protocol):
         """
 
 
+def _of_source(name: str) -> Any:
+    return property(attrgetter(f"source.{name}"))
+
+
 class SourceOver:
     """A source that reads another one, and has its properties unless a subclass has its own."""
 
@@ -129,37 +134,14 @@ class SourceOver:
     def size_hint(self) -> int | None:
         return self.source.size_hint()
 
-    @property
-    def ends_on_interrupt(self) -> bool:
-        return self.source.ends_on_interrupt
-
-    @property
-    def bytes_read(self) -> int:
-        return self.source.bytes_read
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.source.names
-
-    @property
-    def bases(self) -> Sequence[int]:
-        return self.source.bases
-
-    @property
-    def records(self) -> Sequence[SourceRecord]:
-        return self.source.records
-
-    @property
-    def ended_line(self) -> bool:
-        return self.source.ended_line
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        return self.source.warnings
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self.source.notes
+    ends_on_interrupt = _of_source("ends_on_interrupt")
+    bytes_read = _of_source("bytes_read")
+    names = _of_source("names")
+    bases = _of_source("bases")
+    records = _of_source("records")
+    ended_line = _of_source("ended_line")
+    warnings = _of_source("warnings")
+    notes = _of_source("notes")
 
 
 class EmptyError(SourceError):

@@ -55,6 +55,18 @@ class TokenBatch:
         return len(self.ids)
 
 
+@dataclass(frozen=True)
+class _Encoded:
+    """The waiting text, encoded as one."""
+
+    text: str
+    utf8: np.ndarray
+    """Byte offset of each character."""
+    ids: np.ndarray
+    starts: np.ndarray
+    """Byte offset of each token."""
+
+
 class TokenStream:
     """Reads sources as tokens. ``on_block`` is called with every block of text when it is read.
 
@@ -182,7 +194,7 @@ class TokenStream:
         ids, starts, broken = self._tokenizer.spans(text, continuing=self._begun)
         tokens, chars = len(ids), len(text)
         if not final:
-            cut = self._cut(text, utf8, ids, starts)
+            cut = self._cut(_Encoded(text, utf8, ids, starts))
             if cut is None:
                 return
             tokens, chars = cut
@@ -223,38 +235,36 @@ class TokenStream:
             start = int(block.offsets()[chars])
             self._waiting[0] = TextBlock(block.text[chars:], start, block.source, widths)
 
-    def _cut(
-        self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
-    ) -> tuple[int, int] | None:
+    def _cut(self, of: _Encoded) -> tuple[int, int] | None:
         """Return where to end the block: (tokens, characters), or None to wait for more text."""
-        if self.paused and (cut := self._line_end(text, utf8, ids, starts)) is not None:
+        if self.paused and (cut := self._line_end(of)) is not None:
             return cut
+        text, utf8, starts = of.text, of.utf8, of.starts
         last = int(np.searchsorted(starts, int(utf8[-1]) - self._look_ahead, side="right")) - 1
         candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
         chars = np.searchsorted(utf8, starts[candidates])
         options = list(zip(candidates.tolist(), chars.tolist(), strict=True))[::-1]
         words = list(islice((o for o in options if _between_words(text, o[1])), 4))
         for token, char in [*words, *options[:8], *options[8::16]]:
-            if self._proven(text, utf8, ids, starts, token, char):
+            if self._proven(of, token, char):
                 return token, char
         if len(text) < MOST or not options:
             return None
         self.forced_cuts += 1
         return (words or options)[0]
 
-    def _line_end(
-        self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
-    ) -> tuple[int, int] | None:
+    def _line_end(self, of: _Encoded) -> tuple[int, int] | None:
         """Return a cut before the last line end, so that an answer at a pause has the last lines.
 
         The text behind it is too short for the proof of another cut.
         """
+        text, utf8, starts = of.text, of.utf8, of.starts
         place = len(text[: text.rfind("\n") + 1].rstrip("\r\n"))
         token = int(np.searchsorted(starts, utf8[place], side="right")) - 1
         if place == len(text) or token < 1 or not len(_between_tokens(starts, utf8, token, token)):
             return None
         char = int(np.searchsorted(utf8, starts[token]))
-        found = self._alike(text, utf8, ids, starts, token, char)
+        found = self._alike(of, token, char)
         if found is None or self._tokenizer.crosses_words:
             return None
         begin, continuing, expected = found
@@ -262,49 +272,34 @@ class TokenStream:
         same = all(tokens[: len(expected)] == expected for tokens in more)
         return (token, char) if same else None
 
-    def _proven(
-        self,
-        text: str,
-        utf8: np.ndarray,
-        ids: np.ndarray,
-        starts: np.ndarray,
-        token: int,
-        char: int,
-    ) -> bool:
+    def _proven(self, of: _Encoded, token: int, char: int) -> bool:
         """Return whether both sides of a cut give the same tokens separately as together, whatever
         text follows.
         """
-        found = self._alike(text, utf8, ids, starts, token, char)
+        found = self._alike(of, token, char)
         if found is None:
             return False
         begin, continuing, expected = found
-        if _between_words(text, char) and not self._tokenizer.crosses_words:
+        if _between_words(of.text, char) and not self._tokenizer.crosses_words:
             return True
         # A unigram model splits repetitive text depending on where the run ends. Another end then
         # moves the token borders, and the cut must wait for the real end. The change may be
         # anywhere in the run, so all of the waiting text is checked.
         if REPEATED * len(set(expected)) <= len(expected):
-            begin, continuing, expected = 0, self._begun, ids[:token].tolist()
+            begin, continuing, expected = 0, self._begun, of.ids[:token].tolist()
         encode = self._tokenizer.encode
         return all(
-            encode(text[begin:-less], continuing=continuing)[: len(expected)] == expected
+            encode(of.text[begin:-less], continuing=continuing)[: len(expected)] == expected
             for less in OTHER_ENDS
         )
 
-    def _alike(
-        self,
-        text: str,
-        utf8: np.ndarray,
-        ids: np.ndarray,
-        starts: np.ndarray,
-        token: int,
-        char: int,
-    ) -> tuple[int, bool, list[int]] | None:
+    def _alike(self, of: _Encoded, token: int, char: int) -> tuple[int, bool, list[int]] | None:
         """Return None if both sides of a cut give other tokens separately than together.
 
         Else return the character at which the compared text before the cut begins, whether it
         continues other text, and its tokens.
         """
+        text, utf8, ids, starts = of.text, of.utf8, of.ids, of.starts
         context = int(np.searchsorted(starts, starts[token] - CONTEXT))
         earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
         first = int(earlier[-1]) if len(earlier) else 0

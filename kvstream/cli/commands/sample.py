@@ -29,42 +29,25 @@ SPOOLED_BYTES = 16 * 1024**2
 
 @click.command("sample", cls=SectionedCommand)
 @option(
-    "--tokens",
-    type=COUNT,
-    default=128 * 1024,
-    metavar="N",
-    section="Text",
+    "--tokens", type=COUNT, default=128 * 1024, metavar="N", section="Text",
     help="Approximate length of the made-up text. [default: 128k]",
-)
+)  # fmt: skip
 @option(
-    "--into",
-    metavar="FILE",
-    section="Text",
+    "--into", metavar="FILE", section="Text",
     help="Plant the facts in this text (- is standard input) instead of a made-up one.",
-)
+)  # fmt: skip
 @option(
-    "--facts",
-    type=click.IntRange(min=1),
-    metavar="N",
-    section="Text",
+    "--facts", type=click.IntRange(min=1), metavar="N", section="Text",
     help="Number of facts. [default: one per 2,000 tokens, 6 to 600]",
-)
+)  # fmt: skip
 @option(
-    "--seed",
-    type=SEED,
-    default=0,
-    show_default=True,
-    section="Text",
+    "--seed", type=SEED, default=0, show_default=True, section="Text",
     help="The same seed makes the same text.",
-)
+)  # fmt: skip
 @option(
-    "-o",
-    "--output",
-    type=FileType(streams=True),
-    metavar="FILE",
-    section="Output",
+    "-o", "--output", type=FileType(streams=True), metavar="FILE", section="Output",
     help="Write the text to this file instead of stdout.",
-)
+)  # fmt: skip
 @option(
     "--questions", type=FileType(streams=True), metavar="FILE", section="Output",
     help="Write questions and answers to this file, one JSON object per line.",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,24 +253,21 @@ class _Waiting:
         return f"Following {name}: {so_far}. {how}"
 
 
+@dataclass
 class _Reports:
     """Prints the page, later what is new. A model that writes adds a paragraph above."""
 
-    def __init__(
-        self,
-        log: LogSummary,
-        sources: Any,
-        out: Any,
-        options: Options,
-        rows: int | None,
-        width: int | None,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._log, self._sources, self._out, self._options = log, sources, out, options
-        self._rows, self._width, self._tell = rows, width, tell
-        self._told = 0  # lines
-        self._told_at = ""
-        self._model: Any = None
+    _log: LogSummary
+    _sources: Any
+    _out: Any
+    _options: Options
+    _rows: int | None
+    _width: int | None
+    _tell: Callable[[str], None]
+    _told: int = 0
+    """Lines."""
+    _told_at: str = ""
+    _model: Any = None
 
     def tell(self, *, last: bool = False, interrupted: bool = False) -> None:
         """Write a report if there are new lines. `interrupted`: the log has more lines."""

@@ -34,41 +34,23 @@ KINDS = ("passkey", "fact", "kv")
 
 @click.command("needle", cls=SectionedCommand)
 @option(
-    "--kind",
-    type=click.Choice(KINDS),
-    default="passkey",
-    show_default=True,
-    section="Measurement",
+    "--kind", type=click.Choice(KINDS), default="passkey", show_default=True, section="Measurement",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values.",
-)
+)  # fmt: skip
 @lengths_option("Tokens of the documents.")
 @option(
-    "--depths",
-    type=SHARES,
-    default="0.1,0.5,0.9",
-    show_default=True,
-    metavar="SHARE,...",
-    section="Measurement",
-    help="Position of the needle, from 0 (the beginning) to 1 (the end).",
-)
+    "--depths", type=SHARES, default="0.1,0.5,0.9", show_default=True, metavar="SHARE,...",
+    section="Measurement", help="Position of the needle, from 0 (the beginning) to 1 (the end).",
+)  # fmt: skip
 @option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    section="Measurement",
-    help="Documents per length and depth.",
-)
+    "--trials", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    section="Measurement", help="Documents per length and depth.",
+)  # fmt: skip
 @option(
-    "--needles",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
+    "--needles", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
     section="Measurement",
     help="Needles per document, each with its question; one of them is at the depth.",
-)
+)  # fmt: skip
 @text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @option(
@@ -80,11 +62,9 @@ KINDS = ("passkey", "fact", "kv")
 @case_options
 @whole_option("the whole document")
 @option(
-    "--near",
-    is_flag=True,
-    section="Compared",
+    "--near", is_flag=True, section="Compared",
     help="Also read only the text around the needle: what the model finds without eviction.",
-)
+)  # fmt: skip
 @model_options
 @result_options
 def command(**values: Any) -> int:

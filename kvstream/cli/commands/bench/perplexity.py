@@ -33,12 +33,9 @@ from kvstream.cli.options.types import COUNT
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
-    "--limit",
-    type=COUNT,
-    metavar="N",
-    section="Measurement",
+    "--limit", type=COUNT, metavar="N", section="Measurement",
     help="Maximum tokens per text. [default: all]",
-)
+)  # fmt: skip
 @heldout_option
 @trials_seed_option
 @tokens_option(24)

@@ -39,52 +39,36 @@ from kvstream.errors import UsageError
 @data_option("Records as JSON lines, compressed or not; repeatable.")
 @limit_option("records")
 @option(
-    "--where",
-    multiple=True,
-    metavar="KEY=VALUE",
-    section="Measurement",
+    "--where", multiple=True, metavar="KEY=VALUE", section="Measurement",
     help="Use only records with this value; repeatable.",
-)
+)  # fmt: skip
 @option(
-    "--explicit",
-    is_flag=True,
-    section="Measurement",
+    "--explicit", is_flag=True, section="Measurement",
     help="Use only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
-)
+)  # fmt: skip
 @option(
-    "--elsewhere",
-    is_flag=True,
-    section="Measurement",
+    "--elsewhere", is_flag=True, section="Measurement",
     help="Also ask every question about another document, which does not answer it.",
-)
+)  # fmt: skip
 @option(
-    "--brief/--no-brief",
-    default=None,
-    section="Measurement",
+    "--brief/--no-brief", default=None, section="Measurement",
     help="Ask for short phrases. [default: if all questions have answers, most of at most 5 words]",
-)
+)  # fmt: skip
 @option(
-    "--prompts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     section="Measurement",
     help="Use LongBench's own prompts and answer lengths from its dataset2prompt.json.",
-)
+)  # fmt: skip
 @option(
-    "--within",
-    type=COUNT,
-    metavar="N",
-    section="Measurement",
+    "--within", type=COUNT, metavar="N", section="Measurement",
     help="Hide each context in a text of N tokens.",
-)
+)  # fmt: skip
 @text_option("for --within")
 @heldout_option
 @option(
-    "--by-attribute",
-    is_flag=True,
-    section="Results",
+    "--by-attribute", is_flag=True, section="Results",
     help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
-)
+)  # fmt: skip
 @trials_seed_option
 @tokens_option(48)
 @case_options
