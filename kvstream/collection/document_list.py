@@ -12,15 +12,12 @@ from pathlib import Path
 
 from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
-from kvstream.input.folders import files_in
+from kvstream.input.folders import HIDDEN, files_in
 from kvstream.input.inspection import look, no_text_files, quoted
 from kvstream.input.sources import EXPANSION
 
 RESULT = re.compile(rf"-[0-9a-f]{{{KEY}}}\.(json|kvs)$")
 """End of the file name of a result."""
-_HIDDEN = "hidden or ignored"
-"""Key for hidden and ignored files in the counts of files left out. Their number is not reported.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,11 @@ def documents_in(
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):
-            for document in _folder(Path(path), left_out, plain=plain, into=into):
+            try:
+                documents = _folder(Path(path), left_out, plain=plain, into=into)
+            except OSError as error:
+                raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+            for document in documents:
                 found.setdefault(Path(document.name).absolute(), document)
         elif stat.S_ISREG(mode):
             found.setdefault(Path(path).absolute(), _document(Path(path), path, plain=plain))
@@ -72,7 +73,7 @@ def documents_in(
                 f"{path} is not a file, and --each names its results by their content; write it to "
                 "a file first, and name the file."
             )
-    hidden = left_out.pop(_HIDDEN, 0) > 0
+    hidden = left_out.pop(HIDDEN, 0) > 0
     told = [f"{count:,} × {what}" for what, count in left_out.items()]
     if not found:
         raise SourceError(no_text_files(paths, told, hidden=hidden))
@@ -88,20 +89,9 @@ def digest_of(path: str) -> str:
 def _folder(
     folder: Path, left_out: Counter[str], *, plain: bool, into: Path | None
 ) -> list[Document]:
-    def unreadable(error: OSError) -> None:
-        if error.filename == str(folder):
-            raise SourceError(f"{folder} cannot be read: {error.strerror}.")
-        left_out["unreadable folder"] += 1
-
-    def skipped(what: str) -> None:
-        left_out[what] += 1
-
-    def hidden() -> None:
-        left_out[_HIDDEN] += 1
-
     results = None if into is None else into.resolve()
     found = []
-    for path in files_in(folder, unreadable, skipped, hidden):
+    for path in files_in(folder, left_out):
         if RESULT.search(path.name) and path.parent.resolve() == results:
             left_out["result of an earlier run"] += 1
             continue

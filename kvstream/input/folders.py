@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pathspec
@@ -15,27 +16,24 @@ from kvstream.input import pseudo
 
 # Folders of git, Mercurial, Subversion and others begin with a dot, so they are already hidden.
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
+HIDDEN = "hidden"
+"""In counts of what is left out: hidden files and folders, and those that git ignores."""
 
 
-def files_in(
-    folder: Path,
-    unreadable: Callable[[OSError], None],
-    skipped: Callable[[str], None],
-    hidden: Callable[[], None],
-) -> Iterator[Path]:
+def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
     Links to folders are not followed, so a loop of links does no harm. Links to files that are
-    yielded anyway, FIFOs, sockets and devices are skipped. ``unreadable`` is called for a folder
-    that cannot be listed, ``hidden`` for each hidden or ignored file or folder. ``skipped`` is
-    called with a description of each file or folder of a pseudo file system, and of each link to a
-    folder outside ``folder``.
+    yielded anyway, FIFOs, sockets and devices are skipped. ``left_out`` counts, by description,
+    folders that cannot be listed, files and folders of pseudo file systems, links to folders
+    outside ``folder``, and as HIDDEN what is hidden or ignored. Raises OSError if ``folder`` itself
+    cannot be listed.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
-        skipped(f"folder on no disk ({kind})")
+        left_out[f"folder on no disk ({kind})"] += 1
         return
-    yield from _walk(folder, _ignores_above(folder), unreadable, skipped, hidden)
+    yield from _walk(folder, _ignores_above(folder), left_out)
 
 
 def would_read(folder: Path, path: Path) -> bool:
@@ -53,13 +51,7 @@ def would_read(folder: Path, path: Path) -> bool:
     return bool(parts)
 
 
-def _walk(
-    folder: Path,
-    ignores: list[_Ignore],
-    unreadable: Callable[[OSError], None],
-    skipped: Callable[[str], None],
-    hidden: Callable[[], None],
-) -> Iterator[Path]:
+def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Iterator[Path]:
     # No recursion, because folders can be nested deeper than Python's limit.
     waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
     while waiting:
@@ -69,14 +61,16 @@ def _walk(
             continue
         try:
             entries = sorted(os.scandir(at), key=lambda entry: entry.name)
-        except OSError as error:
-            unreadable(error)
+        except OSError:
+            if at == folder:
+                raise
+            left_out["unreadable folder"] += 1
             continue
         ignores = _ignores_in(at, ignores)
         found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
         for entry in entries:
             if entry.name.startswith("."):
-                hidden()
+                left_out[HIDDEN] += 1
                 continue
             path = Path(entry.path)
             try:
@@ -84,17 +78,17 @@ def _walk(
                 if not (is_folder or entry.is_file()):
                     link = entry.is_dir() and not _ignored(path, ignores, is_folder=False)
                     if link and _leads_out(path, folder):
-                        skipped("link to another folder")
+                        left_out["link to another folder"] += 1
                     continue
-            except OSError as error:  # a link to itself
-                unreadable(error)
+            except OSError:  # a link to itself
+                left_out["unreadable folder"] += 1
                 continue
             if entry.is_symlink() and would_read(folder, path):
                 continue
             if _left_out(path, ignores, is_folder=is_folder):
-                hidden()
+                left_out[HIDDEN] += 1
             elif (kind := _pseudo(entry)) is not None:
-                skipped(f"{'folder' if is_folder else 'file'} on no disk ({kind})")
+                left_out[f"{'folder' if is_folder else 'file'} on no disk ({kind})"] += 1
             else:
                 found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)

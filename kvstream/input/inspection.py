@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, outputs, pseudo
 from kvstream.input.encodings import by_mark
-from kvstream.input.folders import files_in
+from kvstream.input.folders import HIDDEN, files_in
 from kvstream.input.formats import (
     COMPRESSED,
     HEAD,
@@ -145,16 +145,7 @@ def of_folder(
     skipped: Counter[str] = Counter()
     own: Counter[str] = Counter()
 
-    def unreadable(error: OSError) -> None:
-        if error.filename == str(folder):
-            raise error
-        skipped["unreadable folder"] += 1
-
-    def left_out(what: str) -> None:
-        skipped[what] += 1
-
-    hidden: list[None] = []
-    for path in files_in(folder, unreadable, left_out, lambda: hidden.append(None)):
+    for path in files_in(folder, skipped):
         try:
             source, problem = look(path, str(path), plain=plain)
         except OSError:
@@ -171,9 +162,10 @@ def of_folder(
             skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
         else:
             skipped["binary file"] += 1
+    hidden = skipped.pop(HIDDEN, 0) > 0
     told, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (skipped, own))
     if not found:
-        raise SourceError(no_text_files([str(folder)], told + ours, hidden=bool(hidden)))
+        raise SourceError(no_text_files([str(folder)], told + ours, hidden=hidden))
     if ours:
         notes.append(f"Left out of {folder}: {', '.join(ours)}.")
     if told:
