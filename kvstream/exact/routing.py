@@ -7,7 +7,6 @@ to its end. Whatever the patterns do not know is `OTHER`, and the model answers 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -26,6 +25,11 @@ class Asked:
     """Of a count: the units that are counted (a key of `UNITS`); empty: mentions of the words."""
     scope: str = ""
     """The part of the text that the question is about, as ``--only`` takes it."""
+    place: str = ""
+    """Of a count: which places are asked for: ``first``, ``last`` or ``both``."""
+    since: str = ""
+    """The times that the question names, as ``--since`` and ``--until`` take them."""
+    until: str = ""
     estimates: bool = False
     """Of other questions: whether it asks for a number that no words count."""
 
@@ -43,6 +47,10 @@ UNITS = {
     "page": r"pages?",
     "chapter": r"chapters?",
     "section": r"sections?|headings?",
+    "part": r"parts?",
+    "act": r"acts?",
+    "scene": r"scenes?",
+    "article": r"articles?",
     "paragraph": r"paragraphs?",
     "word": r"words?",
 }
@@ -54,7 +62,8 @@ _TEXT = (
     r"dataset|spreadsheet|sheet|code|source|script|module|program|chats?|conversation|thread|"
     r"mailbox|inbox|archive|folder|directory|reports?|papers?|articles?|letters?|manual|contract|"
     r"agreement|transcripts?|notebooks?|pdf|epub|e-?mails?|notes|page|thesis|essay|play|poem|law|"
-    r"constitution|export|dump|input)"
+    r"constitution|treaty|statute|regulation|directive|policy|guide|handbook|textbook|standard|"
+    r"specification|diary|memoir|biography|export|dump|input)"
 )
 _THE = r"(?:the|this|that|these|those|my|our|all(?: of)? the)(?: whole| entire)?(?: [\w-]+)?"
 _THIS = rf"(?:{_THE} {_TEXT}|it|here)"
@@ -84,11 +93,13 @@ _NAMED = re.compile(
     r"chapter|section|part|book|act|article|appendix|page|line|message|mail", re.IGNORECASE
 )
 _SAYS = (
-    r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim)s?\b"
+    r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim|name|list|"
+    r"mention|define|give|prohibit|forbid|allow|grant)s?\b"
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
-    r"(?:what|how|where|when)(?:'s| is| was| does| do| did) (?:the )?$", re.IGNORECASE
+    r"(?:what|how|where|when|(?:what|which)(?: [\w-]+){1,3})(?:'s| is| was| does| do| did) (?:the )?$",
+    re.IGNORECASE,
 )
 _COMPARES = re.compile(
     r"\b(?:same|compared?|than|contradicts?|differ\w*|other (?:chapter|section|part)s?|rest|"
@@ -141,8 +152,8 @@ _COUNTS = (
     rf"{_TIMES} (?:{_DO} )?{_X} (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?))(?P<inside>{_INSIDE})",
     rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
     rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
-    rf"how many (?:mentions|references|(?P<occurs>occurrences|hits|matches)"
-    rf"|(?P<used>uses|instances|appearances)) (?:of|to|for) {_X}(?:{_FOUND})?(?P<inside>{_INSIDE})",
+    rf"how many (?:mentions?|references?|(?P<occurs>occurrences?|hits?|match(?:es)?)"
+    rf"|(?P<used>uses?|instances?|appearances?)) (?:of|to|for) {_X}(?:{_FOUND})?(?P<inside>{_INSIDE})",
     rf"count (?:all |every |each )?(?P<used>){_X}{_INSIDE}",
     rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
     rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
@@ -151,9 +162,40 @@ _COUNTS = (
     rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
     rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
 )
-_NUMBERS = re.compile(
-    r"\b(?:how (?:many|often|frequently)|number|count|frequency)\b", re.IGNORECASE
+_WHERE = rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|chapter|{_TEXT}))"
+_PLACES = (
+    rf"{_WHERE} (?:{_BE}|has) {_X} (?:been )?(?P<at>(?:first|last) )?{_PASSIVE}",
+    rf"{_WHERE} {_BE} {_X} {_PASSIVE} for the (?P<at>first|last) time{_INSIDE}",
+    rf"{_WHERE} {_BE} {_X} (?P<at>first|last) (?P<with>seen|logged|reported|found){_INSIDE}",
+    rf"{_WHERE} {_DO} {_X} (?P<at>first|last) (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?))"
+    rf"(?P<inside>{_INSIDE})",
+    rf"{_WHERE} {_DO} {_X} (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?)) "
+    rf"(?:for the )?(?P<at>first|last)(?: time)?(?P<inside>{_INSIDE})",
+    rf"(?:where|what) (?:is|was) the (?P<at>first|last) (?P<noun>mention|occurrence) of {_X}"
+    rf"{_INSIDE}",
 )
+"""Questions for the first or the last place of words, or for both."""
+_AND_WHERE = re.compile(
+    r",? and (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|chapters?))(?: (?:is|are|was|"
+    r"were|does|do|did) (?:it|he|she|they|(?:his|her|its|the) (?:name|word|phrase))"
+    r"(?: (?:first|last|for the (?:first|last) time|mentioned|appear|occur))*)?$",
+    re.IGNORECASE,
+)
+"""What asks for places besides a count."""
+_NUMBERS = re.compile(
+    r"\b(?:how (?:many|often|frequently)|number|count|frequency|mention\w*|first|last)\b",
+    re.IGNORECASE,
+)
+_DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
+_CLOCK = r"(?:\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
+_TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
+_TIMED = re.compile(
+    rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}) (?:and|to|until|till) (?P<b>{_TIME})"
+    rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
+    r"(?: on(?:wards?)?)?(?!\w)",
+    re.IGNORECASE,
+)
+_ENDS = (("a", "since"), ("b", "until"))
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
     r"some|each|every|no|more|less|fewer|at|only|all|both|someone|anyone|somebody|people|something)\b|"
@@ -174,9 +216,16 @@ def route(question: str) -> Asked:
     text = " ".join(question.split()).rstrip("?!. ")
     if len(text) > LONGEST:
         return OTHER
-    for read in READERS:
-        if (found := read(text)) is not None:
-            return found
+    span = [*_TIMED.finditer(text)] if any(map(str.isdigit, text)) or "day" in text else []
+    if len(span) == 1:
+        rest = f"{text[: span[0].start()]}{text[span[0].end() :]}".strip(" ,")
+        since, until = (" ".join(filter(None, span[0].group(*pair))) for pair in _ENDS)
+        asked = _count(rest) or OTHER
+        return replace(asked, since=since, until=until)
+    if (found := _count(text)) is not None:
+        return found
+    if (place := _place(text)) is not None:
+        return Asked("scope", scope=place[0])
     asks = _NUMBERS.search(text) and _pattern(_ESTIMATES).fullmatch(_core(text))
     return Asked("other", estimates=bool(asks))
 
@@ -195,19 +244,25 @@ def _count(text: str) -> Asked | None:
         before = re.sub(r"\w+ $", "", text[: place.start()])
         found = _counted(_core(f"{before}{text[place.end() :]}".strip(" ,")))
         return found and replace(found, scope=place[0])
-    return _counted(_core(text))
+    where = _AND_WHERE.search(text)
+    found = _counted(_core(text[: where.start()] if where else text))
+    if found and where:
+        place = re.search("first|last", where[0])
+        return replace(found, place=place[0] if place else "both")
+    return found
 
 
 def _counted(text: str) -> Asked | None:
-    for pattern in map(_pattern, _COUNTS):
+    for pattern in map(_pattern, _COUNTS + _PLACES):
         if (found := pattern.fullmatch(text)) is None:
             continue
         parts = found.groupdict()
         unit = next((n for n in UNITS if parts.get(f"u_{n}")), "")
+        place = (parts["at"] or "both").strip().lower() if "at" in parts else ""
         if not parts.get("words") and not parts.get("quoted"):
             return Asked("count", unit=unit)
         if (words := _words(parts)) is not None:
-            return Asked("count", words, unit)
+            return Asked("count", words, unit, place=place)
     return None
 
 
@@ -227,17 +282,13 @@ def _words(parts: dict[str, str | None]) -> str | None:
         return bare if literal and parts.get("used") is None and bare.isupper() else None
     if verb in ("contain", "include", "match") and re.match(r"an? ", words):
         return None
+    if parts.get("noun") and not literal and " " in bare:
+        return None
     if parts.get("occurs") and not (literal or parts.get("inside")):
         return None
     if parts.get("shows") and not (literal or parts.get("inside") or " " not in words):
         return None
     return bare
-
-
-def _scope(text: str) -> Asked | None:
-    """Return the part of the text that a question is about, or None."""
-    place = _place(text)
-    return place and Asked("scope", scope=place[0])
 
 
 def _place(text: str) -> re.Match[str] | None:
@@ -250,11 +301,15 @@ def _place(text: str) -> re.Match[str] | None:
         return None
     if re.match(r" (?:on|onwards?|to|until|through|and|or|than|but)\b|[\w’'-]", after):
         return None
-    if (whole := re.match(r" of (.*)", after)) and not re.match(rf"{_THIS}\b|\"", whole[1]):
+    whole = re.match(rf" of (?:(?P<text>{_THIS}\b)|(?P<title>\"))?", after)
+    if whole and not (whole["text"] or whole["title"]):
         return None
     if place[0].lower() in ("part i", "part one", "book i") and after[:1] not in ("", ",", ":"):
         return place if whole else None
-    if _SHOWS.fullmatch(before) or (_ASKS.fullmatch(before) and re.match(_SAYS, after)):
+    if _SHOWS.fullmatch(before) or (
+        _ASKS.fullmatch(before)
+        and re.match(_SAYS, after[whole.end() if whole and whole["text"] else 0 :])
+    ):
         return place
     lone = re.match(r"line \d+$", place[0], re.IGNORECASE)
     if lone and re.search(r"\bon $", before) and not whole:  # the line of a bus, perhaps
@@ -270,7 +325,3 @@ def _core(text: str) -> str:
     many = _pattern(_MANY).match(text)
     text = f"how many {text[many.end() :]}" if many else text
     return re.sub(r"^count (?=how )", "", text, flags=re.IGNORECASE)
-
-
-READERS: tuple[Callable[[str], Asked | None], ...] = (_count, _scope)
-"""Tried in this order; each returns None if a question is not of its kind."""

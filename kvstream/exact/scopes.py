@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from math import inf
+from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.lines import Line, lines_of, sliced
@@ -25,6 +27,8 @@ from kvstream.logs.line_parser import LineParser
 from kvstream.reporters.format import counted
 
 DAY = 86400
+SAMPLE = 50
+"""Lines that are looked at for a time."""
 LISTED = 8
 """Parts that an error names."""
 _KINDS = "|".join(OUTER + INNER)
@@ -45,6 +49,12 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _DAY = re.compile(r"\W{0,4}(?P<day>\d{4}-\d\d-\d\d)(?![\d-])")
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_WHEN = re.compile(
+    rf"(?:(?P<week>{'|'.join(_WEEKDAYS)})|(?P<day>\d{{4}}-\d\d-\d\d))?(?:,? at |[, ]+)?"
+    r"(?:(?P<hour>\d\d?)(?::(?P<minute>\d\d))?(?::(?P<second>\d\d))?(?: ?(?P<half>[ap])\.?m\.?)?)?",
+    re.IGNORECASE,
+)
 Keep = Callable[[Line], bool]
 
 
@@ -61,14 +71,14 @@ class Scope:
     since: str = ""
     until: str = ""
     _seen: list[str] = field(default_factory=list)
-    """What there is to choose from, for an error."""
+    """Senders or times that there are, for an error."""
 
     @property
     def end(self) -> int | None:
         """Global byte offset of the end, if it is known."""
         return self.ranges[-1][1] if self.ranges else None
 
-    def select(self, blocks: Iterable[TextBlock]) -> Iterator[TextBlock]:
+    def select(self, blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         """Yield what is chosen of a text. Raises SourceError if that is nothing."""
         tests = self._tests()
         source, skipped, last, nothing = -1, 0, 0, True
@@ -94,6 +104,8 @@ class Scope:
                 part = block, begin, end, skipped
         if part is not None:
             yield sliced(*part)
+        for _ in blocks:  # sizes and digests are those of the whole text
+            pass
         if nothing:
             raise SourceError(self._missing(last))
 
@@ -112,19 +124,16 @@ class Scope:
         return tests
 
     def _missing(self, last: int) -> str:
-        told = f"No part of the text is {self.name}"
         if self.span is not None:
-            return (
-                f"{told}: it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}."
-            )
-        if self.sender:
+            has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
+        elif self.sender:
             names = ", ".join(self._seen[:LISTED])
-            return (
-                f"{told}: {f'there are messages from {names}' if names else 'it has no messages'}."
-            )
-        if self._seen:
-            return f"{told}: its times are from {self._seen[0]} to {self._seen[-1]}."
-        return f"{told}: its lines have no times."
+            has = f"there are messages from {names}" if names else "it has no messages"
+        elif self._seen:
+            has = f"its times are from {self._seen[0]} to {self._seen[-1]}"
+        else:
+            has = "its lines have no times"
+        return f"No part of the text is {self.name}: {has}."
 
 
 def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
@@ -142,9 +151,10 @@ def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "")
 def _scope(sources: SourceSet, only: str) -> Scope:
     only = only.strip()
     if span := _SPAN.fullmatch(only):
-        first = int(span["first"])
+        first, last = int(span["first"]), int(span["last"] or span["first"])
+        _check_order(only, first, last)
         unit = "line" if span["unit"].lower().startswith("l") else "page"
-        return Scope(only, span=(unit, first, int(span["last"] or first)))
+        return Scope(only, span=(unit, first, last))
     if sender := _FROM.fullmatch(only):
         return Scope(only, sender=sender["name"])
     parts = outline(sources.again())
@@ -180,6 +190,7 @@ def _found(parts: list[Part], only: str) -> list[Part]:
         last = number_of(numbers["last"] or "") or first
         wanted = {first}
         if first.isdigit() and last.isdigit():
+            _check_order(only, int(first), int(last))
             wanted = set(map(str, range(int(first), int(last) + 1)))
         if found := [part for part in some if part.number in wanted]:
             return found
@@ -191,6 +202,18 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
     inside = [part for part, title in titles if re.search(rf"\b{re.escape(name)}\b", title)]
     return exact or bare or (inside if len(name) > 2 and not number_of(name) else [])
+
+
+def _check_order(only: str, first: int, last: int) -> None:
+    """Raise UsageError for a range that ends before it begins."""
+    if first > last:
+        raise UsageError(f"--only {only!r} ends before it begins; write the smaller number first.")
+
+
+def has_times(blocks: Iterable[TextBlock]) -> bool:
+    """Return whether a line near the beginning of a text has a time."""
+    parser = LineParser()
+    return any(_time(line, parser) is not None for line in islice(lines_of(blocks), SAMPLE))
 
 
 def _told(parts: list[Part]) -> str:
@@ -247,9 +270,10 @@ def _between(since: str, until: str, seen: list[str]) -> Keep:
         if not limits:
             limits.append(_limit(since, parser, time, "00:00:00") if since else -inf)
             limits.append(_limit(until, parser, time, "23:59:59.999") if until else inf)
-        if len(seen) < 2 or time >= limits[0]:
-            seen[1:] = [line.text.strip()[:40]]
-            seen[:0] = seen[1:] * (len(seen) < 2)
+            if limits[0] > limits[1]:
+                raise UsageError(f"--since {since} is later than --until {until}; exchange them.")
+        shown = _shown(time, parser, line)
+        seen[:] = [*(seen[:1] or [shown]), shown]
         inside = limits[0] <= time <= limits[1]
         return inside
 
@@ -269,19 +293,38 @@ def _time(line: Line, parser: LineParser) -> float | None:
     return time
 
 
+def _shown(time: float, parser: LineParser, line: Line) -> str:
+    """Return a time as ``--since`` takes it."""
+    day = "%Y-%m-%d " if parser.dated else "%b %e "
+    dated = parser.has_days or is_head(line) or _DAY.match(line.text)
+    return strftime(f"{day if dated else ''}%H:%M:%S", gmtime(time))
+
+
 def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     """Return --since or --until in seconds. A time without a day is on the day of the first time, a
-    day stands for its beginning, or its end. Raises UsageError.
+    weekday the first one from there; a day stands for its beginning, or its end. Raises UsageError.
     """
-    if clock := re.fullmatch(r"(\d\d?):(\d\d)(?::(\d\d))?", value.strip()):
-        hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return first // DAY * DAY + 3600 * hours + 60 * minutes + seconds
+    value = value.strip()
+    if (found := _WHEN.fullmatch(value)) and not value.isdigit():
+        clock = rest
+        if found["hour"]:
+            hour = int(found["hour"])
+            if found["half"]:
+                hour = hour % 12 + 12 * (found["half"] in "pP")
+            clock = f"{hour:02}:{found['minute'] or '00'}:{found['second'] or '00'}"
+        start = datetime.fromtimestamp(first // DAY * DAY, UTC)
+        if found["week"]:
+            start += timedelta((_WEEKDAYS.index(found["week"].lower()) - start.weekday()) % 7)
+        with suppress(ValueError):
+            return datetime.fromisoformat(f"{found['day'] or start.date()}T{clock}Z").timestamp()
     with suppress(ValueError):
-        day = len(value.strip()) == len("2024-05-01")
-        given = datetime.fromisoformat(f"{value.strip()}T{rest}" if day else value.strip())
+        given = datetime.fromisoformat(value)
         return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
     for end in ("", ":00", f" {rest[:8]}"):
-        time, _ = deepcopy(parser).parse(f"{value.strip()}{end} x")
+        time, _ = deepcopy(parser).parse(f"{value}{end} x")
         if time is not None:
             return time
-    raise UsageError(f"{value!r} is not a time; write 2024-05-01, '2024-05-01 10:30' or 10:30.")
+    raise UsageError(
+        f"{value!r} is not a time; write 2024-05-01, '2024-05-01 10:30', 10:30, '3 pm' or 'Tuesday "
+        "10:00'."
+    )

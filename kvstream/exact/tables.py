@@ -22,13 +22,12 @@ from statistics import median
 from typing import NamedTuple
 
 from kvstream.errors import SourceError
+from kvstream.exact.lines import LONGEST, lines_of
 from kvstream.exact.table_questions import Condition, Query, singular
 from kvstream.input.blocks import TextBlock
 
 HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
-LONGEST_LINE = 1 << 20
-"""Characters of a line. A longer one is no row."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
 LONGEST_NUMBER = 60
@@ -139,21 +138,12 @@ class Table:
 
 def _lines(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
     """Yield source and text of each line, with its newline."""
-    rest, source = "", 0
-    for block in blocks:
-        if block.place is not None:
+    for line in lines_of(blocks):
+        if line.block.place is not None:
             raise NotReadError("The source is a document.")
-        if block.source != source:
-            if rest:
-                yield source, rest
-            rest, source = "", block.source
-        *whole, rest = (rest + block.text).split("\n")
-        for line in whole:
-            yield source, f"{line}\n"
-        if len(rest) > LONGEST_LINE:
-            raise NotReadError(f"A line has more than {LONGEST_LINE:,} characters.")
-    if rest:
-        yield source, rest
+        if len(line.text) > LONGEST:
+            raise NotReadError(f"A line has more than {LONGEST:,} characters.")
+        yield line.block.source, line.text
 
 
 def delimiter_of(sample: Sequence[str], name: str) -> str | None:

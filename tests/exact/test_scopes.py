@@ -172,16 +172,34 @@ def test_times(tmp_path: Path) -> None:
     assert read(path, since="2024-05-02").count("more") == 2
     assert read(path, until="2024-05-01").count("more") == 2
     assert read(path, until="10:30").count("more") == 1
-    with pytest.raises(SourceError, match="times are from 2024-05-01 10:00:00 x 10"):
+    with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00:00.$"):
         read(path, since="2024-06-01")
     with pytest.raises(UsageError, match="not a time"):
         read(path, since="yesterday")
+    for since, hits in (("3 pm", 3), ("10:30 a.m.", 3), ("Thursday", 2), ("Thursday at 11am", 1)):
+        assert read(path, since=since).count("more") == hits, since
+    assert read(path, since="2024-05-02 3 pm").count("more") == 1
+    with pytest.raises(UsageError, match="12:00 is later than --until 11:00; exchange"):
+        read(path, since="12:00", until="11:00")
+    for wrong in ("25:00", "10:77", "noon"):
+        with pytest.raises(UsageError, match="not a time"):
+            read(path, since=wrong)
     old = tmp_path / "old.log"
     old.write_text("Dec 31 23:00:00 h a: one\nJan  1 01:00:00 h a: two\n")
     assert read(old, since="Jan  1").endswith("two\n")
+    with pytest.raises(SourceError, match="from Dec 31 23:00:00 to Jan  1 01:00:00"):
+        read(old, since="Jan  2")
     diary = tmp_path / "diary.txt"
     diary.write_text("2024-05-01\nRain.\n2024-05-02\nSun.\n")
     assert read(diary, since="2024-05-02") == "2024-05-02\nSun.\n"
+
+
+def test_ranges_that_are_reversed(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book("CHAPTER I", "CHAPTER II"))
+    for only in ("lines 200-100", "pages 9-3", "chapters 2-1", "chapters II to I"):
+        with pytest.raises(UsageError, match=f"--only '{only}' ends before it begins"):
+            open_sources(str(path), only=only)
 
 
 def test_numbers() -> None:
