@@ -4,10 +4,13 @@ of the rows of a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvstream.errors import SourceError
 from kvstream.exact.routing import UNITS, Asked, route
 from kvstream.exact.table_questions import may_ask as asks_of_rows
 
@@ -20,6 +23,7 @@ __all__ = [
     "Asked",
     "asks_of_rows",
     "counted",
+    "has_times",
     "is_text",
     "parts",
     "route",
@@ -28,37 +32,61 @@ __all__ = [
 
 
 def counted(
-    sources: SourceSet, asked: Asked, *, inflected: bool = False, cased: bool = False
+    sources: SourceSet,
+    asked: Asked,
+    *,
+    inflected: bool = False,
+    cased: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
     """Count what a question asks for; return its JSON object, or None for a text without such
-    units. `inflected`, `cased`: see `Words`. Raises SourceError.
+    units. `inflected`, `cased`: see `Words`. `stop` ends the count early. Raises SourceError.
     """
     from kvstream.exact.counting import count_words  # numpy is not for the help
-    from kvstream.exact.units import count_units
+    from kvstream.exact.units import HEADINGS, count_units
     from kvstream.exact.words import Words
 
-    sources.undigested()
-    lines, words = asked.unit == "line", None
+    unit = "" if asked.place else asked.unit
+    lines, words, how = unit == "line", None, "whole words, in any case"
     if asked.words:
         words = Words(asked.words, inflected=inflected, cased=cased, in_line=lines)
-    if words is not None and (lines or not asked.unit):
-        tally = count_words(sources, words, lines=lines)
-    elif (found := count_units(sources, asked.unit, words)) is not None:
-        tally = found
+        how = "whole words, in this case" if cased else how
+    blocks = takewhile(lambda _: not stop(), sources)
+    if words is not None and (lines or not unit):
+        tally = count_words(blocks, words, lines=lines)
+    elif (units := count_units(sources, blocks, unit, words)) is not None:
+        tally = units
     else:
         return None
-    cited = [tally.first, tally.last] if tally.count > 1 else [tally.first]
+    found = [tally.first, tally.last][: min(tally.count, 2)]
+    citations = [at.to_json(sources.names, sources.bases) for at in found if at]
+    if unit:
+        how = f"{_plural(unit)} with {how}" if words else _plural(unit)
+    if unit in HEADINGS:
+        ends = [] if words else [each["text"] for each in citations]
+        how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"
+    if asked.place and asked.unit == "chapter":
+        _add_chapters(citations, sources)
+    stopped = f"The count was stopped after {sources.bytes_read:,} bytes."
     return {
         "words": asked.words,
-        "unit": asked.unit or "mention",
+        "unit": unit or "mention",
         "count": tally.count,
-        "answer": _sentence(asked, tally.count),
+        "answer": _sentence(asked, tally.count, citations),
+        "counted": how,
         "forms": dict(tally.forms.most_common()),
-        "citations": [at.to_json(sources.names, sources.bases) for at in cited if at],
+        "citations": citations,
         "spread": tally.spread,
         "bytes": sources.bytes_read,
-        "warnings": list(sources.warnings),
+        "warnings": [*sources.warnings, *([stopped] if stop() else [])],
     }
+
+
+def has_times(sources: SourceSet) -> bool:
+    """Return whether a text begins as one with times. Raises SourceError."""
+    from kvstream.exact.scopes import has_times
+
+    return has_times(sources)
 
 
 def is_text(path: Path) -> bool:
@@ -105,12 +133,34 @@ def parts(path: str) -> dict[str, Any]:
     }
 
 
-def _sentence(asked: Asked, count: int) -> str:
-    """Return the answer in words."""
-    noun = asked.unit if count == 1 else f"{asked.unit}{'es' if asked.unit == 'class' else 's'}"
-    if not asked.unit:
+def _plural(unit: str) -> str:
+    return f"{unit}{'es' if unit.endswith('s') else 's'}"
+
+
+def _add_chapters(citations: Sequence[dict[str, Any]], sources: SourceSet) -> None:
+    """Name the chapters of places in plain text, if it can be read again."""
+    from kvstream.exact.outline import outline
+
+    with suppress(SourceError):
+        parts = [part for part in outline(sources.again()) if part.kind in ("chapter", "numeral")]
+        for each in citations:
+            byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
+            inside = [part.title for part in parts if part.begin <= byte < part.end]
+            each["chapter"] = each["chapter"] or (inside[-1] if inside else None)
+
+
+def _sentence(asked: Asked, count: int, citations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the answer in words, with the places that the question asks for."""
+    from kvstream.reporters.citation_lines import place_of
+
+    if not asked.unit or asked.place:
         times = {0: "does not occur", 1: "occurs once"}.get(count, f"occurs {count:,} times")
-        return f'"{asked.words}" {times}.'
+        lines = [f'"{asked.words}" {times}.']
+        for name, cited in zip(("first", "last"), citations, strict=False):
+            if asked.place and (asked.place in (name, "both") or count == 1):
+                lines.append(f"{name}: {cited['source']}{place_of(cited)}: {cited['text']}")
+        return "\n".join(lines)
+    noun = asked.unit if count == 1 else _plural(asked.unit)
     if not asked.words:
         return f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
     return f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'

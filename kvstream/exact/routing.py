@@ -98,7 +98,8 @@ _SAYS = (
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
-    r"(?:what|how|where|when|(?:what|which)(?: [\w-]+){1,3})(?:'s| is| was| does| do| did) (?:the )?$",
+    r"(?:what|how|where|when|(?:what|which)(?: [\w-]+){1,3})"
+    r"(?:'s| is| was| does| do| did) (?:the )?$",
     re.IGNORECASE,
 )
 _COMPARES = re.compile(
@@ -153,7 +154,8 @@ _COUNTS = (
     rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
     rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
     rf"how many (?:mentions?|references?|(?P<occurs>occurrences?|hits?|match(?:es)?)"
-    rf"|(?P<used>uses?|instances?|appearances?)) (?:of|to|for) {_X}(?:{_FOUND})?(?P<inside>{_INSIDE})",
+    rf"|(?P<used>uses?|instances?|appearances?)) (?:of|to|for) {_X}(?:{_FOUND})?"
+    rf"(?P<inside>{_INSIDE})",
     rf"count (?:all |every |each )?(?P<used>){_X}{_INSIDE}",
     rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
     rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
@@ -162,7 +164,7 @@ _COUNTS = (
     rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
     rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
 )
-_WHERE = rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|chapter|{_TEXT}))"
+_WHERE = rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|(?P<u_chapter>chapter)|{_TEXT}))"
 _PLACES = (
     rf"{_WHERE} (?:{_BE}|has) {_X} (?:been )?(?P<at>(?:first|last) )?{_PASSIVE}",
     rf"{_WHERE} {_BE} {_X} {_PASSIVE} for the (?P<at>first|last) time{_INSIDE}",

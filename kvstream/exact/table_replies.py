@@ -41,6 +41,11 @@ class RowQuestions:
             if query is not None and computable(query):
                 self.queries[question] = query
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """The header."""
+        return self.table.header
+
     def __len__(self) -> int:
         return len(self.queries) + len(self._told)
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from pathlib import PurePath
 
 from kvstream.exact.counting import SHOWN, Found, Tally
 from kvstream.exact.lines import Line, lines_of
-from kvstream.exact.outline import outline
+from kvstream.exact.outline import Part, outline
 from kvstream.exact.tables import delimiter_of
 from kvstream.exact.words import Words
+from kvstream.input.blocks import TextBlock
 from kvstream.input.source import RereadableSource
 
 SAMPLE = 20
@@ -26,6 +28,8 @@ HELD = 1 << 20
 """Characters of a unit that are searched at once."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
+HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
+"""Units that begin with a heading of the outline."""
 Begins = Callable[[Line], bool]
 """Whether a unit begins with a line; called with every line in order."""
 
@@ -52,20 +56,35 @@ _FUNCTIONS = {
 _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in key.split()}
 
 
-def count_units(sources: RereadableSource, unit: str, words: Words | None) -> Tally | None:
-    """Count the units with the words, or all; None if no source has the structure for it."""
-    tally, known = Tally(), False
-    if unit in ("chapter", "section"):
-        parts = outline(sources.again())
-        kinds = {part.kind for part in parts}
-        numbered = ("chapter",) if "chapter" in kinds else ("numeral",)
-        kept = numbered if unit == "chapter" else ("section", "")
-        begins = {part.begin for part in parts if part.kind in kept}
-        known = _count(lines_of(sources), lambda line: line.byte in begins, words, tally)
-        return tally if begins and known else None
-    for source, lines in groupby(lines_of(sources), key=lambda line: line.block.source):
-        known |= _count_source(lines, sources.names[source], unit, words, tally)
+def count_units(
+    sources: RereadableSource, blocks: Iterable[TextBlock], unit: str, words: Words | None
+) -> Tally | None:
+    """Count the units with the words, or all, in the blocks of the sources.
+
+    None if no source has the structure for it.
+    """
+    tally, known, lines = Tally(), False, lines_of(blocks)
+    if unit in HEADINGS:
+        begins = _headings(outline(sources.again()), unit)
+        _count(lines, lambda line: line.byte in begins, words, tally)
+        return tally if begins else None
+    for source, own in groupby(lines, key=lambda line: line.block.source):
+        known |= _count_source(own, sources.names[source], unit, words, tally)
     return tally if known else None
+
+
+def _headings(parts: Sequence[Part], unit: str) -> set[int]:
+    """Return where the units of an outline begin. If no chapter has a number, the chapters are the
+    headings of the highest level of which there are several.
+    """
+    if unit == "section":
+        return {part.begin for part in parts if part.kind in ("section", "")}
+    for kind in (unit, "numeral") if unit == "chapter" else (unit,):
+        if found := {part.begin for part in parts if part.kind == kind}:
+            return found
+    levels = Counter(part.level for part in parts if unit == "chapter" and not part.kind)
+    level = min((level for level, count in levels.items() if count > 1), default=None)
+    return {part.begin for part in parts if part.level == level and not part.kind}
 
 
 def _count_source(

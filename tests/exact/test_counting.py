@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -86,7 +88,8 @@ def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> i
     """Count units in a file of this name."""
     path = tmp_path / name
     path.write_text(text)
-    tally = count_units(open_sources([str(path)]), unit, Words(words) if words else None)
+    sources = open_sources([str(path)])
+    tally = count_units(sources, sources, unit, Words(words) if words else None)
     return tally and tally.count
 
 
@@ -181,3 +184,71 @@ def test_a_question_is_counted_before_a_model_loads(
     told = capsys.readouterr().err
     assert "the model estimates" in told
     assert "a model was loaded" in told
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """Return the output of ``ask`` and its messages."""
+    assert run(["ask", *arguments]) == 0
+    shown = capsys.readouterr()
+    return shown.out, shown.err
+
+
+def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    wind = "The wind rose.\n" * 99
+    book = [f"CHAPTER {n}\n\n{wind}\n" for n in ("I", "II", "III")]
+    path.write_text(f"{book[0]}{book[1]}Anna came.\n\n{book[2]}Anna left.\n")
+    out, _ = ask(capsys, str(path), "How often is Anna mentioned, and where?")
+    assert out == (
+        f'"Anna" occurs 2 times.\nfirst: {path}:205: Anna came.\nlast: {path}:309: Anna left.\n'
+    )
+    out, _ = ask(capsys, str(path), "In which chapter is Anna first mentioned?")
+    assert out == f'"Anna" occurs 2 times.\nfirst: {path}, CHAPTER II: Anna came.\n'
+    out, told = ask(capsys, str(path), "How many chapters does the book have?")
+    assert out == "There are 3 chapters.\n"
+    assert (
+        told == "Counted without a model: chapters by their headings, CHAPTER I to CHAPTER III.\n"
+    )
+
+
+def test_headings_without_numbers_are_chapters(tmp_path: Path) -> None:
+    page = "".join(f"# The {n}\n\n## Of it\n\ntext\n\n" for n in ("Storm", "Calm", "End"))
+    assert units(tmp_path, "a.md", page, "chapter") == 3
+    words = "He speaks.\n" * 99
+    plays = "".join(f"ACT {n}\n\nSCENE I\n\n{words}\n" for n in ("I", "II"))
+    assert units(tmp_path, "a.txt", plays, "act") == units(tmp_path, "a.txt", plays, "scene") == 2
+
+
+def test_receipt_and_hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("Anna sees Anna.\n")
+    assert run(["count", str(path), "Anna", "--json"]) == 0
+    receipt = json.loads(capsys.readouterr().out)["receipt"]
+    assert receipt["input"]["bytes"] == 16
+    assert receipt["input"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert receipt["notes"] == []
+    assert "kvstream" in receipt
+    assert run(["count", str(path), "An*"]) == 0
+    assert "'An*' is counted literally." in capsys.readouterr().err
+    assert run(["count", str(path), "chapters"]) == 0
+    assert "--unit chapter counts the chapters" in capsys.readouterr().err
+
+
+def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"2024-05-01 10:{m:02}:00 ERROR disk {m}\n" for m in range(60)))
+    out, told = ask(capsys, str(path), "How many lines contain ERROR between 10:05 and 10:06?")
+    assert out == '2 lines contain "ERROR".\n'
+    assert "Reads only since 10:05 until 10:06, which the question names." in told
+    question = "What happened after 10:50?"
+    _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
+    assert '--since "10:50" reads a part.' in told
+    path.write_text("He came at 10:50, and sat.\n" * 9)
+    assert "--since" not in ask(capsys, str(path), question, "-m", "pocket", "-n", "2")[1]
+
+
+def test_several_counts_of_a_pipe(cli: Callable[..., Any]) -> None:
+    ran = cli("ask", "-Q", "How many lines are there?", "-Q", "How often is a mentioned?",
+              stdin=b"a\nb\n")  # fmt: skip
+    assert ran.code == 2
+    assert "read only once" in ran.stderr

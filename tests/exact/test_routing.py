@@ -162,7 +162,56 @@ OTHERS = [
     "How often was he referred to a doctor?",
     "Who plays in part 2 of the movie?",
     "Which word appears most often?",
+    "Where was Jane first married?",
+    "When did he last see her?",
+    "When was the bridge first opened?",
+    "Where did they first meet?",
+    "Where does Anna first appear on stage?",
+    "Where does the sun first appear?",
+    "Where is she first mentioned?",
+    "Where is the first mention of the treaty explained?",
+    "When was the last time that it rained?",
+    "Where is the man who stole it mentioned?",
+    "Where was the ring last seen?",
 ]
+
+
+PLACES = {
+    "How often is Mr. Rochester mentioned, and where?": ("Mr. Rochester", "", "both"),
+    "How many times is Jo mentioned and where does her name first appear?": ("Jo", "", "first"),
+    "Where is Boo Radley first mentioned?": ("Boo Radley", "", "first"),
+    "Where is Queequeg mentioned?": ("Queequeg", "", "both"),
+    "When is the treasure last mentioned?": ("treasure", "", "last"),
+    "Where does the word 'freedom' first appear?": ("freedom", "", "first"),
+    "Where is the lighthouse mentioned for the first time?": ("lighthouse", "", "first"),
+    "In which chapter is Queequeg first mentioned?": ("Queequeg", "chapter", "first"),
+    "Where does 'connection reset' last occur in the log?": ("connection reset", "", "last"),
+    "When was ECONNREFUSED last seen in the log?": ("ECONNREFUSED", "", "last"),
+    "What is the last mention of Moscow in the book?": ("Moscow", "", "last"),
+}
+TIMES = {
+    "How many lines contain ERROR between 18:05 and 18:06?": ("count", "18:05", "18:06"),
+    "What failed between 18:05 and 18:06?": ("other", "18:05", "18:06"),
+    "Who logged in after 3 pm?": ("other", "3 pm", ""),
+    "What has changed since Tuesday 10:00?": ("other", "Tuesday 10:00", ""),
+    "What was said before 2024-05-02?": ("other", "", "2024-05-02"),
+    "What happened from 9:30 am to 11 am?": ("other", "9:30 am", "11 am"),
+    "From 10:15 on, which service failed?": ("other", "10:15", ""),
+    "Who came after the 3 kings?": ("other", "", ""),
+    "Which ratio is it, after 3:1 at half time, and before 4:0?": ("other", "", ""),
+}
+
+
+@pytest.mark.parametrize("question", PLACES)
+def test_places(question: str) -> None:
+    words, unit, place = PLACES[question]
+    assert route(question) == Asked("count", words, unit, place=place)
+
+
+@pytest.mark.parametrize("question", TIMES)
+def test_times(question: str) -> None:
+    asked = route(question)
+    assert (asked.kind, asked.since, asked.until) == TIMES[question]
 
 
 @pytest.mark.parametrize("question", COUNTS)

@@ -172,7 +172,7 @@ def test_times(tmp_path: Path) -> None:
     assert read(path, since="2024-05-02").count("more") == 2
     assert read(path, until="2024-05-01").count("more") == 2
     assert read(path, until="10:30").count("more") == 1
-    with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00:00.$"):
+    with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00"):
         read(path, since="2024-06-01")
     with pytest.raises(UsageError, match="not a time"):
         read(path, since="yesterday")

@@ -258,6 +258,37 @@ def test_a_pipe(cli: Callable[..., Any]) -> None:
     assert json.loads(ran.stdout)["model"] == "pocket"
 
 
+def test_each_file_is_computed(ask: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("city,price\nOslo,7\n")
+    (tmp_path / "c.txt").write_text("Prices rose in Rome.\n")
+    files = (str(tmp_path / "b.csv"), str(tmp_path / "c.txt"))
+    question = "Which city has the largest price?"
+    text = "city,price\nRome,3\nBari,5\n"
+    ran = ask(text, question, options=(*files[:1], "--each"))
+    assert f"==> {tmp_path / 'a.csv'} <==\nBari: the largest price is 5 (line 3).\n" in ran.stdout
+    assert f"==> {files[0]} <==\nOslo: the largest price is 7 (line 2).\n" in ran.stdout
+    ran = ask(text, question, "How many lines are there?", options=(*files, "--each", "--json"))
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [record["document"] for record in records] == [str(tmp_path / "a.csv"), *files, files[1]]
+    assert [len(record["answers"]) for record in records] == [2, 2, 1, 1]
+    assert records[2]["answers"][0]["answer"] == "There is 1 line."
+    assert records[3]["answers"][0]["question"] == question
+    assert ran.code == 0
+
+
+def test_columns_that_do_not_exist_are_named(ask: Callable[..., Any]) -> None:
+    options = ("-n", "2", "--budget", "300", "-m", "pocket")
+    for question in ("What is the largest town?", "How many rows where region is 3?",
+                     "sum of price in Paris"):  # fmt: skip
+        ran = ask("city,price\nRome,3\nBari,5\n", question, options=options)
+        told = f'Nothing in the table fits "{question}", so the model answers. Its columns: '
+        assert f"{told}city, price." in ran.stderr, ran.stderr
+    ran = ask("city,price\nRome,3\nBari,5\n", "How many rows contain Rome?")
+    assert "fits" not in ran.stderr
+    ran = ask("It is the largest town.\n", "What is the largest town?", options=options)
+    assert "fits" not in ran.stderr
+
+
 def test_several_files_have_one_header() -> None:
     def two(second: str) -> Table:
         return Table(

@@ -41,21 +41,20 @@ def command(
     paths, questions = split_arguments(ctx, arguments, question)
     options = options.asking(questions=questions)
     several = len(options.methods) > 1
-    request = options.request
-    on_the_way = request.follow or request.every is not None
+    on_the_way = options.request.follow or options.request.every is not None
+    code, left = 0, [(paths, options)]
     if not (memory or several or on_the_way or options.dry_run) and (paths or not options.each):
-        from kvstream.cli.shared.counts import answer_counts
-        from kvstream.cli.shared.table_answers import answer_tables
+        from kvstream.cli.shared.exact_answers import answer_exactly
 
-        for answered in (answer_tables, answer_counts):
-            rest = answered(ctx, paths, options)
-            if rest is None:
-                return 0
-            options, request = rest, rest.request
+        code, left = answer_exactly(ctx, paths, options)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        return read_each(ctx, "ask", paths, options)
+        return max([code, *(read_each(ctx, "ask", *each) for each in left)])
+    if not left:
+        return code
+    [(paths, options)] = left
+    request = options.request
     if memory is not None:
         if paths or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,9 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import ROWS, Options, added
 from kvstream.cli.shared.arguments import sources_or_usage
-from kvstream.cli.shared.counts import records, show
+from kvstream.cli.shared.exact_answers import STOPPED, count, for_each, show
 from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.settings import ModelSettings
@@ -44,7 +44,7 @@ def command(
     inflections: bool,
     case: bool,
     **values: Any,
-) -> None:
+) -> int:
     """Count words in texts of any length, in one pass and without a model.
 
     A match is whole words in any case; in scripts without spaces, such as Chinese, also a part of a
@@ -72,14 +72,22 @@ def command(
     asked = Asked("count", words.strip(), unit or "")
     how = {"inflected": inflections, "cased": case}
     given = sources_or_usage(ctx, paths)
-    with ExitStack() as stack:
-        interrupts = stack.enter_context(Interrupts(say))
-        interrupts.then = "showing the count of what was read so far"
-        for name, record in records(given, options, asked, interrupts, **how):
+    unit_of = words.strip().casefold().removesuffix("s")
+    if unit is None and unit_of in UNITS:
+        say(f"This counts the word {words!r}; {command.name} FILE '' --unit {unit_of} counts "
+            f"the {unit_of}s.")  # fmt: skip
+    failed: list[str] = []
+    with Interrupts(say) as interrupts:
+        interrupts.then = STOPPED
+        for name, record in for_each(
+            given, options, failed, lambda some: count(some, options, asked, interrupts, **how)
+        ):
             if record is None:
                 raise UsageError(
                     f"{name or ', '.join(given)} has no {unit}s that kvstream "
                     "recognizes; leave --unit out, or choose another one."
                 )
             head = {"command": "count", **({"source": name} if name else {})}
-            show({**head, **record}, sys.stdout, as_json=options.json, title=name)
+            labels = [name] if name else []
+            show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)
+    return SOME_FAILED if failed else 0

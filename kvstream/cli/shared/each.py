@@ -16,14 +16,12 @@ from kvstream.api.collection import each_of
 from kvstream.cli.options.table import Options, refuse_revision
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
-from kvstream.cli.shared.running import WITHHELD, can_be_live, quiet_libraries
+from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quiet_libraries
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped
 from kvstream.reporters.document_progress import Collected, CollectedLines, CollectedLive
 from kvstream.reporters.format import counted, json_line, visible
 
-SOME_FAILED = 7
-"""Exit code if some documents failed and others have results."""
 INTERRUPTED = 130
 
 

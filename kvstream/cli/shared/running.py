@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 WITHHELD = 6
 """Exit code if --strict withheld an answer."""
+SOME_FAILED = 7
+"""Exit code if some documents failed and others have results."""
 
 
 def prepared(
@@ -54,7 +56,7 @@ def prepared(
     if answers:
         refuse_closed(options.output)
     quiet_libraries(options)
-    output = _output(stack, options, ends_early=ends_early)
+    output = opened_output(stack, options, ends_early=ends_early)
     if not {*options.methods} <= {AUTO, *NAMES}:  # a method of another package may print
         stack.enter_context(redirect_stdout(sys.stderr))
     progress = _progress(options, answer_on_terminal=output.isatty())
@@ -275,7 +277,10 @@ def quiet_libraries(options: Options) -> None:
     quiet(offline=options.loading.offline, verbose=options.verbose, bars=bars)
 
 
-def _output(stack: ExitStack, options: Options, *, ends_early: bool) -> TextIO | OutputFile:
+def opened_output(
+    stack: ExitStack, options: Options, *, ends_early: bool = False
+) -> TextIO | OutputFile:
+    """Return stdout, or the file of -o."""
     if options.output is None or options.output == Path("-"):
         return sys.stdout
     output = OutputFile(options.output, rescued=True)

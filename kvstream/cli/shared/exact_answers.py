@@ -1,0 +1,283 @@
+"""Answers without a model: counts, and figures of the rows of a table."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from kvstream.api.exact import Asked, asks_of_rows, counted, has_times, route, row_questions
+from kvstream.cli.options.table import Options
+from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.log_summaries import head_of_pipe
+from kvstream.cli.shared.output import refuse_closed
+from kvstream.cli.shared.running import (
+    SOME_FAILED,
+    check_files,
+    opened_output,
+    origin,
+    reading,
+)
+from kvstream.cli.shared.saying import say
+from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
+from kvstream.errors import SourceError, UsageError
+from kvstream.reporters.citation_lines import MAP, place_of, wrapped
+from kvstream.reporters.format import fit, json_line, number, strip, visible
+
+FORMS = 8
+"""Spellings that are shown; the JSON has all."""
+ESTIMATED = "Words alone do not count this, so the model estimates."
+LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
+STOPPED = "showing what was counted so far"
+COLUMNS = 20
+"""Columns that a message names."""
+PATTERN = frozenset("*?[](){}|\\^$+")
+T = TypeVar("T")
+Left = list[tuple[Sequence[str], Options]]
+"""Readings of a model: paths with options."""
+
+
+def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -> tuple[int, Left]:
+    """Answer the questions that need no model; return the exit code, and what a model has to read:
+    with --each perhaps other questions for other files.
+    """
+    asked = {question: route(question) for question in options.request.questions}
+    if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
+        return 0, [(paths, _for_model(paths, options, asked))]
+    paths = sources_or_usage(ctx, paths)
+    rest: dict[tuple[str, ...], list[str]] = {}
+    notes: dict[str, None] = {}
+    failed: list[str] = []
+    with ExitStack() as stack:
+        check_files(options, paths)
+        interrupts = stack.enter_context(Interrupts(say))
+        interrupts.then = STOPPED
+        output: Any = None
+        alone = replace(options, each=False)
+        for name, found in for_each(
+            paths, options, failed, lambda some: _answered(some, alone, asked, interrupts)
+        ):
+            records, told = found
+            if records and output is None:
+                refuse_closed(options.output)
+                # With --each, -o names a folder for the answers of a model.
+                output = opened_output(stack, replace(options, output=None) if name else options)
+            made = [
+                {"command": "ask", "question": question, "model": None, **record}
+                for question, record in records.items()
+            ]
+            if made and name and options.json:  # as for documents that a model reads
+                line = {"document": name, "file": None, "present": False, "answers": made}
+                output.write(json_line(line, output))
+                made = []
+            for place, record in enumerate(made):
+                labels = [f"==> {name} <=="] * (name != "" and not place)
+                labels += [f"Question: {record['question']}"] * (len(asked) > 1)
+                show(record, output, as_json=options.json, labels=labels)
+            notes |= dict.fromkeys(told)
+            rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
+    for note in () if options.quiet else notes:
+        say(note)
+    left: Left = []
+    for questions, names in rest.items():
+        if questions:
+            some = {question: asked[question] for question in questions}
+            left.append((names if options.each else paths, _for_model(paths, options, some)))
+    return SOME_FAILED if failed else 0, left
+
+
+def for_each(
+    paths: Sequence[str], options: Options, failed: list[str], read: Callable[[Sequence[str]], T]
+) -> Iterator[tuple[str, T]]:
+    """Yield what `read` returns for all sources, with --each for every source, with its name.
+
+    With --each, `failed` gets a source that cannot be read, and the others are read.
+    """
+    names = open_sources(paths, options, lambda: False).names if options.each else [""]
+    for name in names:
+        try:
+            found = read([name] if name else paths)
+        except SourceError as error:
+            failed.append(name)
+            if len(failed) == len(names):
+                raise
+            say(f"{name}: {error}")
+            continue
+        yield name, found
+
+
+def _answered(
+    paths: Sequence[str], options: Options, asked: Mapping[str, Asked], interrupts: Interrupts
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the answers about one text, and notes. A pipe is read once: for one question, or for
+    the questions that rows answer, if these are all.
+    """
+    piped = not all(map(can_be_read_again, paths))
+    found, columns, notes = _of_rows(paths, options, list(asked), interrupts)
+    counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
+    if piped and len(counts) == len(asked) > 1:
+        raise UsageError(
+            "Standard input is read only once, and each of these questions needs a pass; ask one, "
+            "or write the text to a file first."
+        )
+    for question, each in counts.items() if not piped or len(counts) == len(asked) else ():
+        here = _of_part(paths, options, {question: each})
+        if (each.scope or each.since or each.until) and here is options:
+            continue  # the text has no such part
+        if (record := count(paths, here, each, interrupts)) is not None:
+            found[question] = record
+            notes.append(f"Counted without a model: {record['counted']}.")
+    for question in asked:
+        if question not in found and asks_of_rows(question) and columns:
+            notes.append(
+                f'Nothing in the table fits "{question}", so the model answers. Its columns: '
+                f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}."
+            )
+    return {q: found[q] for q in asked if q in found}, notes
+
+
+def count(
+    paths: Sequence[str], options: Options, asked: Asked, interrupts: Interrupts, **how: bool
+) -> dict[str, Any] | None:
+    """Return the JSON object of a count, or None if the text has no such units. `how`: see
+    `counted`.
+    """
+    sources = open_sources(paths, options, interrupts)
+    if not options.json:
+        sources.undigested()
+    with reading(interrupts):
+        record = counted(sources, asked, stop=interrupts, **how)
+    if record is None:
+        return None
+    if not record["count"] and PATTERN.intersection(asked.words):
+        say(LITERAL.format(asked.words))
+    return _with_receipt(record, sources, options)
+
+
+def _with_receipt(record: dict[str, Any], sources: Any, options: Options) -> dict[str, Any]:
+    if not options.json:
+        return record
+    from kvstream.api.source_objects import identity
+
+    notes = list(sources.notes)
+    return {**record, "receipt": {**origin(options), "input": identity(sources), "notes": notes}}
+
+
+def _of_rows(
+    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts
+) -> tuple[dict[str, dict[str, Any]], Sequence[str], list[str]]:
+    """Return the answers to questions that the rows of a table answer, its columns, and notes.
+
+    A text that is no table, and a table whose rows cannot be told apart, are left to the model.
+    """
+    wanted = [question for question in asked if asks_of_rows(question)]
+    piped = list(paths) == ["-"]
+    if not wanted or not (piped or all(map(can_be_read_again, paths))):
+        return {}, (), []
+    try:
+        if piped:  # a pipe is read once, so its beginning must decide
+            table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
+            if len(table) < len(asked):
+                return {}, table.columns, []
+        sources = open_sources(paths, options, interrupts)
+        table = row_questions(sources, wanted)
+    except SourceError:
+        return {}, (), []  # no table; or the reading by a model reports it
+    try:
+        with reading(interrupts):
+            answers = table.answers()
+    except SourceError as error:
+        if piped:
+            raise
+        return {}, (), [f"The model answers, because the table cannot be computed: {error}"]
+    name = "standard input" if piped else ", ".join(paths)
+    notes = [f"Computed from the rows of {name}, without a model."] if answers else []
+    found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
+    return found, table.columns, notes
+
+
+def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
+    """Return the options of a reading that answers these questions."""
+    if any(each.estimates or each.kind == "count" for each in asked.values()):
+        say(ESTIMATED)
+    return _of_part(paths, options.asking(questions=tuple(asked)), asked)
+
+
+def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
+    """Return options that read only the part that one question names, if the text has it.
+
+    A time is certain only in a question that is counted; for others a hint names the options.
+    """
+    again = bool(paths) and all(map(can_be_read_again, paths))
+    request = options.request
+    if request.only or request.since or request.until or not again:
+        return options
+    if len(asked) > 1 or options.each:
+        if named := next((each.scope for each in asked.values() if each.scope), ""):
+            several = "several questions" if len(asked) > 1 else "--each"
+            say(f'All of the text is read for {several}; --only "{named}" reads a part.')
+        return options
+    [each] = asked.values()
+    times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
+    if times and each.kind != "count":
+        if not options.quiet and has_times(open_sources(paths, options, lambda: False)):
+            given = " ".join(f'--{name} "{time}"' for name, time in times.items())
+            say(f"The question names a time, but all of the text is read; {given} reads a part.")
+        return options
+    if not (each.scope or times):
+        return options
+    narrow = options.asking(**times, **({"only": each.scope} if each.scope else {}))
+    try:
+        sources = open_sources(paths, narrow, lambda: False)
+        next(iter(sources))
+    except SourceError as error:
+        named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
+        say(f"The question names {named}, but all of the text is read. {error}")
+        return options
+    if not options.quiet:
+        say(f"Reads only {sources.scope.name}, which the question names.")
+    return narrow
+
+
+def show(
+    record: Mapping[str, Any], output: Any, *, as_json: bool, labels: Sequence[str] = ()
+) -> None:
+    """Write an answer below its labels; only a terminal gets more than the answer."""
+    if as_json:
+        output.write(json_line(record, output))
+        output.flush()
+        return
+    terminal = output.isatty()
+    lines = [*labels, *record["answer"].split("\n")]
+    if record["command"] == "count" and not terminal:  # for scripts, as grep -c
+        lines = [":".join([*labels, str(record["count"])])]
+    if terminal:
+        lines += _details(record, shutil.get_terminal_size().columns)
+        lines = [visible(line) for line in lines]
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
+    for warning in record["warnings"]:
+        say(f"Warning: {warning}")
+
+
+def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:
+    """Yield what was counted, the places, and the spread; or the rows of a figure."""
+    forms = [f"{form} {number(times)}" for form, times in record.get("forms", {}).items()]
+    if forms:
+        more = f" · {len(forms) - FORMS:,} more" if len(forms) > FORMS else ""
+        yield ""
+        yield from wrapped(f"counted: {' · '.join(forms[:FORMS])}{more}", width)
+    names = ("first:  ", "last:   ") if "count" in record else ("",) * len(record["citations"])
+    shown = record["answer"]
+    for name, cited in zip(names, record["citations"], strict=False):
+        if cited["text"] not in shown:
+            yield f"{name} {cited['source']}{place_of(cited)}".lstrip()
+            yield from (f"    {line}" for line in wrapped(cited["text"], width - 4, 2))
+    if record.get("count", 0) > 1:
+        parts = fit([float(n) for n in record["spread"]], min(MAP, width - 9))
+        yield f"{'spread:':8} {strip(parts, '·')}"
