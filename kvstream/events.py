@@ -228,9 +228,10 @@ class Result:
     ``precision``, ``settings``, ``notes``."""
 
     @property
-    def bytes_read(self) -> int:
-        """Bytes of text; 0 if unknown."""
-        return (self.receipt or {}).get("input", {}).get("bytes", 0)
+    def bytes_read(self) -> tuple[int, int]:
+        """Bytes that were read, and those of the whole text; 0 if unknown."""
+        text = (self.receipt or {}).get("input", {})
+        return text.get("part_bytes", text.get("bytes", 0)), text.get("bytes", 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""

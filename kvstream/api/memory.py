@@ -291,7 +291,7 @@ class Memory:
     @property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """``name``, ``bytes`` and ``sha256`` of each unpacked source."""
-        return tuple(vars(record) for record in self._engine.trace.records)
+        return tuple(record.to_json() for record in self._engine.trace.records)
 
     @property
     def read_tokens(self) -> int:

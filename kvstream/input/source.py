@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -24,20 +24,29 @@ class SourceRecord:
     """Decoded bytes."""
     sha256: str
     """SHA-256 of the decoded bytes, in hex."""
+    part: int | None = field(default=None, compare=False)
+    """Bytes of the part that was read, with --only, --since or --until."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are known."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def identity(records: Sequence[SourceRecord]) -> dict[str, Any]:
     """Return what identifies a text: its bytes, its digest, and its first `LISTED` sources.
 
-    The digest of several sources is that of their digests in hex, a line each.
+    The digest of several sources is that of their digests in hex, a line each. If only a part was
+    read, `part_bytes` is its size.
     """
     digests = "".join(f"{record.sha256}\n" for record in records).encode()
     whole = records[0].sha256 if len(records) == 1 else hashlib.sha256(digests).hexdigest()
+    parts = [record.part for record in records if record.part is not None]
     return {
         "bytes": sum(record.bytes for record in records),
+        **({"part_bytes": sum(parts)} if parts else {}),
         "sha256": whole,
         "count": len(records),
-        "sources": [vars(record) for record in records[:LISTED]],
+        "sources": [record.to_json() for record in records[:LISTED]],
     }
 
 

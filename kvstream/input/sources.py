@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -116,6 +117,8 @@ class SourceSet:
         self._earlier: list[SourceRecord] = []
         self.scope: Scope | None = None
         """Chooses the part of the text that is read."""
+        self._parts: Counter[int] = Counter()
+        """Bytes of this part, by source."""
         self._last = ""
 
     @property
@@ -185,7 +188,12 @@ class SourceSet:
         behind = [*self._bases[1:], self._position]
         begun = self._sources[: len(self._bases) - len(self._earlier)]
         return self._earlier + [
-            SourceRecord(source.name, behind[i] - self._bases[i], source.digest.hexdigest())
+            SourceRecord(
+                source.name,
+                behind[i] - self._bases[i],
+                source.digest.hexdigest(),
+                None if self.scope is None else self._parts[i],
+            )
             for i, source in enumerate(begun, len(self._earlier))
         ]
 
@@ -262,7 +270,12 @@ class SourceSet:
         if self._started:
             raise RuntimeError("A SourceSet can be read only once; open the sources again.")
         self._started = True
-        return self._all() if self.scope is None else self.scope.select(self._all())
+        return self._all() if self.scope is None else self._part_of(self.scope)
+
+    def _part_of(self, scope: Scope) -> Iterator[TextBlock]:
+        for block in scope.select(self._all()):
+            self._parts[block.source] += int(block.offsets()[-1]) - block.start
+            yield block
 
     def _all(self) -> Iterator[TextBlock]:
         first = len(self._earlier)

@@ -116,6 +116,7 @@ class Source(Struct, forbid_unknown_fields=True):
     name: str
     bytes: Size
     sha256: str
+    part: Size | None = None
 
 
 class Trace(Struct, forbid_unknown_fields=True):

@@ -70,7 +70,7 @@ def record(memory: Memory) -> dict[str, Any]:
         "memory": {
             "kind": "questions" if questions else "question-free",
             "questions": list(questions),
-            "sources": [vars(source) for source in memory.trace.records],
+            "sources": [source.to_json() for source in memory.trace.records],
         },
         "budget": {"tokens": reader.sizes.budget, "bytes": reader.cache.capacity_bytes},
         "peak": {
@@ -152,7 +152,7 @@ def memory_state(
         "reader": numbers,
         "cache": cache,
         "trace": {
-            "sources": [asdict(record) for record in trace.records],
+            "sources": [record.to_json() for record in trace.records],
             "ended_line": trace.ended_line,
             "read": trace.read,
             "end": trace.end,

@@ -338,24 +338,26 @@ def cost_line(
     lines: Mapping[str, Any] | None = None,
     shards: Mapping[str, int] | None = None,
     owners: tuple[str, str] = ("", ""),
-    size_read: int = 0,
+    sizes_read: tuple[int, int] = (0, 0),
 ) -> str:
     """Describe the cost of a reading: text, peak and budget in entries and bytes, time.
 
     `left` says what is left of the text; `owners` (with two models) whose the entries and the bytes
-    are; `size_read`: bytes of the text, 0 if unknown.
+    are; `sizes_read`: bytes that were read and those of the whole text, 0 if unknown.
     """
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
     tokens = counted(read, "token")
+    some, whole = sizes_read
+    told = size(some) if some == whole else f"{size(some)} of {size(whole)}"
     parts = [
-        f"read {size(size_read)} ({tokens})" if size_read else f"read {tokens}",
+        f"read {told} ({tokens})" if whole else f"read {tokens}",
         left,
         f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]
     if lines and lines["thinned"]:
-        told = f"{number(lines['thinned'])} of {number(lines['lines'])} lines"
-        parts.insert(1, f"left out {told}: repeats, only counted")
+        left_out = f"{number(lines['thinned'])} of {number(lines['lines'])} lines"
+        parts.insert(1, f"left out {left_out}: repeats, only counted")
     if shards:
         parts[0] += f" in {counted(shards['count'], 'part')}"
         if shards["count"] > 1:

@@ -35,7 +35,7 @@ NO_CHECKPOINT = {
 }  # fmt: skip
 WRITES = {"serve": "the model writes answers."}
 WHOLE = {
-    name: f"--{name} reads all of a text; leave it out, or leave out --only, --since and --until."
+    name: f"--{name} reads all of a text, and --only, --since and --until a part; use one of them."
     for name in ("follow", "shards", "checkpoint")
 }
 ON_THE_WAY = ("ask", "summarize")
@@ -143,13 +143,14 @@ class Request:
     only: str | None = row(
         None, "Input and output",
         'Read only a part of the text: "chapter 3", "pages 200-230", "section Methods", "lines '
-        '100-200", "messages from Greta", or another heading.',
+        '100-200", "messages from Greta", or another heading. Not with --follow, --shards and '
+        "--checkpoint.",
         metavar="PART", variable=False, without=OF_READING, excludes=WHOLE,
     )  # fmt: skip
     since: str | None = row(
         None, "Input and output",
-        "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', or 10:30 "
-        "on the first day.",
+        "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', 'Tuesday 3 "
+        "pm', or 10:30 on the first day.",
         metavar="TIME", advanced=True, variable=False, without=OF_READING, excludes=WHOLE,
     )  # fmt: skip
     until: str | None = row(

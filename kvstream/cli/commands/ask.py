@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -42,7 +43,8 @@ def command(
     options = options.asking(questions=questions)
     several = len(options.methods) > 1
     on_the_way = options.request.follow or options.request.every is not None
-    code, left = 0, [(paths, options)]
+    code = 0
+    left: list[tuple[Sequence[str], Options]] = [(paths, options)]
     if not (memory or several or on_the_way or options.dry_run) and (paths or not options.each):
         from kvstream.cli.shared.exact_answers import answer_exactly
 
@@ -53,10 +55,10 @@ def command(
         return max([code, *(read_each(ctx, "ask", *each) for each in left)])
     if not left:
         return code
-    [(paths, options)] = left
+    [(given, options)] = left
     request = options.request
     if memory is not None:
-        if paths or on_the_way or request.shards or request.checkpoint or several:
+        if given or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(
                 "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
                 "and no second method. To read sources into it, use kvstream remember --memory.",
@@ -65,7 +67,7 @@ def command(
         from kvstream.cli.shared.recalling import ask
 
         return ask(ctx, memory, options)
-    paths = sources_or_usage(ctx, paths)
+    given = sources_or_usage(ctx, given)
     if several:
         if on_the_way or request.shards is not None:
             raise UsageError(
@@ -73,5 +75,5 @@ def command(
             )
         from kvstream.cli.commands.compare import compare
 
-        return compare(paths, options.asking(command="ask"))
-    return read(paths, options)
+        return compare(given, options.asking(command="ask"))
+    return read(given, options)

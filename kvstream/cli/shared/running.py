@@ -255,7 +255,10 @@ def reading_line(memory: Memory) -> str:
         memory.seconds,
         memory.lines,
         memory.shards,
-        size_read=sum(source["bytes"] for source in memory.sources),
+        sizes_read=(
+            sum(source.get("part", source["bytes"]) for source in memory.sources),
+            sum(source["bytes"] for source in memory.sources),
+        ),
     )
 
 
