@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvstream.api.given import asked_of, path_of, settings_of, several_of
+from kvstream.api.given import asked_of, path_of, settings_of, several_of, text_of
 from kvstream.api.model import Model
 from kvstream.api.models import worker_memory
 from kvstream.api.options import (
@@ -89,7 +89,7 @@ def ask_each(
     asked = asked_of(question or None, questions)
     if not asked:
         raise UsageError("No question: give it as question=, or use summarize_each().")
-    methods = several_of("methods", "names", methods)
+    methods = [text_of("methods", name) for name in several_of("methods", "names", methods)]
     refuse_twice(methods, "methods=")
     command: Command = "compare" if methods else "ask"
     return _each(source, asked, command, model, methods, options)

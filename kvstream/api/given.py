@@ -79,8 +79,12 @@ def path_of(name: str, given: object) -> str:
         raise UsageError(f"{name}= takes a str or a Path, not {kind(given)}.")
     if not path:
         raise UsageError(f"{name}= is empty; give a path, or leave it out.")
-    if "\0" in path:
-        raise UsageError(f"{name}= is not a path: {path!r:.80} has a NUL character.")
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        usable = False
+    if not usable:
+        raise UsageError(f"{name}= is not a path: {path!r:.80} has a character that no path has.")
     return path
 
 

@@ -249,7 +249,7 @@ class Model:
         Each method reads the text, so with several methods a source that can be read only once is
         refused.
         """
-        methods = several_of("methods", "names", methods)
+        methods = [text_of("methods", name) for name in several_of("methods", "names", methods)]
         if not methods:
             raise UsageError("methods= is empty; name at least one method.")
         refuse_twice(methods, "methods=")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from kvstream.api.given import kind
+from kvstream.api.given import kind, text_of
 from kvstream.errors import SourceError, UsageError
 from kvstream.settings import MOST_UNPACKED, size_of
 
@@ -61,11 +63,17 @@ SourceLike: TypeAlias = "Content | Source | Text | Sequence[Content | Source | T
 def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
     """Return whether a reading of `folder` reads the file at `path`, or would, once it is there.
 
-    Files that kvstream wrote are not read, but one that is `growing` cannot be recognized yet.
+    A link in the folder may lead to the file. Files that kvstream wrote are not read, but one that
+    is `growing` cannot be recognized yet.
     """
     from kvstream.input import folders, outputs
+    from kvstream.store.writing import same
 
-    return folders.would_read(folder, path) and (growing or not outputs.is_own(path))
+    listed = folders.would_read(folder, path)
+    if not listed and os.path.isfile(path):
+        with suppress(OSError):  # the reading reports a folder that it cannot list
+            listed = any(same(path, each) for each in folders.files_in(folder, Counter()))
+    return listed and (growing or not outputs.is_own(path))
 
 
 def open_sources(
@@ -160,6 +168,8 @@ def is_path(source: object) -> bool:
 def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
     from kvstream.input.inspection import NamedPath, NamedStream
 
+    if isinstance(given, Text | Source):
+        text_of("name", given.name)
     if isinstance(given, Text):
         return NamedStream(given.name, _bytes(given.text), plain=True)
     name = given.name if isinstance(given, Source) else None

@@ -24,6 +24,8 @@ def main() -> None:
     gc.set_threshold(10_000)
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background
+            signal.signal(signal.SIGINT, _interrupted)
     try:
         from kvstream.cli.app import run
 
@@ -42,6 +44,19 @@ def _terminated(number: int, _: FrameType | None) -> None:
 
     An exception would pass through the C++ code of a library that is being imported, which aborts.
     """
+    told = b"Interrupted.\n" if number == signal.SIGINT else b"Terminated.\n"
     with suppress(OSError, ValueError, AttributeError):  # closed
-        os.write(sys.stderr.fileno(), b"Terminated.\n")
+        os.write(sys.stderr.fileno(), told)
     os._exit(128 + number)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but end at once where Python would abort, or print and drop it.
+
+    That is during an import, and as Python frees an object.
+    """
+    while frame is not None:
+        code, frame = frame.f_code, frame.f_back
+        if code.co_name == "__del__" or code.co_filename.startswith("<frozen importlib"):
+            _terminated(number, None)
+    raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 from collections import Counter
@@ -89,7 +90,7 @@ def digest_of(path: str) -> str:
 def _folder(
     folder: Path, left_out: Counter[str], *, plain: bool, into: Path | None
 ) -> list[Document]:
-    results = None if into is None else into.resolve()
+    results = None if into is None else Path(os.path.realpath(into))
     found = []
     for path in files_in(folder, left_out):
         if RESULT.search(path.name) and path.parent.resolve() == results:

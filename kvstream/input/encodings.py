@@ -40,7 +40,7 @@ _NOT_OF_PAGES = (
 )  # fmt: skip
 UNDECODED = "\udfff"
 """Half a surrogate pair, which no decoder returns. U+FFFD may also be in the page itself."""
-_MARK = "kvstream.mark"
+_MARK, _EXCEPT_CONTROLS = "kvstream.mark", "kvstream.except_controls"
 _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.I)
 
 
@@ -120,6 +120,17 @@ def _marked(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_MARK, _marked)
 
 
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Do as Python's ``replace``, but leave what begins a control sequence, which goes later."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    data, at = error.object, error.start
+    return (chr(data[at]), at + 1) if CONTROLS.match(data, at) else ("\ufffd", error.end)
+
+
+codecs.register_error(_EXCEPT_CONTROLS, _replace)
+
+
 def _declared(head: bytes) -> str | None:
     """Return the encoding that the page declares, if it is possible."""
     found = _CHARSET.search(head[:4096])
@@ -153,7 +164,8 @@ class OtherDecoder:
         self.first_replaced: int | None = None
         """Global byte offset of the first invalid byte."""
         self.encoding = encoding
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        errors = "replace" if encoding.startswith("utf-") else _EXCEPT_CONTROLS
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors)
         self._rest = b""
         self._at_start = True
 

@@ -38,7 +38,8 @@ def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
 
 def would_read(folder: Path, path: Path) -> bool:
     """Return whether `files_in` would yield a file at `path`, if there was one."""
-    root, place = folder.resolve(), path.resolve()
+    # Path.resolve raises RuntimeError for a link to itself.
+    root, place = (Path(os.path.realpath(each)) for each in (folder, path))
     if not place.is_relative_to(root):
         return False
     ignores, at = _ignores_above(root), root

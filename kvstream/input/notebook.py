@@ -6,6 +6,7 @@ import codecs
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import ijson
 
@@ -21,6 +22,8 @@ CUT = " ... (cut)"
 """The end of a string that was cut."""
 LONGEST_CELL = 1 << 20
 """Characters of a cell that are held. The file may have the outputs before the code."""
+DEEPEST, LONGEST_NAME = 12, 200
+"""Levels of nesting, and characters of a name, that are told apart. No text is deeper."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html")
 """Types of an output that are read: the first of these that it has."""
 _READ = frozenset([*_TEXTS, "traceback", "ename", "evalue"])
@@ -50,7 +53,7 @@ class Notebook:
     def pieces(self) -> Iterator[list[Piece]]:
         """Yield each cell: its text or code, then its outputs. Raises SourceError."""
         try:
-            for path, event, value in ijson.parse(self._json):
+            for path, event, value in _events(self._json):
                 path = path.removeprefix("worksheets.item.")
                 if event == "start_map" and path == "cells.item":
                     self._source, self._outputs = [], []
@@ -156,6 +159,20 @@ class Notebook:
         text, count = _PICTURE.subn("picture", text)
         self._pictures += count
         return text
+
+
+def _events(json: _ShortStrings) -> Iterator[tuple[str, str, Any]]:
+    """Yield the same as `ijson.parse`, whose paths fill the RAM if the nesting is deep."""
+    path: list[str] = []
+    for event, value in ijson.basic_parse(json):
+        if event == "map_key":
+            path[-1] = value[:LONGEST_NAME]
+            continue
+        if event in ("end_map", "end_array"):
+            path.pop()
+        yield ".".join(path[:DEEPEST]), event, value
+        if event in ("start_map", "start_array"):
+            path.append("item")
 
 
 class _ShortStrings:

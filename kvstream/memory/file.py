@@ -117,7 +117,7 @@ def check_writable(path: Path) -> None:
             problem = f"there is no folder {target.parent}"
         elif target is not None and not os.access(target.parent, os.W_OK):
             problem = f"the folder {target.parent} is read-only"
-        elif path.exists() and not os.access(path, os.W_OK):
+        elif os.path.exists(path) and not os.access(path, os.W_OK):
             problem = "permission denied"
     except OSError as error:
         problem = error.strerror or str(error)
@@ -166,7 +166,7 @@ def read_notes(path: Path) -> dict[str, Any]:
     Checks no digest. This is enough to refuse a file of another kind early. To use its tensors,
     call `read`. Raises SourceError.
     """
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise SourceError(f"{path} is not a file; name a memory file.")
     try:
         with path.open("rb") as opened:
@@ -226,7 +226,7 @@ def broken(path: Path, error: Exception) -> SourceError:
 
 def _whole(path: Path) -> bytes:
     """Return all bytes of a file. Raise OSError, or SourceError if it is no file or too large."""
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise SourceError(f"{path} is not a file; name a memory file.")
     size, free = path.stat().st_size, psutil.virtual_memory().available
     if size > free:

@@ -94,7 +94,7 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
 
     Raises ModelError if the cache does not have it.
     """
-    if where == POCKET or Path(where).exists():
+    if where == POCKET or os.path.exists(where):
         return False
     if settings.offline:
         if folder_of(where, settings.revision) is None:
@@ -381,7 +381,7 @@ def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | No
     name, path = settings.model, folder_of(where, settings.revision)
     if path is None:
         return None
-    local = Path(where).is_dir()
+    local = os.path.isdir(where)
     again = "load it again without --offline" if settings.offline else "load it again"
     if fetched and not any((path / file).is_file() for file in (SINGLE, INDEX)):
         others = sorted(file.name for file in path.glob("*.bin"))

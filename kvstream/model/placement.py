@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -133,7 +134,7 @@ def weights_of(where: str, settings: ModelSettings) -> Weights | None:
     if folder is not None:
         with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
             return weights_in(folder)
-    if settings.offline or Path(where).is_dir():
+    if settings.offline or os.path.isdir(where):
         return None
     try:
         return weights_on_hub(where, settings.revision, folder and folder / "config.json")
@@ -143,7 +144,7 @@ def weights_of(where: str, settings: ModelSettings) -> Weights | None:
 
 def folder_of(where: str, revision: str | None) -> Path | None:
     """Return the folder itself, or the folder in the hub's cache with the model's configuration."""
-    if Path(where).is_dir():
+    if os.path.isdir(where):
         return Path(where)
     import huggingface_hub as hub
 

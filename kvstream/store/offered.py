@@ -181,4 +181,4 @@ def refuse_unsupported(name: str) -> None:
 def _in_cache(name: str) -> bool:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return (Path(HF_HUB_CACHE) / f"models--{name}").is_dir()
+    return os.path.isdir(f"{HF_HUB_CACHE}/models--{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,12 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
     except Exception as error:  # the library raises many kinds: OSError, ValueError, ...
         if is_out_of_memory(error):
             raise
-        here = Path(name).exists()
+        here = os.path.exists(name)
         if offline and not here:  # the library's message would be that it could not connect
             raise ModelError(
                 f"The tokenizer of {name} is not on this machine; run once without --offline."
             ) from error
-        if (Path(name) / "config.json").is_file():
+        if os.path.isfile(os.path.join(name, "config.json")):
             _check_config(name, trust_remote_code)
         where = "there" if here else "there or on the hub"
         first_line = str(error).strip().split("\n")[0]

@@ -95,7 +95,21 @@ def test_a_path_is_text(model, memory, path) -> None:
     if path is not None:
         refused(lambda: kvstream.load(skim=path), f"skim{told}")
         refused(lambda: model.read(text=TEXT, checkpoint=path), f"checkpoint{told}")
-    refused(lambda: memory.save("a\0b"), "path= is not a path: 'a\\x00b' has a NUL character.")
+    for bad in ("a\0b", "\ud800"):
+        says = f"= is not a path: {bad!r} has a character that no path has."
+        refused(lambda bad=bad: memory.save(bad), f"path{says}")
+        refused(lambda bad=bad: model.recall(bad), f"path{says}")
+        refused(lambda bad=bad: kvstream.inspect(bad), f"path{says}")
+
+
+def test_names_of_sources_and_methods_are_text(model) -> None:
+    for name in (None, 3, []):
+        for source in (kvstream.Source("a.txt", name), kvstream.Text(TEXT, name)):
+            refused(lambda s=source: model.read(s), "name= takes a str, not ")
+        refused(
+            lambda n=name: model.compare(text=TEXT, question="Who?", methods=[n]),
+            "methods= takes a str, not ",
+        )
 
 
 def test_an_empty_name_does_not_mean_the_current_folder(

@@ -175,6 +175,21 @@ def test_stats_that_would_be_read_with_a_folder_are_refused(cli, fake_session, b
         place.unlink()
 
 
+def test_an_output_that_a_folder_has_a_link_to_is_refused(cli, fake_session, tmp_path) -> None:
+    inside, outside = tmp_path / "texts", tmp_path / "outside.txt"
+    inside.mkdir()
+    outside.write_text("Ada hid the letter.\n")
+    (inside / "link.txt").symlink_to(outside)
+    (inside / "loop.txt").symlink_to("loop.txt")
+    for option in ("-o", "--stats"):
+        for place in (outside, inside / "link.txt"):
+            ran = cli("ask", str(inside), "Q?", option, str(place))
+            assert (ran.code, f"is in the folder {inside}" in ran.stderr) == (2, True), ran.stderr
+    assert outside.read_text() == "Ada hid the letter.\n"
+    ran = cli("ask", str(inside), "Q?", "--each", "-o", str(inside / "loop.txt"))
+    assert (ran.code, "is a file; name a folder" in ran.stderr) == (1, True), ran.stderr
+
+
 def test_what_kvstream_wrote_into_a_folder_is_not_read_with_it(cli, fake_session, book) -> None:
     pytest.importorskip("jinja2")
     folder = Path(book).parent
@@ -591,6 +606,22 @@ def test_a_signal_before_a_command_begins_ends_in_words() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (143, "", "Terminated.\n")
+
+
+@pytest.mark.parametrize("work", ["import slow", "Freed()"])
+def test_an_interrupt_where_python_drops_exceptions_ends_in_words(tmp_path, work: str) -> None:
+    wait = "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    (tmp_path / "slow.py").write_text(f"import os, signal, time\n{wait}\n")
+    (tmp_path / "main.py").write_text(
+        "import os, signal, time, kvstream.cli, kvstream.cli.app as app\n"
+        "class Freed:\n"
+        f"    def __del__(self): {wait}\n"
+        f"app.run = lambda _: exec({work!r})\n"
+        "kvstream.cli.main()\n"
+    )
+    program = [sys.executable, str(tmp_path / "main.py")]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "Interrupted.\n")
 
 
 def test_an_interrupt_during_the_exit_prints_no_traceback() -> None:

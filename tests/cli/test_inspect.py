@@ -134,3 +134,8 @@ def test_a_text_shows_its_outline(cli, tmp_path):
     assert [part["title"] for part in record["parts"]] == ["CHAPTER I", "CHAPTER II"]
     assert sum(part["tokens"] for part in record["parts"]) == record["tokens"]
     assert "CHAPTER II " in cli("inspect", str(path)).stdout.splitlines()[-1]
+
+
+def test_a_name_that_is_too_long_is_no_file(cli) -> None:
+    ran = cli("inspect", "a" * 300)
+    assert (ran.code, "File name too long" in ran.stderr) == (3, True), ran.stderr

@@ -241,6 +241,21 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
             text_of(tmp_path, "a.ipynb", data)
 
 
+@pytest.mark.parametrize(
+    ("opens", "depth"), [("[", 5000), ('{"a":', 5000), (f'{{"{"k" * 10**5}":', 90)],
+    ids=["lists", "maps", "long names"],
+)  # fmt: skip
+def test_deep_nesting_does_not_fill_the_ram(tmp_path: Path, opens: str, depth: int) -> None:
+    value = opens * depth + "1" + ("]" if opens == "[" else "}") * depth
+    cell = f'{{"cell_type": "code", "source": "It rained.", "metadata": {value}}}'
+    tracemalloc.start()
+    try:
+        assert text_of(tmp_path, "a.ipynb", f'{{"cells": [{cell}]}}') == "It rained.\n\n"
+        assert tracemalloc.get_traced_memory()[1] < 60e6
+    finally:
+        tracemalloc.stop()
+
+
 def test_huge_outputs_are_not_held(tmp_path: Path) -> None:
     long = '"\\u00e5\n' * 400_000
     lines = [f"step {i}\n" for i in range(100_000)]

@@ -177,3 +177,11 @@ def test_binary_stays_binary(tmp_path: Path, data: bytes) -> None:
         open_sources([str(path)])
     with pytest.raises(SourceError, match="is binary"):
         read(data, 1000)
+
+
+@pytest.mark.parametrize("sequence", [b"\x9d0;title\x07", b"\x9d0;title\x1b\\", b"\x90q\x07"])
+def test_8_bit_strings_in_another_encoding_than_utf_8(tmp_path: Path, sequence: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(b"El ni\xf1o %sy la se\xf1ora.\n" % sequence * 9)
+    sources = open_sources([str(tmp_path / "a.txt")])
+    assert "".join(block.text for block in sources) == "El niño y la señora.\n" * 9
+    assert sources.warnings == [f"{tmp_path / 'a.txt'} is not UTF-8; it was read as cp1252."]

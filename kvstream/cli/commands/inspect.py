@@ -84,7 +84,7 @@ def _is_text(path: Path) -> bool:
     """Return whether a file is a text and not, by its name or its beginning, a memory file."""
     from kvstream.api.exact import is_text
 
-    return path.suffix != ".kvs" and path.is_file() and is_text(path)
+    return path.suffix != ".kvs" and os.path.isfile(path) and is_text(path)
 
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
