@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,16 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-import torch
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from kvstream.model.bounded import BoundedModel
     from kvstream.session.session import Session
+    from kvstream.settings import ModelSettings
 
+# The process that hands out the tests need not load torch, so fixtures import it.
 # torch.compile imports setuptools, and fails if another test imported Python's distutils before.
 with suppress(ImportError):
     import setuptools  # noqa: F401
@@ -35,6 +38,9 @@ DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+FEW_LAYERS = {"cli": 2, "engine": 2, "memory": 3, "session": 2}
+"""Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
+
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
     "kvstream",
@@ -44,6 +50,12 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("kvstream")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported to itself: the garbage collector would go through it again."""
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -57,25 +69,60 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return homes
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_pocket(_homes: Path) -> Iterator[None]:
-    """Load the embedded model once for the same settings: that is half of a short run."""
-    from kvstream.model import loading, precision
-    from kvstream.session import session
-    from kvstream.settings import ModelSettings
+@lru_cache(8)
+def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedModel:
+    """Return the embedded model with its first ``layers``, one object for the same settings."""
+    from kvstream.model import loading
 
-    @lru_cache(8)
-    def kept(settings: ModelSettings, fast: bool) -> loading.BoundedModel:
-        return loading.load(settings)
+    made = loading.in_precision
 
-    def load(settings: ModelSettings, where: str) -> loading.BoundedModel:
-        if settings.model != loading.POCKET:
-            return loading.load(settings, where)
-        return kept(settings, precision.fast_bfloat16())
+    def first(model: Any, *how: Any) -> BoundedModel:
+        model.model.layers = model.model.layers[:layers]
+        model.config.num_hidden_layers = len(model.model.layers)
+        return made(model, *how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "load", load)
-        yield
+        patch.setattr(loading, "in_precision", first)
+        return loading.load(settings)
+
+
+def _load(settings: ModelSettings, where: str, layers: int | None) -> BoundedModel:
+    from kvstream.model import loading, precision
+
+    if settings.model != loading.POCKET:
+        return loading.load(settings, where)
+    return _pocket(settings, precision.fast_bfloat16(), layers)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Load the embedded model once for the same settings: that is half of a short run."""
+    from kvstream.session import session
+
+    session.load = partial(_load, layers=_layers(item))  # type: ignore[assignment]
+
+
+def _layers(node: pytest.Item | pytest.Module) -> int | None:
+    """Return the number of layers of the embedded model for a test; None for all.
+
+    Reading is most of the time of these tests, and few of them need what the model answers: those
+    have the mark `whole_pocket`. Programs in processes of their own always have the whole model.
+    """
+    whole = node.get_closest_marker("whole_pocket")
+    return None if whole else FEW_LAYERS.get(node.path.parent.name)
+
+
+@lru_cache
+def _session(layers: int | None) -> Session:
+    import torch
+
+    from kvstream.session.session import Session
+    from kvstream.settings import ModelSettings
+
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvstream.session.session.load", partial(_load, layers=layers))
+        return Session.open(ModelSettings(dtype="float32"))
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +140,8 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, _homes: Path) -> None:
 @pytest.fixture(autouse=True)
 def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give models that only exist in memory untrained gates for ``edgeinfinite``."""
+    import torch
+
     from kvstream.methods import edgeinfinite
     from kvstream.methods.tools.gates import LearnedGate, new_gate
 
@@ -120,6 +169,8 @@ def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the same models untrained scorers for ``foresight``."""
+    import torch
+
     from kvstream.methods import foresight
     from kvstream.methods.tools.scorer import new_scorer
 
@@ -156,14 +207,10 @@ class Ran:
     stderr: str
 
 
-@pytest.fixture(scope="session")
-def session() -> Session:
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest) -> Session:
     """Open the embedded model in float32, the same number type on every machine."""
-    from kvstream.session.session import Session
-    from kvstream.settings import ModelSettings
-
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
+    return _session(_layers(request.node))
 
 
 @pytest.fixture(scope="module")

@@ -340,7 +340,7 @@ def test_a_memory_that_cannot_take_its_name_is_kept_elsewhere(
         assert ran.code == 1
         place = Path(re.search(r"The memory was written to (.*\.kvs) instead", ran.stderr)[1])
         assert place.parent == ((refused and tmp_path) or target.parent)
-        assert cli("ask", "--memory", str(place), "Who hid the letter?", "-q").code == 0
+        assert cli("ask", "--memory", str(place), "Who hid the letter?", "-q", "-n", "4").code == 0
         place.unlink()
     assert not list(target.parent.iterdir())
 
@@ -543,6 +543,7 @@ def test_sources_of_several_joined_files_are_counted(cli, tmp_path) -> None:
     assert "Warning" not in ran.stderr
 
 
+@pytest.mark.whole_pocket
 def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) -> None:
     """The answers run in new processes that know only the file. Each document is found again."""
     for name, sentence in (

@@ -50,6 +50,7 @@ def test_without_methods_it_compares_two_and_a_baseline(
     assert [row["method"] for row in rows(capsys.readouterr().out)] == ["infinipot"]
 
 
+@pytest.mark.whole_pocket
 def test_warnings_name_their_method(story: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compare", story, "Who came?", "--budget", "400", "-n", "3", "--json", "-q"]
     assert run([*asked, "--method", "streaming,random"]) == 0

@@ -52,6 +52,7 @@ def letters(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.whole_pocket
 def test_answers_as_they_are_done(letters: Path, cli: Callable[..., Any]) -> None:
     done = cli("ask", str(letters), WHO, "--each", *SMALL)
     assert done.code == 0
@@ -75,6 +76,7 @@ def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]
     assert done.stderr.count("is empty") == 1
 
 
+@pytest.mark.whole_pocket
 def test_files_of_results_and_of_memories(
     letters: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:

@@ -20,6 +20,7 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
 
+pytestmark = pytest.mark.whole_pocket
 FIRST = Path(__file__).resolve().parents[1] / "fixtures" / "0.1"
 RUN = RunSettings(Budget(tokens=150), max_tokens=8)
 QUESTIONS = [

@@ -27,6 +27,8 @@ from kvstream.sample.document import questions
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
+# Which document an answer comes from depends on what the model attends to.
+pytestmark = pytest.mark.whole_pocket
 QUESTION = "What is the passkey for the old mill?"
 METHODS = ["infinipot", "h2o", "bumblebee", "sirllm", "streaming", "random", "keydiff", "snapkv"]
 
