@@ -195,7 +195,9 @@ def test_a_memory_that_overflows_is_refused_by_full(cli, story) -> None:
 
 @pytest.mark.parametrize("method", ["infinipot", "snapkv", "streaming", "window", "random"])
 def test_a_run_stays_in_its_budget(cli, story, method) -> None:
-    ran = cli("ask", str(story), QUESTION, "--budget", "512", "--method", method, "--json")
+    ran = cli(
+        "ask", str(story), QUESTION, "--budget", "512", "--method", method, "--json", "-n", "8"
+    )
     assert ran.code == 0, ran.stderr
     result = json.loads(ran.stdout)
     assert 0 < result["peak"]["kv_tokens"] <= 512
@@ -268,7 +270,7 @@ def test_doctor_finds_everything_in_order(cli) -> None:
 
 
 def test_the_program_in_a_process_of_its_own(kvstream, story) -> None:
-    ran = kvstream("ask", str(story), QUESTION, "--budget", "512")
+    ran = kvstream("ask", str(story), QUESTION, "--budget", "512", "-n", "8")
     assert ran.code == 0, ran.stderr
     assert ran.stdout.strip()
     assert "Warning" not in ran.stderr

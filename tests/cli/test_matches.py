@@ -38,6 +38,17 @@ def test_the_command_tells_them_in_a_pipe(cli, tmp_path, monkeypatch) -> None:
     lines = [f"2024-05-01 12:00:00 INFO a: beat {n}" for n in range(1, 101)]
     lines[71] = "2024-05-01 12:00:00 INFO a: beat 77.1.2.3"
     log.write_text("\n".join(lines))
-    asked = ("ask", str(log), "Did 77.1.2.3 beat?", "-m", "pocket", "--budget", "256", "-q")
+    asked = (
+        "ask",
+        str(log),
+        "Did 77.1.2.3 beat?",
+        "-m",
+        "pocket",
+        "--budget",
+        "256",
+        "-q",
+        "-n",
+        "8",
+    )
     assert f"Lines with the words of the question: {log}:72, " in cli(*asked).stderr
     assert "Lines with" not in cli(*asked, "--json").stderr

@@ -39,13 +39,13 @@ def model(session: Session) -> Model:
 def sources(tmp_path: Path) -> list[Path]:
     """Two texts with the words of the question; memory evicts them in the first text only."""
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
-    first.write_text(f"The secret key hung there. Aldric sold the secret key. {filler(1, 150)}\n")
-    second.write_text(f"{filler(2, 150)} The secret key of Aldric is 7421. {filler(3, 4)}\n")
+    first.write_text(f"The secret key hung there. Aldric sold the secret key. {filler(1, 70)}\n")
+    second.write_text(f"{filler(2, 70)} The secret key of Aldric is 7421. {filler(3, 4)}\n")
     return [first, second]
 
 
 def test_a_saved_memory_sees_the_same_source_as_the_memory_itself(model, sources, tmp_path) -> None:
-    memory = model.read(sources, budget=400, method="streaming")
+    memory = model.read(sources, budget=400, method="streaming", max_tokens=8)
     before = memory.ask(QUESTION)
     memory.save(tmp_path / "both.kvs")
     recalled = model.recall(tmp_path / "both.kvs").ask(QUESTION)
@@ -57,7 +57,7 @@ def test_a_saved_memory_sees_the_same_source_as_the_memory_itself(model, sources
 
 def test_a_memory_is_the_same_after_a_last_question(model, sources, tmp_path) -> None:
     """The server saves it, and asks it again."""
-    memory = model.read(sources, budget=400, method="streaming")
+    memory = model.read(sources, budget=400, method="streaming", max_tokens=8)
     before, digest = memory.ask(QUESTION), memory.save(tmp_path / "before.kvs")
     assert memory.ask("What is it?", max_tokens=4, last=True).result.narrowed is None
     assert memory.save(tmp_path / "after.kvs") == digest
@@ -72,7 +72,7 @@ def test_an_empty_file_with_the_words_in_its_name_hides_nothing(
     empty = tmp_path / "secret key Aldric.txt"
     empty.write_text("")
     memory = model.read([*sources[:place], empty, *sources[place:]], budget=400, method="streaming")
-    narrowed = memory.ask(QUESTION).result.narrowed
+    narrowed = memory.ask(QUESTION, max_tokens=4).result.narrowed
     assert narrowed["sources"] == [str(sources[1])]
 
 
@@ -157,7 +157,7 @@ def steps(tiny: BoundedModel, method: str, length: int, **run):
 
 
 def test_memory_that_starts_as_in_the_paper_keeps_the_sinks(tiny) -> None:
-    for found, _ in steps(tiny, "streaming", 3000, keep=20, start="paper", chunk_size=64):
+    for found, _ in steps(tiny, "streaming", 1000, keep=20, start="paper", chunk_size=64):
         reader = found
     assert reader.retained()[:4].tolist() == [0, 1, 2, 3]
 

@@ -23,7 +23,8 @@ from kvstream.settings import RunSettings
 WIDE = {"hidden_size": 64, "head_dim": 64}
 CASES = [
     *((name, {}) for name in sorted(available()) if make(name, {}).evicts),
-    *(("bumblebee", {"algorithm": name}) for name in ("fast", "lazy", "streaming")),
+    *(("bumblebee", {"algorithm": name}) for name in ("fast", "streaming")),
+    pytest.param("bumblebee", {"algorithm": "lazy"}, marks=pytest.mark.long),
     ("cascade", {"contest": "attention"}),
     ("edgeinfinite", {"form": "paper"}),
     ("infinipot", {"alpha": "0.5"}),

@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Return the modules of kvstream that a file imports, also in functions and for types."""
     found: set[str] = set()
@@ -178,9 +180,9 @@ def test_reading_sources_and_planning_sizes_needs_no_torch() -> None:
 
 
 def cpu_seconds(*commands: list[str]) -> list[float]:
-    """Return the minimum of eleven alternating runs per command, as the machine may be shared."""
+    """Return the minimum of five alternating runs per command, as the machine may be shared."""
     times: list[list[float]] = [[] for _ in commands]
-    for _ in range(11):
+    for _ in range(5):
         for command, found in zip(commands, times, strict=True):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)

@@ -61,8 +61,15 @@ def ask(pair: Scouting, path: Path | str, *questions: str, run: RunSettings = RU
     return results(pair.ask(open_sources([str(path)]), Request(questions, run)))
 
 
-def test_what_is_read_is_bounded_and_counted(session: Session, story: Path) -> None:
-    [result] = ask(Scouting(session, session), story, FACT.question)
+@pytest.fixture(scope="module")
+def asked(session: Session, story: Path) -> list[Event]:
+    """The events of one run about the story."""
+    request = Request((FACT.question,), RUN)
+    return list(Scouting(session, session).ask(open_sources([str(story)]), request))
+
+
+def test_what_is_read_is_bounded_and_counted(asked: list[Event], story: Path) -> None:
+    [result] = results(asked)
     told = result.skim
     assert told is not None
     assert result.peak_kv_tokens <= 320
@@ -94,9 +101,9 @@ def test_a_refusal_tells_of_dropped_text_where_some_was_dropped(
     assert told in result.warnings[-1]
 
 
-def test_citations_and_pieces_are_of_the_source(pair: Scouting, story: Path) -> None:
+def test_citations_and_pieces_are_of_the_source(asked: list[Event], story: Path) -> None:
     text = story.read_bytes()
-    [result] = ask(pair, story, FACT.question)
+    [result] = results(asked)
     assert result.skim is not None
     assert result.citations
     for cited in result.citations:
@@ -108,8 +115,8 @@ def test_citations_and_pieces_are_of_the_source(pair: Scouting, story: Path) -> 
     assert any(p["byte_start"] <= at < p["byte_end"] for p in result.skim["pieces"])
 
 
-def test_a_pipe_and_a_file_give_the_same(pair: Scouting, story: Path) -> None:
-    [file] = ask(pair, story, FACT.question)
+def test_a_pipe_and_a_file_give_the_same(pair: Scouting, asked: list[Event], story: Path) -> None:
+    [file] = results(asked)
     with story.open("rb") as stream:
         source = open_sources([NamedStream(str(story), stream)])
         [pipe] = results(pair.ask(source, Request((FACT.question,), RUN)))
@@ -191,19 +198,18 @@ def test_the_small_models_cache_is_freed_first(
     assert max(held) == held[layers - 1], "two caches were there at once"
 
 
-def test_events_come_in_order(pair: Scouting, story: Path) -> None:
-    request = Request((FACT.question,), RUN)
-    events: list[Event] = list(pair.ask(open_sources([str(story)]), request))
-    kinds = [type(event) for event in events]
-    started = next(event for event in events if isinstance(event, AnswerStarted))
+def test_events_come_in_order(pair: Scouting, asked: list[Event], story: Path) -> None:
+    kinds = [type(event) for event in asked]
+    started = next(event for event in asked if isinstance(event, AnswerStarted))
     assert started.kept is not None  # of the skimming model's memory, which is already released
-    assert isinstance(events[-1], Answered)
-    assert len(started.kept().ordinals) == events[-1].result.retained > 0
+    assert isinstance(asked[-1], Answered)
+    assert len(started.kept().ordinals) == asked[-1].result.retained > 0
     assert kinds.count(Started) == kinds.count(AnswerStarted) == kinds.count(Answered) == 1
     assert kinds.index(Started) < kinds.index(StepDone) < kinds.index(AnswerStarted)
     assert kinds[-1] is Answered
-    assert isinstance(events[0], Started)
-    assert events[0].model == "pocket"
+    assert isinstance(asked[0], Started)
+    assert asked[0].model == "pocket"
+    request = Request((FACT.question,), RUN)
     assert pair.plan(open_sources([str(story)]), request).model == "pocket"
 
 
@@ -250,17 +256,20 @@ def test_an_excerpt_gets_nothing_from_another_source() -> None:
     assert with_neighbors(np.array([2.0, 0.0]), [one, two]).tolist() == [2.0, 0.0]
 
 
-def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:
+def test_what_is_dropped_is_what_matters_least(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With room for few passages, one with the question's words stays and others are dropped."""
+    monkeypatch.setattr("kvstream.session.scouting.BYTES_A_TOKEN", 16)
     path = tmp_path / "long.txt"
-    parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 90
-    parts[30] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
+    parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 30
+    parts[10] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
     path.write_text("".join(parts))
     pair = Scouting(session, session)
     [result] = ask(pair, path, "Where did Zorbak hide the brass lamp?")
     assert result.skim is not None
     assert result.skim["kept"]["dropped_bytes"] > 0
-    assert any(piece["line_start"] == 31 for piece in result.skim["pieces"])
+    assert any(piece["line_start"] == 11 for piece in result.skim["pieces"])
 
 
 def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: Path) -> None:
@@ -359,10 +368,11 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     assert alone.result.skim is None
 
 
-def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: Path) -> None:
+def test_words_of_dropped_passages_count_in_a_file(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rarity of a word depends on the whole text, and the file lacks most of the text."""
-    story = tmp_path / "story.txt"
-    story.write_text("".join(generate(tokens=6000, seed=SEED, facts=FACTS)))
+    monkeypatch.setattr("kvstream.session.scouting.BYTES_A_TOKEN", 8)
     model = Model(session, Scouting(session, session))
     memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
     memory.save(tmp_path / "two.kvs")
@@ -763,7 +773,7 @@ def test_memory_files_and_chats_of_two_models(
     wrong = cli("ask", "--memory", file, FACT.question, "--skim", "smollm2")
     assert wrong.code == 2
     assert "was read by pocket for reader" in wrong.stderr
-    talk = cli("chat", "--memory", file, "--json", stdin=b"Who was it?\nAnd when?\n")
+    talk = cli("chat", "--memory", file, "--json", "-n", "4", stdin=b"Who was it?\nAnd when?\n")
     assert talk.code == 0, talk.stderr
     assert [json.loads(x)["model"] for x in talk.stdout.splitlines()] == ["reader"] * 2
     short, both = str(tmp_path / "second.kvs"), str(tmp_path / "both.kvs")
@@ -781,4 +791,7 @@ def test_memory_files_and_chats_of_two_models(
     assert json.loads(asked.stdout)["skim"]["model"] == "pocket"
     one = str(tmp_path / "one.kvs")
     assert cli("remember", str(story), "-m", "pocket", "-o", one, "--budget", "500").code == 0
-    assert json.loads(cli("ask", "--memory", one, "Q?", "--json").stdout)["model"] == "pocket"
+    assert (
+        json.loads(cli("ask", "--memory", one, "Q?", "--json", "-n", "4").stdout)["model"]
+        == "pocket"
+    )

@@ -30,8 +30,8 @@ QUESTION = "What is the passkey for the old mill?"
 
 @pytest.fixture(scope="module")
 def story(write_story: Callable[..., Path]) -> Path:
-    """A story of about 3,000 tokens."""
-    return write_story(tokens=3000, seed=3, facts=4)
+    """A story of about 1,800 tokens."""
+    return write_story(tokens=1800, seed=3, facts=4)
 
 
 def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> list[Any]:
@@ -134,7 +134,7 @@ def test_the_plan_of_full_has_the_length_of_the_text(session: Session, story: Pa
 
 
 def test_truncate_keeps_the_two_ends(session: Session, story: Path) -> None:
-    settings = RunSettings(Budget(tokens=512), "truncate", max_tokens=4)
+    settings = RunSettings(Budget(tokens=300), "truncate", max_tokens=4)
     asked = Request(("Who?",), settings)
     assert not session.plan(open_sources([str(story)]), asked).lossless
     events = run(session, story, settings)
@@ -180,7 +180,7 @@ def test_stopping_answers_from_what_was_read(session: Session, story: Path) -> N
     settings = RunSettings(budget=Budget(tokens=600), max_tokens=4)
     events = run(session, story, settings, interrupted=lambda: next(stops, True))
     r = result(events)
-    assert 0 < r.read < 3000
+    assert 0 < r.read < 1800
     assert any("stopped" in e.message for e in events if isinstance(e, Notice))
     assert any("stopped" in warning for warning in r.warnings)
 
