@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain, groupby, pairwise
 
 from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.routing import ORDINALS, WORDS
-from kvstream.input.source import Source
+from kvstream.input.sources import SourceSet
 
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
@@ -68,10 +69,14 @@ def number_of(text: str) -> str:
     return text if len(text) == 1 else ""
 
 
-def outline(sources: Source) -> list[Part]:
+def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
     ends: dict[int, tuple[int, Line]] = {}
-    found = list(_headings(lines_of(sources), ends))
+    found: list[tuple[Part, Line]] = []
+    for source, lines in groupby(lines_of(sources), key=lambda line: line.block.source):
+        marks = sources.bookmarks(source)
+        read = partial(_marked, marks=marks) if marks else _headings
+        found += read(lines, ends)
     parts = _ended(found, ends)
     kept = [pair for pair, stays in zip(found, _are_no_entries(parts), strict=True) if stays]
     return _ended(kept, ends)  # the text of an entry belongs to the part before it
@@ -80,26 +85,50 @@ def outline(sources: Source) -> list[Part]:
 def _headings(
     lines: Iterator[Line], ends: dict[int, tuple[int, Line]]
 ) -> Iterator[tuple[Part, Line]]:
-    """Yield every heading with its line; `ends` gets the end of each source and its last line."""
-    source, blank, fenced, place, latest = -1, True, False, None, ""
+    """Yield every heading of a source with its line; `ends` gets its end and its last line."""
+    blank, fenced, place, latest = True, False, None, ""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
-        if line.block.source != source:
-            source, blank, fenced, place = line.block.source, True, False, None
-        ends[source] = line.byte + len(line.text.encode("utf-8", "replace")), line
+        ends[line.block.source] = _end(line), line
         text = line.text.strip()
         if isinstance(now := line.block.place, str):
             if now not in (place, ""):
                 yield _named(now, line), line
             place = now
         elif not fenced:
-            same = after is not None and after.block.source == source
-            part = _heading(line, after.text.strip() if same and after else "", blank=blank)
+            part = _heading(line, after.text.strip() if after else "", blank=blank)
             repeats = isinstance(now, int) and part is not None and part.title == latest
             if part is not None and not repeats:  # at the top of every page
                 latest = part.title
                 yield part, line
         fenced, blank = fenced != text.startswith("```"), not text
+
+
+def _marked(
+    lines: Iterator[Line], ends: dict[int, tuple[int, Line]], marks: Sequence[tuple[str, int, int]]
+) -> Iterator[tuple[Part, Line]]:
+    """Yield the headings of a PDF that has bookmarks: these, and numbered ones that they lack."""
+    marked = [_NUMBERED.match(title) for title, _, _ in marks]
+    known = {number_of(each["number"] or each["ordinal"]) for each in marked if each}
+    for page, own in groupby(lines, key=lambda line: line.block.place):
+        held = list(own)
+        ends[held[-1].block.source] = _end(held[-1]), held[-1]
+        texts = [" ".join(line.text.casefold().split()) for line in held]
+        found = []
+        for title, level, _ in (mark for mark in marks if mark[2] == page):
+            name = " ".join(title.casefold().split())
+            line = held[texts.index(name) if name in texts else 0]
+            part = _named(title, line)
+            found.append((part if part.kind else replace(part, level=3 + level), line))
+        for line, after in pairwise([*held, None]):
+            part = line and _heading(line, after.text.strip() if after else "", blank=True)
+            if line and part and part.number not in ("", *known):
+                found.append((part, line))
+        yield from sorted(found, key=lambda each: each[0].begin)
+
+
+def _end(line: Line) -> int:
+    return line.byte + len(line.text.encode("utf-8", "replace"))
 
 
 def _heading(line: Line, following: str, *, blank: bool) -> Part | None:

@@ -20,7 +20,7 @@ from kvstream.exact.outline import Part, outline
 from kvstream.exact.tables import delimiter_of
 from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import RereadableSource
+from kvstream.input.sources import SourceSet
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -57,7 +57,7 @@ _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in ke
 
 
 def count_units(
-    sources: RereadableSource, blocks: Iterable[TextBlock], unit: str, words: Words | None
+    sources: SourceSet, blocks: Iterable[TextBlock], unit: str, words: Words | None
 ) -> Tally | None:
     """Count the units with the words, or all, in the blocks of the sources.
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kvstream.errors import SourceError
 from kvstream.input import pdf_worker
@@ -58,6 +59,11 @@ class _Worker:
         It is the text of at least one page, unless that is the end, and of at most ``most``.
         Raises SourceError.
         """
+        count, told = self.ask(reading, number, most)
+        return count, [(_plain(text), doubtful) for text, doubtful in told]
+
+    def ask(self, reading: _Reading, number: int, most: int) -> tuple[int, list[Any]]:
+        """Return the response to a request, as `pdf_worker` describes it."""
         path, patience = reading.path, reading.patience
         with self._lock:
             process = self._started()
@@ -97,7 +103,7 @@ class _Worker:
             if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
             raise unreadable(path, "PDF", told)
-        return count, [(_plain(text), doubtful) for text, doubtful in told]
+        return count, told
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -131,6 +137,13 @@ _worker = _Worker()
 def page_count(path: Path) -> int:
     """Return the number of pages. Raises SourceError if the PDF cannot be opened."""
     return _worker.pages(_Reading(path), 0)[0]
+
+
+def bookmarks(path: Path) -> list[tuple[str, int, int]]:
+    """Return title, level (from 0) and page (from 1) of the bookmarks. Raises SourceError."""
+    return [
+        (_plain(title), level, page) for title, level, page in _worker.ask(_Reading(path), -1, 1)[1]
+    ]
 
 
 def estimated_bytes(path: Path) -> int:

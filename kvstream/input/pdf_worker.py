@@ -4,7 +4,8 @@ It is a separate program that does not import kvstream. Each line of its standar
 in JSON, ``[path, state, page, most]``, with pages from 0. Each line of its output is a response:
 ``[pages, [[text, doubtful], ...]]`` with the number of pages, the text of the requested page and of
 some after it, and whether the order of its columns is doubtful; or ``[null, message]``. A document
-stays open between the requests of one reading.
+stays open between the requests of one reading. For page -1, the response has the bookmarks of the
+document instead: ``[pages, [[title, level, page], ...]]``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import re
 import sys
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any
 
@@ -24,6 +25,7 @@ MEMORY = 4 * 1024**3
 """Maximum bytes of address space."""
 ENOUGH = 64 * 1024
 """Characters of text after which a response ends."""
+MOST_BOOKMARKS = 10_000
 PROCESSOR = 3600
 """Maximum seconds of processor time, because the parent process may have ended."""
 CHANGED = "it changed while it was read"
@@ -263,6 +265,13 @@ def _inside(words: Any, box: Box) -> str:
     return text
 
 
+def _bookmarks(document: Any) -> list[tuple[str, int, int]]:
+    """Return title, level (from 0) and page (from 1) of the bookmarks that name a page."""
+    found = ((mark, mark.get_dest()) for mark in islice(document.get_toc(), MOST_BOOKMARKS))
+    places = ((mark, dest.get_index()) for mark, dest in found if dest is not None)
+    return [(mark.get_title(), mark.level, page + 1) for mark, page in places if page is not None]
+
+
 def main() -> None:
     """Respond to requests until the input ends."""
     # Redirect the output of libraries, so that it does not mix with the responses.
@@ -288,6 +297,10 @@ def main() -> None:
                     document = None
                     raise ValueError(CHANGED)
             texts: list[tuple[str, bool]] = []
+            if number < 0:
+                out.write(json.dumps([len(document), _bookmarks(document)]) + "\n")
+                out.flush()
+                continue
             while number + len(texts) < len(document) and len(texts) < most:
                 page = document[number + len(texts)]
                 words = page.get_textpage()

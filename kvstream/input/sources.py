@@ -295,6 +295,15 @@ class SourceSet:
         if empty:
             raise self.nothing()
 
+    def bookmarks(self, index: int) -> list[tuple[str, int, int]]:
+        """Return title, level (from 0) and page of the bookmarks of a PDF; of others none."""
+        source = self._sources[index - len(self._earlier)]
+        if source.kind != "pdf" or source.path is None or self._plain:
+            return []
+        from kvstream.input.pdf import bookmarks
+
+        return bookmarks(source.path)
+
     def check(self) -> dict[str, int]:
         """Raise SourceError for empty files and damaged documents, without reading the text.
 

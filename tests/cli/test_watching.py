@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 from fakes import FakeSession
 
-from kvstream.cli.shared.watching import Watch
+from kvstream.cli.shared.watching import SLOW, Watch
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.reporters.citation_lines import news_lines
 from kvstream.run.request import Request
@@ -60,6 +60,17 @@ def test_an_answer_is_printed_when_it_changes() -> None:
     assert first.endswith(" · a.log:25 ---"), "the passage of new text"
     assert rest == ["The disk is full.", "    sda is full"]
     assert told[1].to_json()["news"]["passage"]["text"] == "sda is full"
+
+
+def test_slow_answers_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 999, 30))
+    monkeypatch.setattr("kvstream.cli.shared.watching.time.monotonic", lambda: next(clock))
+    results = [result("All is well.", 10), result("Not so.", 20)]
+    events = watched(Watch(None, 5.0), results)
+    told = [event.message for event in events if isinstance(event, Notice)]
+    assert told.count(SLOW.format(30, 5)) == 1
+    assert not any("takes" in each.message for each in watched(Watch(None, 90.0), results)
+                   if isinstance(each, Notice))  # fmt: skip
 
 
 def test_a_summary_is_what_is_new() -> None:

@@ -141,6 +141,41 @@ def test_books_and_pages(tmp_path: Path) -> None:
     assert text.count("rained") == 2
 
 
+def test_bookmarks_of_a_pdf(tmp_path: Path) -> None:
+    names = ["Home", "Away", "Chapter 3: Back"]
+    pages = [
+        [name if i else "", f"It rained in {name}, page {i}."] for name in names for i in (1, 0)
+    ]
+    items = [(0, "Home", 0), (1, "The storm", 1), (0, "Away", 2), (0, "Chapter 3: Back", 4)]
+    first = 4 + 2 * len(pages)
+    second = first + 2
+    marks = [
+        b"<< /Title (%s) /Parent %d 0 R /Dest [%d 0 R /Fit] %s >>"
+        % (title.encode(), first + 1 * (level > 0), 3 + 2 * page, links)
+        for (level, title, page), links in zip(
+            items,
+            (
+                b"/First %d 0 R /Last %d 0 R /Count 1 /Next %d 0 R" % (second, second, second + 1),
+                b"", b"/Prev %d 0 R /Next %d 0 R" % (second - 1, second + 2),
+                b"/Prev %d 0 R" % (second + 1),
+            ), strict=True,
+        )
+    ]  # fmt: skip
+    root = b"<< /Type /Outlines /First %d 0 R /Last %d 0 R /Count 4 >>" % (first + 1, first + 4)
+    made = pdf([drawn(lines) for lines in pages], more=[root, *marks])
+    catalog = b"/Type /Catalog /Pages 2 0 R"
+    moved = made.replace(catalog, catalog + b" /Outlines %d 0 R" % first)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(moved)
+    parts = outline(open_sources(str(path)))
+    assert [part.title for part in parts] == [title for _, title, _ in items]
+    assert [part.place for part in parts] == ["pages 1-3", "pages 2-3", "pages 3-5", "pages 5-6"]
+    for only, inside in (("section Home", {"Home"}), ("the storm", {"Home"}), ("away", {"Away"}),
+                         ("chapter 3", {"Chapter 3: Back"})):  # fmt: skip
+        text = "".join(block.text for block in open_sources(str(path), only=only))
+        assert {name for name in names if f"in {name}, page" in text} == inside, only
+
+
 MAIL = "".join(
     f"From {name}@example.org Mon Jan  1 10:00:0{i} 2024\nFrom: {name} <{name}@e.org>\n"
     f"Subject: Plan\nDate: Mon, {i} Jan 2024 10:00:00 +0000\n\nI am {name}.\n\n"

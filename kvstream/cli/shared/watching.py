@@ -10,10 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kvstream.events import Answered, AnswerStarted, Event, Result
+from kvstream.events import Answered, AnswerStarted, Event, Notice, Result
 
 SECONDS = 10.0
 """Default seconds between two answers."""
+SLOW = (
+    "An answer takes {0:.0f} s on this machine, so they come about every {0:.0f} s, not {1:.0f} s."
+)
 UNMET = 1
 """Exit code if the reading ended before an answer matched --until-answer."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
@@ -22,8 +25,9 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 class Watch:
     """Compares each answer with the last one to its question."""
 
-    def __init__(self, until: str | None) -> None:
-        self._until = until
+    def __init__(self, until: str | None, seconds: float | None = None) -> None:
+        """`seconds` between two answers, if the user chose them."""
+        self._until, self._seconds = until, seconds
         self._said: dict[str, str] = {}
         self._sentences: set[str] = set()
         """All sentences of summaries so far."""
@@ -38,12 +42,18 @@ class Watch:
     def news(self, events: Iterator[Event]) -> Iterator[Event]:
         """Yield the events of the reading, and those of answers that say something new."""
         started: AnswerStarted | None = None
+        began = 0.0
         for event in events:
             if isinstance(event, AnswerStarted):
+                began = time.monotonic()
                 # What memory holds is shown as it is before the answer.
                 held = event.kept() if event.kept else None
                 started = replace(event, kept=partial(copy, held))
             elif isinstance(event, Answered):
+                took = time.monotonic() - began
+                if self._seconds is not None and took > self._seconds:
+                    yield Notice(SLOW.format(took, self._seconds), note=True)
+                    self._seconds = None  # said once
                 result = self._compared(event.result)
                 self.is_news = result is not None
                 if result is not None and started is not None:
