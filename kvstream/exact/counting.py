@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.exact.words import Words
+from kvstream.exact.words import PADDING, Words
 from kvstream.input.blocks import TextBlock
 
 BINS = 512
@@ -138,7 +138,8 @@ class _Search:
     def scan(self, *, final: bool = False) -> None:
         """Search the part of the window in which matches are complete, and forget it."""
         text = self._text = "".join(self._new)
-        data = np.frombuffer(text.encode(), dtype=np.uint8) if text.isascii() else None
+        raw = text.encode() + PADDING if text.isascii() else None
+        data = None if raw is None else np.frombuffer(raw, dtype=np.uint8)
         end = len(text) if final else len(text) - self._words.reach - SHOWN
         found = self._words.matches(text, data, self._begin, end)
         behind = int(found[-1, 1]) if len(found) else self._begin
@@ -149,11 +150,10 @@ class _Search:
         if final and self._blocks:
             self.tally.end = int(self._blocks[-1][1].offsets()[-1])
         keep = max(0, end - SHOWN)  # what is shown of a line, and the border of a word
-        self._newlines += (
-            text.count("\n", 0, keep)
-            if data is None
-            else int(np.count_nonzero(data[:keep] == ord("\n")))
-        )
+        if data is None:
+            self._newlines += text.count("\n", 0, keep)
+        else:
+            self._newlines += int(np.count_nonzero(data[:keep] == ord("\n")))
         if self._in_line >= 0:
             ended = text.find("\n", self._in_line, keep) >= 0
             self._in_line = -1 if ended else max(0, self._in_line - keep)
@@ -176,16 +176,10 @@ class _Search:
     def _note(self, found: np.ndarray, data: np.ndarray | None) -> None:
         tally, text = self.tally, self._text
         tally.count += len(found)
-        sizes = found[:, 1] - found[:, 0]
-        if data is not None and (sizes == sizes[0]).all():  # far faster than slices of text
-            letters = data[found[:, :1] + np.arange(sizes[0])]
-            forms = letters.view(f"S{sizes[0]}").ravel().tolist()
-        else:
-            forms = [text[begin:end] for begin, end in found.tolist()]
-        for spelled, times in Counter(forms).items():
-            form = " ".join((spelled if isinstance(spelled, str) else spelled.decode()).split())
+        for spelled, count in self._forms(found, data).items():
+            form = " ".join(spelled.split())
             if form in tally.forms or len(tally.forms) < FORMS:
-                tally.forms[form] += times
+                tally.forms[form] += count
         starts = np.array([at for at, _ in self._blocks])
         bases = np.array([block.start for _, block in self._blocks]) - starts
         blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
@@ -194,6 +188,15 @@ class _Search:
             tally.first = self._place(found[0], text, self._newlines, self._blocks)
         # Only the last of all is wanted, and its line must be counted for.
         self._latest = partial(self._place, found[-1], text, self._newlines, self._blocks)
+
+    def _forms(self, found: np.ndarray, data: np.ndarray | None) -> Counter[str]:
+        """Return the spellings of matches. Comparing letters is far faster than slices of text."""
+        begin, end = found[0].tolist()
+        if data is not None and (found[:, 1] - found[:, 0] == end - begin).all():
+            letters = data[found[:, :1] + np.arange(end - begin)]
+            if (letters == letters[0]).all():
+                return Counter({self._text[begin:end]: len(found)})
+        return Counter(self._text[begin:end] for begin, end in found.tolist())
 
     @staticmethod
     def _place(
