@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -74,14 +73,10 @@ def command(**values: Any) -> int:
       python docs/research/lab/retention.py book.txt -Q "Who wrote the letter?" \\
           --limit 3k --budget 1k
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab.retention import trials
 
+    page = pages.opened(values)
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -102,17 +101,13 @@ def command(**values: Any) -> int:
       python docs/research/lab/suite.py squality --data dev.jsonl --other \\
           --budget 1k --method infinipot
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
     from kvstream_lab.suites import LOADERS, running
     from kvstream_lab.suites import SUITES as TASKS
 
+    page = pages.opened(values)
     name, data = values["name"], values["data"]
     _refuse(name, values)
     mode = running.LATER if values["later"] else running.OTHER if values["other"] else running.KNOWN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -68,14 +67,10 @@ def command(**values: Any) -> int:
       python docs/research/lab/summary.py --data squality_dev.jsonl.gz --budget 1k \\
           --method infinipot,random
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab import summary
 
+    page = pages.opened(values)
     require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     if values["extract"] is False and typed(click.get_current_context(), "passages"):

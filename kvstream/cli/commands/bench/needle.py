@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -80,16 +79,12 @@ def command(**values: Any) -> int:
       kvstream bench needle --kind fact --budget 1k \\
           --set infinipot.pool=1,7,15 --near
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import needle, needle_rows
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import NEAR, WHOLE
 
+    page = pages.opened(values)
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")

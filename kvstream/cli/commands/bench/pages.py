@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -20,7 +20,7 @@ from kvstream.version import __version__
 Row = dict[str, Any]
 
 
-def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
+def opened(values: dict[str, Any]) -> PageFile | None:
     """Open the file of ``--report``, if given. It is removed unless a page is written.
 
     Raises UsageError if two files of results are the same, or one is also an input.
@@ -32,7 +32,7 @@ def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
     if path is None:
         return None
     file = PageFile(path, quiet=values["quiet"])
-    stack.callback(file.discard)
+    click.get_current_context().call_on_close(file.discard)
     return file
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -54,14 +53,10 @@ def command(**values: Any) -> int:
       kvstream bench perplexity book.txt --budget 1k \\
           --method infinipot,streaming,snapkv
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import perplexity
     from kvstream.evaluation.records import Records
 
+    page = pages.opened(values)
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)

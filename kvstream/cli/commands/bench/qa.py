@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,16 +88,12 @@ def command(**values: Any) -> int:
       kvstream bench qa --data tales.jsonl.gz --explicit --within 32k \\
           --text books/ --budget 1k
     """
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), **values)
-
-
-def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import longbench, qa
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
+    page = pages.opened(values)
     require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     _refuse(values)

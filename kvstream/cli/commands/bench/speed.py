@@ -87,15 +87,11 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = open_sessio
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
-    with ExitStack() as stack:
-        return _run(pages.opened(stack, values), opened, values)
-
-
-def _run(page: Any, opened: Callable[..., Session], values: dict[str, Any]) -> int:
     from kvstream.evaluation import report
     from kvstream.evaluation.speed import peak, systems
     from kvstream.evaluation.speed.measure import Bench, Limits
 
+    page = pages.opened(values)
     no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
