@@ -171,10 +171,14 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
     if change:
         change.refuse_others({target.name for target in names.targets})
     began = time.perf_counter()
+
+    def progress(share: float) -> None:
+        tell(f"Converting {path.name}, which is done once: {int(100 * share)}%")
+
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):
             try:
-                _write_weights(file, names, part, half, small, change, _progress(path, tell))
+                _write_weights(file, names, part, half, small, change, progress)
                 break
             except OverflowError:  # numbers beyond float16: write all of them in bfloat16
                 (part / SINGLE).unlink()  # the second attempt needs the disk space
@@ -191,18 +195,6 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
         f"Converted {path.name} in {time.perf_counter() - began:.0f} s; {size / 1e6:,.0f} MB in "
         f"{folder.parent} (kvstream models clean empties it)."
     )
-
-
-def _progress(path: Path, tell: Tell) -> Callable[[float], None]:
-    last = [-1]
-
-    def progress(part: float) -> None:
-        percent = int(100 * part)
-        if percent > last[0]:
-            last[0] = percent
-            tell(f"Converting {path.name}, which is done once: {percent}%")
-
-    return progress
 
 
 @contextmanager
