@@ -10,18 +10,18 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from kvstream.engine.reader import Chunk
 from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.contents import Memory
-from kvstream.memory.header import STORED
-from kvstream.memory.memory_file import MemoryFile, Position, position_of
+from kvstream.memory.header import STORED, Position
+from kvstream.memory.memory_file import MemoryFile, position_of
 from kvstream.memory.saving import (
     as_here,
     check_model,

@@ -170,12 +170,16 @@ class State(Struct, forbid_unknown_fields=True):
 
 
 class Position(Struct, forbid_unknown_fields=True):
-    """The position of the reading, in a checkpoint."""
+    """The position that a reading had reached when its checkpoint was written."""
 
     tokens: Count
+    """Number of tokens of its sources that the model has read."""
     sha256: str
+    """SHA-256 of their ids."""
     complete: bool
+    """Whether the sources had ended."""
     base: str | None
+    """Digest of the memory that the reading continues, if any."""
 
 
 class Peak(Struct, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.memory.header import STORED
+from kvstream.memory.header import STORED, Position
 from kvstream.settings import INT8
 
 if TYPE_CHECKING:
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 
 _ORDINALS = "trace.ordinals"
 """The tensor with the distinct tokens of the sources that some head still holds."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """The position that a reading had reached when its checkpoint was written."""
-
-    tokens: int
-    """Number of tokens of its sources that the model has read."""
-    sha256: str
-    """SHA-256 of their ids."""
-    complete: bool
-    """Whether the sources had ended."""
-    base: str | None
-    """Digest of the memory that the reading continues, if any."""
 
 
 @dataclass(frozen=True)
