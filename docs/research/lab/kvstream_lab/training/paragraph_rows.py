@@ -1,7 +1,7 @@
 """Rows of paragraphs and excerpts with the questions of people, in one wording.
 
 A document is one or two whole paragraphs, or three to six excerpts of which some have no answer: as
-the road hands passages to the model. About every fifth question has no answer in the document.
+the road hands passages to the model. About every third question has no answer in the document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvstream.run.prompt import BRIEF, REFUSAL
 from kvstream_lab.synthetic.corpus import split_sentences
 from kvstream_lab.training.reader_rows import Row
 
-SHARES = {"squad": 0.36, "newwiki": 0.24, "nq": 0.1, "fairy": 0.22, "quac": 0.08}
+SHARES = {"squad": 0.38, "newwiki": 0.24, "nq": 0.12, "fairy": 0.19, "quac": 0.07}
 """Share of each kind of question."""
 FILES = {
     "squad": ("squad_dev_train", "squad2_unanswerable"),
@@ -110,7 +110,7 @@ class ParagraphRows:
     def row(self) -> Row:
         """Return the next row."""
         while True:
-            made = self._whole() if self.rng.random() < 0.5 else self._excerpts()
+            made = self._whole() if self.rng.random() < 0.55 else self._excerpts()
             document = [] if made is None else self._encode(made[0])
             if made is None or not made[1] or len(document) > ROW:
                 continue
@@ -149,10 +149,10 @@ class ParagraphRows:
             (question, REFUSAL)
             for t in texts
             for question in rng.sample(t.unanswerable, min(len(t.unanswerable), 4))
-        ][: max(1, len(answered))]
-        if rng.random() < 0.35 and kind != "quac":
+        ][: max(2, len(answered) + 1)]
+        if rng.random() < 0.6 and kind != "quac":
             refused.append(self._elsewhere())
-        asked = answered[:9] + refused[:5]
+        asked = answered[:10] + refused[:6]
         rng.shuffle(asked)
         return "\n\n".join(t.text for t in texts), asked
 
