@@ -122,7 +122,7 @@ def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp
         memory.read(text="Bob saw it. " * 30, interrupted=lambda: True)
     memory.save(tmp_path / "a.kvs")
     again = model.recall(tmp_path / "a.kvs")
-    assert memory.ask(QUESTION).text == again.ask(QUESTION).text == answer
+    assert memory.ask(QUESTION).text == again.ask(QUESTION, max_tokens=8).text == answer
     again.read(text="Bob saw it.")
     assert again.read_tokens > memory.read_tokens
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from snippets import snippets, write_files
 
+pytestmark = pytest.mark.whole_pocket  # the others do not end an answer early
 ROOT = Path(__file__).resolve().parents[2]
 
 

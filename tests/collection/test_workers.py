@@ -1,4 +1,4 @@
-"""Ray's workers on three simulated machines: lost workers and machines change no result.
+"""Ray's workers on two simulated machines: lost workers and machines change no result.
 
 Most readers are stand-ins whose results depend only on the text. The tests with a `session` read
 with pocket.
@@ -38,7 +38,7 @@ from kvstream.settings import Budget, ModelSettings, RunSettings
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
 # One process runs all these tests, because each process would start its own cluster.
 pytestmark = pytest.mark.xdist_group("ray")
-MACHINES = 2
+MACHINES = 1
 """Number of machines besides the head, which is never lost."""
 HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
              "health_check_failure_threshold": 3}  # fmt: skip
@@ -47,7 +47,7 @@ NO_SPARE = {"prestart_worker_first_driver": False, "enable_worker_prestart": Fal
 
 
 class Machines:
-    """A cluster of three nodes on this machine, each with room for one worker."""
+    """A cluster of two nodes on this machine, each with room for one worker."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster

@@ -187,7 +187,7 @@ def test_the_systems_that_speed_is_measured_against(
         model = place(fresh(FAMILIES[kind].config(vocab_size=8192)))
         session = Session(bound(model, kind), pocket())
         run = RunSettings(Budget(tokens=130), "infinipot", max_tokens=4)
-        task = Task(session, tokens(170, vocabulary=8192), tokens(5), 4, 1e9, exact_times=True)
+        task = Task(session, tokens(140, vocabulary=8192), tokens(5), 4, 1e9, exact_times=True)
         against = ("floor", "floor-sdpa", "full", "transformers", "streamingllm")
         chosen = systems(session, [Case(run)], against)
         found.append([run_system(system, task) for system in chosen])

@@ -148,6 +148,7 @@ def provide(folder: Path, words: list[str], cli) -> None:
 @pytest.mark.parametrize(("where", "line"), EXAMPLES, ids=[f"{w}: {e}"[:70] for w, e in EXAMPLES])
 def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> None:
     monkeypatch.setattr("kvstream.session.session.Session.open", lambda settings: session)
+    monkeypatch.setenv("KVSTREAM_MAX_TOKENS", "8")
     for pipeline in stages(line):
         text = b""
         for words in pipeline:
