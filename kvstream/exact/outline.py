@@ -120,10 +120,10 @@ def _marked(
             line = held[texts.index(name) if name in texts else 0]
             part = _named(title, line)
             found.append((part if part.kind else replace(part, level=3 + level), line))
-        for line, after in pairwise([*held, None]):
-            part = line and _heading(line, after.text.strip() if after else "", blank=True)
-            if line and part and part.number not in ("", *known):
-                found.append((part, line))
+        for line, after in zip(held, [*(line.text.strip() for line in held[1:]), ""], strict=True):
+            heading = _heading(line, after, blank=True)
+            if heading is not None and heading.number not in ("", *known):
+                found.append((heading, line))
         yield from sorted(found, key=lambda each: each[0].begin)
 
 

@@ -24,6 +24,8 @@ class Excerpt:
     passages: tuple[Passage, ...]
     header: str = ""
     """For later rows of a table: its first line, which the model reads before the rows."""
+    names_columns: bool = False
+    """Whether it begins with this line."""
 
     @property
     def start(self) -> int:
@@ -98,14 +100,19 @@ class ExcerptCutter:
             yield self._cut()
 
     def _cut(self) -> Excerpt:
-        """Return the waiting passages as an excerpt; the first one of a source has its header."""
+        """Return the waiting passages as an excerpt."""
         passages = tuple(self._waiting)
         self._waiting.clear()
-        if passages[0].source == self._source:
+        return self.excerpt(passages)
+
+    def excerpt(self, passages: tuple[Passage, ...]) -> Excerpt:
+        """Return the next excerpt of a source; those after its first one get its header."""
+        first = passages[0]
+        if first.source == self._source:
             return Excerpt(passages, self._header)
-        self._source = passages[0].source
-        self._header = header_of([passage.text for passage in passages])
-        return Excerpt(passages)
+        lines = [passage.text for passage in passages] if first.line_start <= 1 else []
+        self._source, self._header = first.source, header_of(lines)
+        return Excerpt(passages, names_columns=self._header != "")
 
 
 def excerpts_of(sources: Source) -> Iterator[Excerpt]:

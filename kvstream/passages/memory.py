@@ -107,9 +107,12 @@ class PassageMemory:
         self.peak = max(self.peak, self.bytes)
 
     def fit(self, room: int, order: Sequence[int]) -> None:
-        """Keep the passages that fit in `room` bytes, taken in `order`, and drop the others."""
+        """Keep the passages that fit in `room` bytes, taken in `order`, and drop the others.
+
+        Those with the header of a table come first: other rows are read below it.
+        """
         stay, size = [], 0
-        for index in order:
+        for index in sorted(order, key=lambda i: not self._kept[i].excerpt.names_columns):
             if size + self._kept[index].bytes <= room:
                 size += self._kept[index].bytes
                 stay.append(index)
@@ -215,7 +218,7 @@ class PassageMemory:
         Raises ValueError if they exceed their room, or if their word counts are impossible.
         """
         made = cls(beside.room, questions)
-        for excerpt in map(Excerpt, beside.excerpts):
+        for excerpt in map(ExcerptCutter().excerpt, beside.excerpts):
             counts = [words.count(excerpt.own_text) for words in made._words]
             made._kept.append(_Entry(excerpt, excerpt.bytes, counts))
         if beside.words:

@@ -20,6 +20,7 @@ from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute, 
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.passages.excerpts import Excerpts, excerpts_of
+from kvstream.passages.memory import PassageMemory
 
 HEADER = ["order_id", "Customer Name", "city", "UnitPrice", "total_price", "status", "qty", "note"]
 ID, NAME, CITY, UNIT, TOTAL, STATUS, QTY, NOTE = range(8)
@@ -321,6 +322,23 @@ def test_a_model_reads_the_header_before_every_passage(tmp_path: Path) -> None:
     assert offsets == sorted(offsets)
     texts = "".join(block.text for block in chosen)
     assert texts.count("order,city,status") == 2
+
+
+def test_kept_rows_keep_their_header(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = "".join(f"{i},{name},{'lost' if i == 70 else 'fine'}\n" for i in range(199))
+        (tmp_path / f"{name}.csv").write_text(f"order {name},city,status\n{rows}")
+    sources = open_sources([str(tmp_path / name) for name in ("a.csv", "b.csv")])
+    memory = PassageMemory(2400, ["Which order was lost?"])
+    for block in sources:
+        memory.feed(block)
+    memory.note(sources.bytes_read, final=True)
+    assert memory.dropped
+    restored = PassageMemory.of(memory.beside("m", "0", 320), ["Which order was lost?"])
+    for held in (memory, restored):
+        lost = [each.text for each in held.excerpts if "lost" in each.text]
+        assert [text.partition(",")[0] for text in lost] == ["order a", "order b"]
+    assert [each.header for each in restored.excerpts] == [e.header for e in memory.excerpts]
 
 
 def test_lines_that_csv_refuses_have_no_header() -> None:

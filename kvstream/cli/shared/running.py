@@ -129,7 +129,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         apart = request.every is not None and not options.json and not labels
         if not request.follow:
             return _show(events, writer, output, reporter, options, apart=apart)
-        watch = Watch(options.until_answer, request.every and request.every.seconds)
+        watch = Watch(options.until_answer, request.every.seconds if request.every else None)
         news = watch.news(events)
         code = _show(news, writer, output, reporter, options, apart=apart)
         if watch.changed_at and not watch.is_news and not options.quiet:
