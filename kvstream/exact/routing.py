@@ -94,7 +94,7 @@ _NAMED = re.compile(
 )
 _SAYS = (
     r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim|name|list|"
-    r"mention|define|give|prohibit|forbid|allow|grant)s?\b"
+    r"mention|define|give|show|conclude|report|prohibit|forbid|allow|grant)s?\b"
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
@@ -159,12 +159,16 @@ _COUNTS = (
     rf"count (?:all |every |each )?(?P<used>){_X}{_INSIDE}",
     rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
     rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
-    rf"how many {_UNIT}|{_TIMES} can (?:you|i|we) (?:find|see) (?P<used>){_X}{_INSIDE}",
+    rf"how many {_UNIT}(?: in total)?",
+    rf"{_TIMES} (?:can|did) (?:you|i|we) (?:find|see) (?P<used>){_X}{_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur){_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
     rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
 )
-_WHERE = rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|(?P<u_chapter>chapter)|{_TEXT}))"
+_WHERE = (
+    rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|(?P<u_chapter>chapter)|{_TEXT}))"
+    rf"(?: in {_THIS})?"
+)
 _PLACES = (
     rf"{_WHERE} (?:{_BE}|has) {_X} (?:been )?(?P<at>(?:first|last) )?{_PASSIVE}",
     rf"{_WHERE} {_BE} {_X} {_PASSIVE} for the (?P<at>first|last) time{_INSIDE}",
