@@ -38,7 +38,7 @@ DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-FEW_LAYERS = {"api": 2, "cli": 2, "engine": 2, "memory": 3, "session": 2}
+FEW_LAYERS = {"api": 2, "cli": 2, "engine": 2, "evaluation": 2, "memory": 3, "session": 2}
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
 
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
