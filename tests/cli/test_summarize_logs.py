@@ -339,6 +339,18 @@ def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
             ran.communicate(timeout=30)
 
 
+def test_termination_of_a_single_summary_prints_no_page_of_a_part() -> None:
+    command = [sys.executable, "-m", "kvstream", "summarize", "--as", "log"]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True) as ran:
+        assert ran.stdin is not None
+        ran.stdin.write("2024-05-01 12:01:00 ERROR shop: on fire\n" * 20)
+        ran.stdin.flush()
+        time.sleep(3)
+        ran.terminate()
+        ran.wait(30)
+        assert (ran.returncode, *ran.communicate()) == (143, "", "Terminated.\n")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -178,7 +178,7 @@ def summarize(
         teller = Teller(sys.stderr)
         stack.callback(teller.close)
         interrupts = stack.enter_context(Interrupts(teller.tell))
-        interrupts.gentle = interrupts.reading = True
+        interrupts.reading, interrupts.gentle = True, follow or every is not None
         interrupts.then = "" if follow else "printing the page of what was read so far"
         waiting = _Waiting(every, follow=follow)
         due = waiting.due
