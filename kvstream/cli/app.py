@@ -37,6 +37,8 @@ KERNELS = "12"
 """Number of compiled CPU kernels to keep. One step needs fewer."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Errors of a disk, or of a limit on files or on the user's share of a disk."""
 ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
@@ -195,7 +197,7 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             return 0
         if is_out_of_memory(error):
             return _report(_memory_message(error), OUT_OF_MEMORY, verbose)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if isinstance(error, OSError) and error.errno in FULL:
             return _report(f"Could not write the output: {error.strerror}.", 1, verbose)
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)

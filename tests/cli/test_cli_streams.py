@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+import click
 import pytest
 from fakes import FakeSession
 from signals import heed_hangup
@@ -594,6 +596,15 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
     assert process.returncode == 143
     assert "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+def test_a_limit_on_the_size_of_files_is_told_in_words(capsys) -> None:
+    @click.command()
+    def command() -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    assert run([], command) == 1
+    assert capsys.readouterr().err == "Error: Could not write the output: File too large.\n"
 
 
 def test_a_signal_before_a_command_begins_ends_in_words() -> None:
