@@ -18,17 +18,8 @@ if TYPE_CHECKING:
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = [
-    "UNITS",
-    "Asked",
-    "asks_of_rows",
-    "counted",
-    "has_times",
-    "is_text",
-    "parts",
-    "route",
-    "row_questions",
-]
+__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_text", "parts", "route",
+           "row_questions"]  # fmt: skip
 
 
 def counted(

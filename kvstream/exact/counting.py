@@ -17,6 +17,7 @@ import numpy as np
 
 from kvstream.exact.words import PADDING, Words
 from kvstream.input.blocks import TextBlock
+from kvstream.tokenization.passages import Passage
 
 BINS = 512
 WINDOW = 240 * 1024
@@ -43,19 +44,12 @@ class Found:
 
     def to_json(self, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
         """Return the JSON object of a citation."""
-        place, plain = self.block.place, self.block.place is None
-        begin = int(self.block.offsets()[self.char]) - bases[self.block.source]
-        return {
-            "source": names[self.block.source],
-            "byte_start": begin,
-            "byte_end": begin + self.length,
-            "line_start": self.line if plain else None,
-            "line_end": self.line if plain else None,
-            "page": place if isinstance(place, int) else None,
-            "page_end": place if isinstance(place, int) else None,
-            "chapter": place or None if isinstance(place, str) else None,
-            "text": self.text,
-        }
+        source, line, place = self.block.source, self.line, self.block.place
+        begin = int(self.block.offsets()[self.char]) - bases[source]
+        end = begin + self.length
+        where = Passage(source, begin, end, line, line, self.text, place=place).where()
+        name = names[source]
+        return {"source": name, "byte_start": begin, "byte_end": end, **where, "text": self.text}
 
 
 @dataclass

@@ -41,11 +41,6 @@ class RowQuestions:
             if query is not None and computable(query):
                 self.queries[question] = query
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """The header."""
-        return self.table.header
-
     def __len__(self) -> int:
         return len(self.queries) + len(self._told)
 
@@ -63,10 +58,10 @@ def _told(answer: str, **more: Any) -> dict[str, Any]:
 def _record(found: Found, table: Table) -> dict[str, Any] | None:
     """Return the answer to a query; None if the rows have none, so that the model is asked."""
     query, figures = found.query, found.figures
-    if query.anywhere and found.column is None:
+    if query.anywhere and not found.columns:
         return None
-    if found.others and found.column is not None:
-        columns = [table.header[c] for c in (found.column, *found.others)]
+    if len(found.columns) > 1:
+        columns = [table.header[column] for column in found.columns]
         told = f'"{query.anywhere}" is a value of several columns: {", ".join(columns)}.'
         return _told(f'{told} Name one, as in "where {columns[0]} is {query.anywhere}".')
     value: Any = figures.value(query.operation) if query.of is not None else figures.rows
@@ -109,11 +104,8 @@ def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:
     elif query.operation in ("max", "min"):
         what = f"{WORDS[query.operation]} {header[query.of or 0]}{where}"
         places = ", ".join(_place(row, table) for row in figures.cited)
-        more = (
-            ""
-            if figures.ties <= len(figures.cited)
-            else f" and {figures.ties - len(figures.cited)} more"
-        )
+        others = figures.ties - len(figures.cited)
+        more = f" and {others} more" if others > 0 else ""
         if query.show is not None:
             shown = dict.fromkeys(cell(row, query.show).strip() for row in figures.cited)
             yield f"{', '.join(shown)}: the {what} is {_figure(value, found)} ({places}{more})."
@@ -143,8 +135,8 @@ def _where(found: Found, header: Sequence[str]) -> str:
         + (f" and {each.end}" if each.end else "")
         for each in found.query.where
     ]
-    if found.column is not None:
-        told.append(f"{header[found.column]} is {found.query.anywhere}")
+    if found.columns:
+        told.append(f"{header[found.columns[0]]} is {found.query.anywhere}")
     return f" where {' and '.join(told)}" if told else ""
 
 

@@ -10,7 +10,7 @@ import csv
 import json
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -313,56 +313,52 @@ class Figures:
         return self.total if operation == "sum" else self.best
 
 
-@dataclass
-class Found:
-    """The answer to a query."""
-
-    query: Query
-    read: int
-    """Rows of the table."""
-    figures: Figures
-    numbers: Numbers
-    column: int | None = None
-    """The column in which the value of `Query.anywhere` was."""
-    others: tuple[int, ...] = ()
-    """More columns that have this value: the question is ambiguous."""
-    seen: Counter[str] = field(default_factory=Counter)
-    """Values of the column of the first condition, if no row met it."""
-
-
 def compute(table: Table, queries: Sequence[Query]) -> list[Found]:
     """Read the rows once, and return what each query finds. Raises NotReadError."""
     rows = iter(table)
     head = list(islice(rows, HEAD))
-    runs = [_Run(query, head, len(table.header)) for query in queries]
-    read = 0
+    found = [Found(query, head, len(table.header)) for query in queries]
     for row in chain(head, rows):
-        read += 1
-        for run in runs:
-            run.take(row)
-    return [run.found(read) for run in runs]
+        for each in found:
+            each.take(row)
+    return found
 
 
-class _Run:
-    """One query during the pass."""
+class Found:
+    """The answer to a query, from the rows that were read."""
 
     def __init__(self, query: Query, head: Sequence[Row], width: int) -> None:
         self.query = query
         columns = {c for c in (query.of, *(w.column for w in query.where)) if c is not None}
         self.styles = {c: Numbers.of(cell(row, c) for row in head) for c in columns}
         self.numbers = Numbers() if query.of is None else self.styles[query.of]
-        self.figures: dict[int | None, Figures] = {}
+        self.read = 0
+        """Rows of the table."""
+        self._figures: defaultdict[int | None, Figures] = defaultdict(Figures)
         self.seen: Counter[str] = Counter()
+        """Values of the column of the first condition, until a row meets it."""
         self.loose = _loose(query.anywhere)
         self.width = width
         self.tests = [_Test(each, self.styles[each.column]) for each in query.where]
 
+    @property
+    def columns(self) -> list[int]:
+        """Columns that have the value of `Query.anywhere`; several: the question is ambiguous."""
+        return sorted(column for column in self._figures if column is not None)
+
+    @property
+    def figures(self) -> Figures:
+        """The figures of the rows with this value in the first of these columns."""
+        return self._figures.get(self.columns[0] if self.columns else None, Figures())
+
     def take(self, row: Row) -> None:
+        """Look at the next row."""
         query = self.query
+        self.read += 1
         spellings = []
         for number, test in enumerate(self.tests):
             text = cell(row, test.condition.column).strip()
-            if number == 0 and not self.figures and len(self.seen) < HEAD:
+            if number == 0 and not self._figures and len(self.seen) < HEAD:
                 self.seen[text] += 1
             if not test.holds(text):
                 return
@@ -372,20 +368,12 @@ class _Run:
         if query.anywhere:
             columns = [i for i in range(self.width) if _loose(cell(row, i)) == self.loose]
         for column in columns:
-            if (figures := self.figures.get(column)) is None:
-                figures = self.figures[column] = Figures()
+            figures = self._figures[column]
             figures.add(row, query, self.numbers)
             if column is not None:
                 spellings = [cell(row, column).strip()]
             for spelling in spellings if len(figures.spellings) < HEAD else ():
                 figures.spellings[spelling] += 1
-
-    def found(self, read: int) -> Found:
-        columns = sorted(self.figures, key=lambda c: -1 if c is None else c)
-        first = columns[0] if columns else None
-        figures = self.figures.get(first, Figures())
-        others = tuple(c for c in columns[1:] if c is not None)
-        return Found(self.query, read, figures, self.numbers, first, others, self.seen)
 
 
 class _Test:

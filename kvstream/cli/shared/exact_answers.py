@@ -183,7 +183,7 @@ def _of_rows(
         if piped:  # a pipe is read once, so its beginning must decide
             table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
             if len(table) < len(asked):
-                return {}, table.columns, []
+                return {}, table.table.header, []
         sources = open_sources(paths, options, interrupts)
         table = row_questions(sources, wanted)
     except SourceError:
@@ -198,7 +198,7 @@ def _of_rows(
     name = "standard input" if piped else ", ".join(paths)
     notes = [f"Computed from the rows of {name}, without a model."] if answers else []
     found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
-    return found, table.columns, notes
+    return found, table.table.header, notes
 
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
