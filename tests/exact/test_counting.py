@@ -247,6 +247,20 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--since" not in ask(capsys, str(path), question, "-m", "pocket", "-n", "2")[1]
 
 
+def test_a_file_of_a_model_loses_no_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, into = tmp_path / "a.txt", tmp_path / "out.txt"
+    path.write_text("Anna came.\n")
+    questions = ("-Q", "How often is Anna mentioned?", "-Q", "Who came?")
+    out, _ = ask(capsys, str(path), *questions, "-m", "pocket", "-n", "2", "-o", str(into))
+    assert '"Anna" occurs once.' in out
+    assert "Anna" not in out.replace('"Anna"', "").replace("is Anna", "")
+    assert into.read_text().strip()
+    out, _ = ask(capsys, str(path), questions[1], "-o", str(into))
+    assert (out, into.read_text()) == ("", '"Anna" occurs once.\n')
+
+
 def test_several_counts_of_a_pipe(cli: Callable[..., Any]) -> None:
     ran = cli("ask", "-Q", "How many lines are there?", "-Q", "How often is a mentioned?",
               stdin=b"a\nb\n")  # fmt: skip

@@ -65,8 +65,9 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
             records, told = found
             if records and output is None:
                 refuse_closed(options.output)
-                # With --each, -o names a folder for the answers of a model.
-                output = opened_output(stack, replace(options, output=None) if name else options)
+                # If a model answers, too, the file or folder of -o is for its answers.
+                modeled = name or len(records) < len(asked)
+                output = opened_output(stack, replace(options, output=None) if modeled else options)
             made = [
                 {"command": "ask", "question": question, "model": None, **record}
                 for question, record in records.items()
