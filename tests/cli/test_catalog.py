@@ -59,6 +59,7 @@ def capacity(session: Session) -> int:
     return plan.reader(session.model, RunSettings(), None).cache.capacity_bytes
 
 
+@pytest.mark.whole_pocket
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It also holds on a CPU where pocket runs in float32, twice as large as in its files."""

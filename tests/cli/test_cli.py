@@ -506,7 +506,7 @@ def test_every_command_has_its_line_in_the_help(cli, command) -> None:
 
 def test_help_shows_what_people_use_and_help_all_the_rest(cli) -> None:
     def options(page: str) -> set[str]:
-        return set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+        return set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
 
     short, long = (options(cli("ask", how).stdout) for how in ("--help", "--help-all"))
     assert len(short) <= 17
