@@ -70,6 +70,9 @@ class App(Modules):
         asks_for_help = {"-h", "--help", "--help-all"} & set(rest)
         configurable = name in self.modules and not ctx.resilient_parsing
         if name is not None and configurable and not asks_for_help:
+            from kvstream.api.methods import tolerate_malformed_packages  # not for help
+
+            tolerate_malformed_packages()
             ctx.default_map = {name: self._configured(ctx, name)}
             self._tell_of_mistyped_variables(ctx)
         return name, command, rest
@@ -205,7 +208,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             raise
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
+        from kvstream.api.methods import IN_USE  # rarely needed
+
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
+        for method, module in IN_USE.items():
+            advice += f" The cause may be the method {method!r} of {module!r}, another package."
         return _report(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
     finally:
         _drop_unwritten()
@@ -239,7 +246,10 @@ def _report(error: Exception | str, code: int, verbose: bool) -> int:
 
 
 def _report_click(error: click.ClickException) -> int:
-    if isinstance(error, click.UsageError) and error.ctx is not None:
+    usage = isinstance(error, click.UsageError) and error.ctx is not None
+    if usage:
+        assert isinstance(error, click.UsageError)
+        assert error.ctx is not None
         _say(error.ctx.get_usage())
         _say(f"Try '{error.ctx.command_path} --help' for help.\n")
     _say(f"Error: {error.format_message()}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,13 +25,43 @@ GROUP = "kvstream.methods"
 """Group of the entry points with which other packages add methods."""
 
 
-def plugins() -> tuple[EntryPoint, ...]:
-    """Return the entry points of other packages, whose methods may differ in name."""
+IN_USE: dict[str, str] = {}
+"""The methods of other packages that this process made, with their modules."""
+
+
+@cache
+def tolerate_malformed_packages() -> list[str]:
+    """Let a package whose list of entry points is malformed have none. Return their list.
+
+    Python raises an error for all packages otherwise, and torch asks for entry points, too. The
+    list has the packages with methods, once Python has looked for them.
+    """
+    from importlib.metadata import Distribution, EntryPoints
+
+    malformed: list[str] = []
+    listed = vars(Distribution)["entry_points"]
+
+    def entry_points(package: Distribution) -> EntryPoints:
+        try:
+            return listed.__get__(package)
+        except Exception as error:
+            reason = f"The entry points of {package.name} are malformed ({error})."
+            if reason not in malformed and GROUP in (package.read_text("entry_points.txt") or ""):
+                malformed.append(reason)
+            return EntryPoints()
+
+    Distribution.entry_points = property(entry_points)  # type: ignore[assignment]
+    return malformed
+
+
+def plugins() -> tuple[tuple[EntryPoint, ...], Sequence[str]]:
+    """Return the entry points of other packages, whose methods may differ in name, and problems."""
     from importlib.metadata import entry_points
 
-    return tuple(entry_points(group=GROUP))
+    problems = tolerate_malformed_packages()
+    return tuple(entry_points(group=GROUP)), problems
 
 
 def method_names() -> tuple[str, ...]:
     """Return all names that are known without importing a method."""
-    return (*NAMES, *(point.name for point in plugins() if point.name not in NAMES))
+    return (*NAMES, *(point.name for point in plugins()[0] if point.name not in NAMES))

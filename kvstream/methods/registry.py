@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import Method, Preset, in_words, limits
-from kvstream.methods.names import CLASSES, NAMES, plugins
+from kvstream.methods.names import CLASSES, IN_USE, NAMES, plugins
 
 BUILT_IN: tuple[type[Method], ...] = tuple(
     getattr(import_module(f"kvstream.methods.{module}"), kind)
@@ -28,14 +29,18 @@ SETTING_TYPES = (int, float, bool, str)
 
 
 BROKEN: dict[str, str] = {}
-"""Why methods of other packages are left out, by the names of their entry points."""
+"""Why methods of other packages are left out, by the names of their entry points. `available` fills
+it."""
 
 
 @cache
 def available() -> Mapping[str, type[Method]]:
     """Return all methods by name, built-in ones first. Leave out those of broken packages."""
     methods = {method.name: method for method in BUILT_IN}
-    for point in plugins():
+    points, problems = plugins()
+    BROKEN.clear()
+    BROKEN.update({problem: problem for problem in problems})
+    for point in points:
         with redirect_stdout(sys.stderr):  # stdout is for answers
             try:
                 loaded = point.load()
@@ -49,12 +54,16 @@ def available() -> Mapping[str, type[Method]]:
         if fault is None:
             methods[loaded.name] = loaded
         else:
-            package = f" in the package {point.dist.name}" if point.dist else ""
             BROKEN[point.name] = (
-                f"The method {point.name!r} of {point.value!r}{package} {fault}; repair or "
-                "uninstall the package."
+                f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
+                "package."
             )
     return methods
+
+
+def _origin(point: EntryPoint) -> str:
+    """Return the class of an entry point, with the package that pip can uninstall."""
+    return repr(point.value) + (f" in the package {point.dist.name}" if point.dist else "")
 
 
 def _fault(loaded: Any) -> str | None:
@@ -91,7 +100,8 @@ def named(name: str, also: Sequence[str] = ()) -> type[Method]:
         )
     known = (*also, *methods)
     close = meant(name, known) or " If a plugin adds it, install the plugin."
-    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.")
+    told = "".join(f" {reason}" for reason in BROKEN.values())
+    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.{told}")
 
 
 def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
@@ -127,6 +137,8 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
                 f"It has: {', '.join(known) or 'none'}."
             )
         values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
+    if name not in NAMES:
+        IN_USE[name] = kind.__module__
     return kind(**values)
 
 

@@ -27,6 +27,9 @@ MODULES = {
     "prints": (LISTED, "print('noise'); raise OSError"),
     "syntax": (LISTED, "def"),
     "absent": (LISTED, None),
+    "no equals sign": ("[kvstream.methods]\nthing\n", GOOD),
+    "no module": ("[kvstream.methods]\nthing = :::\n", GOOD),
+    "no section": ("thing = thing_plugin:Thing\n[kvstream.methods]\nthing\n", GOOD),
 }
 
 
@@ -65,6 +68,9 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
     for ran in (shown, used):
         assert "Traceback" not in ran.stderr
         assert "Unexpected" not in ran.stderr
+    if kind == "no equals sign":
+        ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "snapkv", "--dry-run", "-q")
+        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
 
 
 @pytest.mark.parametrize("body", ["pass", "raise LookupError('mine')"])
@@ -79,3 +85,4 @@ def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None
     assert ran.returncode == (0 if body == "pass" else 1), ran.stderr
     if body != "pass":
         assert "LookupError: mine" in ran.stderr
+        assert "method 'thing' of 'thing_plugin'" in ran.stderr

@@ -493,7 +493,7 @@ def test_a_broken_plugin_is_named(
     monkeypatch: pytest.MonkeyPatch, loaded: object, told: str
 ) -> None:
     points = [_Point("thing", loaded), _Point("other", _Fine)]
-    monkeypatch.setattr(registry, "plugins", lambda: points)
+    monkeypatch.setattr(registry, "plugins", lambda: (points, ()))
     registry.available.cache_clear()
     try:
         assert set(registry.available()) - {"fine"} <= set(METHODS)

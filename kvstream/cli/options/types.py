@@ -60,7 +60,7 @@ class MethodsType(click.ParamType):
         known = (AUTO, *method_names())
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # The name of a plugin's method may differ from its entry point; it is checked later.
-            if name not in known and not plugins():
+            if name not in known and not any(plugins()):
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
