@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvstream.methods.automatic import ABOUT, AUTO
-from kvstream.methods.names import IN_USE, NAMES, method_names, plugins, tolerate_malformed_packages
+from kvstream.methods.names import NAMES, method_names, plugins, tolerate_malformed_packages
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
 
 __all__ = [
-    "ABOUT", "AUTO", "IN_USE", "NAMES", "MethodInfo", "MethodSetting", "available_methods",
+    "ABOUT", "AUTO", "NAMES", "MethodInfo", "MethodSetting", "available_methods",
     "broken_methods", "method_info", "method_names", "plugins", "tolerate_malformed_packages",
 ]  # fmt: skip
 

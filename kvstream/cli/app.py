@@ -208,11 +208,7 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             raise
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
-        from kvstream.api.methods import IN_USE  # rarely needed
-
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
-        for method, module in IN_USE.items():
-            advice += f" The cause may be the method {method!r} of {module!r}, another package."
         return _report(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
     finally:
         _drop_unwritten()
@@ -246,10 +242,7 @@ def _report(error: Exception | str, code: int, verbose: bool) -> int:
 
 
 def _report_click(error: click.ClickException) -> int:
-    usage = isinstance(error, click.UsageError) and error.ctx is not None
-    if usage:
-        assert isinstance(error, click.UsageError)
-        assert error.ctx is not None
+    if isinstance(error, click.UsageError) and error.ctx is not None:
         _say(error.ctx.get_usage())
         _say(f"Try '{error.ctx.command_path} --help' for help.\n")
     _say(f"Error: {error.format_message()}")

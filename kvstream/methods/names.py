@@ -25,10 +25,6 @@ GROUP = "kvstream.methods"
 """Group of the entry points with which other packages add methods."""
 
 
-IN_USE: dict[str, str] = {}
-"""The methods of other packages that this process made, with their modules."""
-
-
 @cache
 def tolerate_malformed_packages() -> list[str]:
     """Let a package whose list of entry points is malformed have none. Return their list.
@@ -46,7 +42,11 @@ def tolerate_malformed_packages() -> list[str]:
             return listed.__get__(package)
         except Exception as error:
             reason = f"The entry points of {package.name} are malformed ({error})."
-            if reason not in malformed and GROUP in (package.read_text("entry_points.txt") or ""):
+            try:
+                ours = GROUP in (package.read_text("entry_points.txt") or "")
+            except ValueError:  # not UTF-8
+                ours = True
+            if ours and reason not in malformed:
                 malformed.append(reason)
             return EntryPoints()
 

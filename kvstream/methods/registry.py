@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from kvstream.errors import UsageError, meant
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import Method, Preset, in_words, limits
-from kvstream.methods.names import CLASSES, IN_USE, NAMES, plugins
+from kvstream.methods.names import CLASSES, NAMES, plugins
 
 BUILT_IN: tuple[type[Method], ...] = tuple(
     getattr(import_module(f"kvstream.methods.{module}"), kind)
@@ -137,8 +137,6 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
                 f"It has: {', '.join(known) or 'none'}."
             )
         values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
-    if name not in NAMES:
-        IN_USE[name] = kind.__module__
     return kind(**values)
 
 

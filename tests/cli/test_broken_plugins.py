@@ -27,6 +27,7 @@ MODULES = {
     "prints": (LISTED, "print('noise'); raise OSError"),
     "syntax": (LISTED, "def"),
     "absent": (LISTED, None),
+    "not utf-8": ("[kvstream.methods]\nthing = \udcff:Thing\n", GOOD),
     "no equals sign": ("[kvstream.methods]\nthing\n", GOOD),
     "no module": ("[kvstream.methods]\nthing = :::\n", GOOD),
     "no section": ("thing = thing_plugin:Thing\n[kvstream.methods]\nthing\n", GOOD),
@@ -47,7 +48,7 @@ def install(site: Path, listed: str, module: str | None) -> None:
     info = site / "thing_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(listed)
+    (info / "entry_points.txt").write_text(listed, errors="surrogateescape")
     if module is not None:
         (site / "thing_plugin.py").write_text(module)
     (site / "book.txt").write_text("Ada hid the letter under a stone.\n" * 200)
@@ -85,4 +86,3 @@ def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None
     assert ran.returncode == (0 if body == "pass" else 1), ran.stderr
     if body != "pass":
         assert "LookupError: mine" in ran.stderr
-        assert "method 'thing' of 'thing_plugin'" in ran.stderr
