@@ -167,6 +167,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has no messages" in capsys.readouterr().err
 
 
+def test_without_a_model_there_is_no_page(tmp_path: Path, capsys: Any) -> None:
+    (path := tmp_path / "a.txt").write_text("Anna\nBob\n")
+    page = tmp_path / "run.html"
+    assert run(["ask", str(path), "How many lines are there?", "--report", str(page)]) == 0
+    assert not page.exists()
+    assert "--report and --stats write nothing" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_question_is_counted_before_a_model_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ FORMS = 8
 """Spellings that are shown; the JSON has all."""
 ESTIMATED = "Words alone do not count this, so the model estimates."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
+NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
 STOPPED = "showing what was counted so far"
 COLUMNS = 20
 """Columns that a message names."""
@@ -82,6 +83,8 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
                 show(record, output, as_json=options.json, labels=labels)
             notes |= dict.fromkeys(told)
             rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
+    if rest.keys() == {()} and (options.report or options.stats):
+        notes |= {NO_RUN: None}
     for note in () if options.quiet else notes:
         say(note)
     left: Left = []
