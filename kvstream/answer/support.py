@@ -30,6 +30,8 @@ question's words.
 """
 LONGEST = 40
 """Maximum characters of a word in a warning. An answer that loops can have a word of hundreds."""
+ENDING = 3
+"""Letters by which the forms of a word differ at most in length."""
 _ABSTAINS = re.compile(
     r"\bnot (?:in|mentioned in|stated in|given in|found in|provided in|answered (?:in|by)) "
     r"the (?:text|passage|document|context|article|story)\b"
@@ -82,8 +84,22 @@ def _names(text: str) -> Iterable[tuple[int, str]]:
 
 def matter(text: str) -> set[str]:
     """Return the words and numbers of a text that are not common, by their first letters."""
+    return {word[:STEM] for word in _uncommon(text)}
+
+
+def _uncommon(text: str) -> set[str]:
     found = (w for w in words(text) if len(w) > 1 or w.isdigit() or not w.isascii())
-    return {word[:STEM] for word in found if word not in COMMON}
+    return {word for word in found if word not in COMMON}
+
+
+def repeats(question: str, answer: str) -> bool:
+    """Return whether all words of an answer that matter are words of the question, or forms of
+    them: `AssertionError` is no form of `assert`.
+    """
+    asked, said = _uncommon(question), _uncommon(answer)
+    return bool(said) and all(
+        any(a[:STEM] == w[:STEM] and abs(len(a) - len(w)) <= ENDING for a in asked) for w in said
+    )
 
 
 @dataclass(frozen=True)
@@ -207,10 +223,9 @@ def judge(
     if not answer:
         return Support(silent=True)
     missing = () if forms is None else absent(answer, question, forms)
-    said = matter(answer)
-    repeats = bool(said) and said <= matter(question)
+    again = repeats(question, answer)
     if calibration is None:
-        return Support(absent=missing, known=known, repeats=repeats)
+        return Support(absent=missing, known=known, repeats=again)
     found = signals(basis, question, answer)
     probability = calibration.probability(found)
     weight = basis.cited[0].weight if basis.cited else 0.0
@@ -221,5 +236,5 @@ def judge(
         found["asked_in_first"],
         missing,
         known,
-        repeats=repeats,
+        repeats=again,
     )

@@ -432,6 +432,8 @@ def test_a_refusal_names_the_sources_that_it_saw(session, sources, told) -> None
         ("Who is Estella's father?", "Estella's Father", True),
         ("Who is the guarantor?", "Guarantor", True),
         ("Who is Estella's father?", "Abel Magwitch", False),
+        ("Who investigated the murders?", "Investigators of the murder", True),
+        ("Which exception does an assert statement raise?", "AssertionError", False),
         ("Is it late?", "Yes", False),
         ("How many boats?", "4 boats", False),
     ],
