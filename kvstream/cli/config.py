@@ -149,6 +149,7 @@ def for_command(
     own = set(known[command])
     anywhere = set().union(*known.values())
     defaults: dict[str, Any] = {}
+    _refuse_twice(values, path)
     for key, value in values.items():
         if key == ALIASES:
             continue
@@ -169,6 +170,7 @@ def for_command(
         if name in own:
             defaults[name] = converted(name, value, key)
     table = {} if command == ALIASES else values.get(command, {})
+    _refuse_twice(table, path, command)
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in own:
@@ -178,6 +180,18 @@ def for_command(
             )
         defaults[name] = converted(name, value, command, key)
     return defaults
+
+
+def _refuse_twice(table: Mapping[str, Any], path: Path, *keys: str) -> None:
+    """Raise UsageError if a table has an option both with ``-`` and with ``_``."""
+    seen: dict[str, str] = {}
+    for key in table:
+        earlier = seen.setdefault(key.replace("_", "-"), key)
+        if earlier != key:
+            raise UsageError(
+                f"{place(path, *keys, key)}: {key} and {earlier} are the same option; leave one "
+                "out."
+            )
 
 
 def _like(key: str, names: Iterable[str]) -> str:

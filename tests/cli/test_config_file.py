@@ -66,6 +66,8 @@ def test_no_value_is_an_unexpected_error(cli, fake_session, write, tmp_path, key
         ("model = '" + "n" * 5000 + "'", "line 1: model: The model name has 5000 characters"),
         ("[models]\na = 'b'\nc = 5", "line 3: c in [models] must be a hub id or a path"),
         ("seed = 1\nbugdet = 1", "line 2: 'bugdet' is not an option of any command."),
+        ("max-tokens = 3\nmax_tokens = 4", "line 2: max_tokens and max-tokens are the same"),
+        ("[ask]\ntop_k = 3\ntop-k = 4", "line 3: top-k and top_k are the same option"),
         ("seed = 1\n[tell]\nseed = 1", "line 2: [tell] is not a command."),
         (f"temp = {'[' * 5000}", "nests tables or lists too deeply"),
         (f"seed = {'9' * 10_000}", "is not valid TOML"),
