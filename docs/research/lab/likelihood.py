@@ -16,17 +16,23 @@ with nothing read. With --choices N the right answer of a needle is compared wit
 its kind, and the script prints how often it is the likeliest (1/N is chance), with Wilson's 95%
 interval.
 
-A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE may follow. With --save FILE
-the same command resumes a stopped run, and may add cases.
+With --write N the model also writes at most N tokens after each question, and the script prints how
+many answers hold the right words, and of the first case's answers how many each other case loses
+and gains, with the p-value of McNemar's exact test.
+
+A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE; @SCHEDULE and ^BUDGET may follow. `full`
+holds the whole text. With --save FILE the same command resumes a stopped run, and may add cases.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 from dataclasses import dataclass
+from operator import gt
 from pathlib import Path
 
 import torch
@@ -34,10 +40,12 @@ import torch
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.confidence import difference_interval, wilson
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, open_reader
+from kvstream.evaluation.harness import IdFeed, open_reader, room_for
+from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.splits import is_heldout
 from kvstream.run.prompt import Prompt
+from kvstream.run.request import Request
 from kvstream.sample.document import make_facts
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -109,35 +117,53 @@ def reading(
     session: Session, doc: Document, run: RunSettings, *, read: bool
 ) -> tuple[Reader, Prompt]:
     """Return a reader that has read the document, or nothing, and its prompt."""
-    reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
+    ids = doc.ids
+    if run.method == "truncate":  # as in the program: the beginning and the end
+        half = session.settle(Request(tuple(doc.questions), run)).sizes.final // 2
+        ids = [*ids[:half], *ids[-half:]]
+    reader, prompt = open_reader(session, doc.questions, run, len(ids))
     if read:
-        for _ in reader.read(IdFeed(doc.ids)):
+        for _ in reader.read(IdFeed(ids)):
             pass
     return reader, prompt
 
 
 def losses(
-    session: Session, doc: Document, run: RunSettings, *, read: bool = True
-) -> list[tuple[float, bool]]:
+    session: Session, doc: Document, run: RunSettings, *, read: bool = True, write: int = 0
+) -> list[tuple[float, bool, bool]]:
     """Return the mean loss of the right words of each depth after the document was read.
 
-    Each comes with whether it is lower than the losses of the other answers.
+    Each comes with whether it is lower than the losses of the other answers, and whether an answer
+    of at most `write` tokens holds the right words.
     """
+    if run.method == "full":
+        run = room_for(session, run, len(doc.ids))
     reader, prompt = reading(session, doc, run, read=read)
     asked = doc.asked or [prompt.tail(question) for question in doc.questions]
-    found: list[tuple[float, bool]] = []
+    stop, found = frozenset(prompt.stop_ids), []
     for question, said, others in zip(asked, doc.said, doc.others, strict=True):
         right, *wrong = (float(reader.score(question, w).mean()) for w in (said, *others))
-        found.append((right, all(right < loss for loss in wrong)))
+        written = [*reader.answer(question, lambda row: int(row.argmax()), stop, write)]
+        exact = contains(session.tokenizer.decode(written), session.tokenizer.decode(said).strip())
+        found.append((right, all(right < loss for loss in wrong), exact))
     return found
 
 
+def mcnemar(lost: int, gained: int) -> float:
+    """Return the two-sided p-value that `lost` and `gained` differ by chance."""
+    both = lost + gained
+    tail = sum(math.comb(both, k) for k in range(min(lost, gained) + 1)) / 2**both
+    return min(1.0, 2 * tail)
+
+
 def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
+    text, _, budget = text.partition("^")
     text, _, schedule = text.partition("@")
     method, _, settings = text.partition(":")
     pairs = (s.partition("=") for s in settings.split("+") if s)
     return RunSettings(
-        Budget(tokens=asked.budget), method, {name: value for name, _, value in pairs},
+        Budget(tokens=int(budget or asked.budget)), method,
+        {name: value for name, _, value in pairs},
         keep=asked.keep, start=asked.start, schedule=schedule or asked.schedule, chunk=asked.chunk,
         chunk_size=asked.chunk_size, max_tokens=ASKED + SAID,
     )  # fmt: skip
@@ -179,6 +205,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
     parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
     parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
+    parser.add_argument("--write", type=int, default=0, help="tokens of each answer")
     parser.add_argument("--save", type=Path, help="a file of what was measured, to go on from")
     asked = parser.parse_args()
     session, filler = opened(asked)
@@ -187,7 +214,7 @@ def main() -> None:
     # Settings that all cases share. The list of cases may grow later.
     settled = [
         asked.model, asked.quantize, asked.kind, asked.tokens, asked.budget, asked.keep,
-        asked.schedule, asked.chunk, asked.chunk_size, asked.choices, asked.depths,
+        asked.schedule, asked.chunk, asked.chunk_size, asked.choices, asked.depths, asked.write,
     ]  # fmt: skip
     saved = {}
     if asked.save and asked.save.exists():
@@ -195,6 +222,7 @@ def main() -> None:
         saved = {json.dumps(key): value for key, value in rows}
     found: dict[tuple[str, str], list[float]] = {}
     chosen: dict[tuple[str, str], list[bool]] = {}
+    written: dict[tuple[str, str], list[bool]] = {}
     for trial in range(asked.trials):
         doc = document(
             session, filler, asked.kind, asked.tokens, depths, asked.repeat, asked.choices, trial
@@ -203,16 +231,17 @@ def main() -> None:
             key = [trial, text, *settled]
             pairs = saved.get(json.dumps(key))
             if pairs is None:
-                pairs = losses(session, doc, run, read=text != "-")
+                pairs = losses(session, doc, run, read=text != "-", write=asked.write)
                 if asked.save:
                     with asked.save.open("a") as file:
                         file.write(json.dumps([key, pairs]) + "\n")
             labeled = zip(asked.depths.split(","), pairs, strict=True)
-            for depth, (value, likeliest) in labeled:
+            for depth, (value, likeliest, exact) in labeled:
                 found.setdefault((depth, text), []).append(value)
                 for where in (depth, "all"):
                     chosen.setdefault((where, text), []).append(likeliest)
-            found.setdefault(("all", text), []).append(statistics.fmean(v for v, _ in pairs))
+                    written.setdefault((where, text), []).append(exact)
+            found.setdefault(("all", text), []).append(statistics.fmean(v for v, *_ in pairs))
     print(f"{asked.kind}, {asked.tokens:,} tokens, {asked.trials} documents, nats a token")
     base = next(iter(cases))
     for depth in (*asked.depths.split(","), "all"):
@@ -226,6 +255,11 @@ def main() -> None:
                 right = chosen[depth, text]
                 low, high = wilson(sum(right), len(right))
                 line += f"   chosen {sum(right)} of {len(right)} ({low:.0%} to {high:.0%})"
+            if asked.write:
+                right, first = written[depth, text], written[depth, base]
+                lost, gained = (sum(map(gt, *pair)) for pair in ((first, right), (right, first)))
+                line += f"   written {sum(right)}, {lost} lost, {gained} gained"
+                line += f", p {mcnemar(lost, gained):.3f}"
             print(line)
 
 

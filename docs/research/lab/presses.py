@@ -5,10 +5,11 @@
         --tasks single,multikey --methods "full;auto" --save presses.jsonl \
         --kvpress-python .venv-kvpress/bin/python
 
-Both get the same ids (prompt, text, question), and neither sees the question while it reads the
-text. Both hold the same number of entries when the question comes: an eighth of prompt and text
-(`--ratio`), on average over the heads. kvstream never holds more than its budget; kvpress holds all
-of the text first. `full` is kvstream with all of the text in memory, `none` is kvpress without a
+Both get the same ids (prompt, text, question). Neither sees the question while it reads the text;
+with `--known` both do: kvstream as in `ask`, and presses read it once more after the text. Both
+hold the same number of entries when the question comes: an eighth of prompt and text (`--ratio`),
+on average over the heads. kvstream never holds more than its budget; kvpress holds all of the text
+first, in float32. `full` is kvstream with all of the text in memory, `none` is kvpress without a
 press. `skim` is the model with `pocket`, which reads the text for it under the same budget and
 keeps passages as text. The script prints the scores of each case by task. The same command resumes
 a stopped run. See docs/research/answers.md.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -35,6 +37,7 @@ from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
+from kvstream.model.int8 import SUFFIX
 from kvstream.run.request import Request
 from kvstream.session.scouting import Scouted, Scouting
 from kvstream.session.session import Session
@@ -47,23 +50,25 @@ WORKER = Program("kvpress", Path(__file__).with_name("presses_worker.py"), *("",
 FULL, SKIM = "full", "skim"
 
 
-def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) -> RunSettings:
-    """Return the settings of ``METHOD[:NAME=VALUE,...]``; `auto` chooses as without a question."""
+def run_of(
+    session: Session, spec: str, max_tokens: int, brief: bool = False, known: bool = False
+) -> RunSettings:
+    """Return the settings of ``METHOD[:NAME=VALUE,...]``; `auto` chooses as the command does."""
     method, _, settings = spec.partition(":")
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
     options["brief"] = brief
     run: RunSettings = settled(
-        request_of(command="remember", **options), learned=session.foresees
+        request_of(command="ask" if known else "remember", **options), learned=session.foresees
     ).run
     return run
 
 
-def holding(session: Session, run: RunSettings, held: int) -> Request:
+def holding(session: Session, run: RunSettings, held: int, questions: Sequence[str]) -> Request:
     """Return a request with `held` entries of memory and prompt when the question comes."""
     budget = 2 * held
     for _ in range(16):
-        request = Request((), replace(run, budget=Budget(tokens=budget)), command="remember")
+        request = asking(replace(run, budget=Budget(tokens=budget)), questions)
         sizes = session.settle(request).sizes
         budget += held - sizes.prompt - sizes.final
         if sizes.prompt + sizes.final == held:
@@ -71,26 +76,33 @@ def holding(session: Session, run: RunSettings, held: int) -> Request:
     return request
 
 
+def asking(run: RunSettings, questions: Sequence[str]) -> Request:
+    return Request(tuple(questions), run, command="ask" if questions else "remember")
+
+
 def kvstream(
-    session: Session, spec: str, sample: Sample, task: Task, ratio: float, brief: bool
+    session: Session, spec: str, sample: Sample, task: Task, ratio: float, brief: bool, known: bool
 ) -> Record:
-    ids, run = session.tokenizer.encode(sample.text), run_of(session, spec, task.max_tokens, brief)
+    ids = session.tokenizer.encode(sample.text)
+    run = run_of(session, spec, task.max_tokens, brief, known)
+    questions = [sample.question] if known else []
     if spec == FULL:
-        request = Request((), room_for(session, run, len(ids)), command="remember")
+        request = asking(room_for(session, run, len(ids)), questions)
     else:
-        head = len(session.settle(Request((), run, command="remember")).prompt.head)
-        request = holding(session, run, round((head + len(ids)) / ratio))
+        head = len(session.settle(asking(run, questions)).prompt.head)
+        request = holding(session, run, round((head + len(ids)) / ratio), questions)
     plan = session.settle(request)
-    reader = plan.reader(session.model, request.run, len(ids))
+    reader, start = plan.reader(session.model, request.run, len(ids)), time.process_time()
     for _ in reader.read(IdFeed(ids)):
         pass
+    seconds = round(time.process_time() - start, 1)
     held = max(store.used for store in reader.compressible)
     tail, stop = plan.prompt.tail(sample.question, brief=brief), frozenset(plan.prompt.stop_ids)
     said = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, task.max_tokens))
     answer = session.tokenizer.decode(said)
     return {
         "method": request.run.method, "read": len(plan.prompt.head) + len(ids), "held": held,
-        "answer": answer, "score": score(answer, sample.answers),
+        "seconds": seconds, "answer": answer, "score": score(answer, sample.answers),
     }  # fmt: skip
 
 
@@ -104,7 +116,7 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
     run = run_of(session, "keydiff:pool=15", task.max_tokens, brief)
     head = len(session.settle(Request((), run, command="remember")).prompt.head)
     tokens = len(session.tokenizer.encode(sample.text))
-    request = holding(session, run, round((head + tokens) / ratio))
+    request = holding(session, run, round((head + tokens) / ratio), ())
     assert request.run.budget is not None
     auto = run_of(skimmer(), "auto", task.max_tokens, brief)
     request = replace(request, run=replace(auto, budget=request.run.budget))
@@ -125,21 +137,24 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
 
 def kvpress(
     process: Process, session: Session, names: Sequence[str], sample: Sample, task: Task,
-    ratio: float, brief: bool,
+    ratio: float, brief: bool, known: bool,
 ) -> Record:  # fmt: skip
     """Return the answers of all presses; they share the prefill."""
     prompt = session.settle(Request((), RunSettings(), command="remember")).prompt
     ids = [*prompt.head, *session.tokenizer.encode(sample.text)]
+    kept = round(len(ids) / ratio)
+    if known:
+        ids += session.tokenizer.encode(f"\n{sample.question}", continuing=True)
     found = process.ask(
         ask={
             "ids": ids, "question": prompt.tail(sample.question, brief=brief),
             "tokens": task.max_tokens, "stop": list(prompt.stop_ids),
-            "kept": round(len(ids) / ratio), "presses": list(names), "head": len(prompt.head),
+            "kept": kept, "presses": list(names), "head": len(prompt.head),
         }
     )  # fmt: skip
     answers = {name: session.tokenizer.decode(said) for name, said in found["answers"].items()}
     return {
-        "read": len(ids), "held": found["held"], "answers": answers,
+        "read": len(ids), "held": found["held"], "seconds": found["seconds"], "answers": answers,
         "scores": {name: score(answer, sample.answers) for name, answer in answers.items()},
     }  # fmt: skip
 
@@ -153,6 +168,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ratio", type=float, default=8)
     parser.add_argument("--brief", action="store_true", help="ask for a short phrase")
+    parser.add_argument("--known", action="store_true", help="the question is known while reading")
     parser.add_argument("--tasks", default="single,multikey,multivalue,multiquery")
     parser.add_argument(
         "--methods", default="full;auto", help="METHOD[:NAME=VALUE,...];...; or skim"
@@ -179,7 +195,7 @@ def main() -> None:
         same = {
             **ModelIdentity.of(session).identity(), "tokens": given.tokens, "ratio": given.ratio,
             "seed": given.seed, "filler": filler.name, "quantize": given.quantize,
-            **({"brief": True} if given.brief else {}),
+            **({"brief": True} if given.brief else {}), **({"known": True} if given.known else {}),
         }  # fmt: skip
         for number in range(given.trials):
             for task in tasks:
@@ -190,7 +206,9 @@ def main() -> None:
                         sample = made(task, number)
                         if spec == SKIM:
                             return skim(session, sample, task, given.ratio, given.brief)
-                        return kvstream(session, spec, sample, task, given.ratio, given.brief)
+                        return kvstream(
+                            session, spec, sample, task, given.ratio, given.brief, given.known
+                        )
 
                     trials.append(Trial(identity, go))
                 if presses:
@@ -199,8 +217,9 @@ def main() -> None:
                     def pressed(task: Task = task, number: int = number) -> Record:
                         sample = made(task, number)
                         return kvpress(
-                            process(), session, presses, sample, task, given.ratio, given.brief
-                        )
+                            process(), session, presses, sample, task, given.ratio, given.brief,
+                            given.known,
+                        )  # fmt: skip
 
                     trials.append(Trial(identity, pressed))
         found = [*measure(trials, Records(given.save))]
@@ -210,7 +229,8 @@ def main() -> None:
 def _opened(stack: ExitStack, session: Session, python: str) -> Process:
     process = Process(WORKER, KVPRESS.check(python))
     stack.callback(process.close)
-    process.ask(model={"folder": session.model.model.name_or_path})
+    folder = session.model.model.name_or_path.removesuffix(SUFFIX)  # transformers reads no int8
+    process.ask(model={"folder": folder})
     return process
 
 

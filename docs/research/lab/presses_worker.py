@@ -11,6 +11,7 @@ prefill serves all presses. Each of them gets what its own hook would get.
 import json
 import os
 import sys
+import time
 
 sys.path.pop(0)  # this folder: its files are not modules of this program
 
@@ -39,17 +40,22 @@ class Worker:
         transformers.logging.set_verbosity_error()
         torch.set_num_threads(1)
         self.torch = torch
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.model = model.eval().requires_grad_(False)
 
     def ask(self, ids, question, tokens, stop, kept, presses, head):
-        """Return each press's answer, and the entries that it holds in a head (mean over heads)."""
-        answers, held = {}, {}
+        """Return each press's answer, and the entries that it holds in a head (mean over heads).
+
+        `seconds` of processor time are for prefill and scores of all presses together.
+        """
+        answers, held, start = {}, {}, time.process_time()
         with self.torch.inference_mode():
-            for name, choice in self.chosen(ids, kept, presses, head).items():
+            choices = self.chosen(ids, kept, presses, head)
+            seconds = round(time.process_time() - start, 1)
+            for name, choice in choices.items():
                 held[name] = choice.held(len(ids))
                 answers[name] = self.answer(choice, len(ids), question, tokens, stop)
-        return {"answers": answers, "held": held}
+        return {"answers": answers, "held": held, "seconds": seconds}
 
     def chosen(self, ids, kept, presses, head):
         """Return the choice of each press after one prefill of all ids."""
