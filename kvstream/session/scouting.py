@@ -50,8 +50,8 @@ STEP = 8192
 """Number of tokens read at a time if no model scouts."""
 PATIENCE, SCOUTING = 60, 20
 """Seconds that the answering model may take to read a text before it answers, and `pocket`."""
-BYTES_PER_TOKEN = 4.3
-"""Of English prose, for an estimate before a text is read."""
+BYTES_PER_TOKEN, DENSE = 4.3, 3
+"""Of English prose, for an estimate before a text is read; and of text with many tokens."""
 NO_WORD = (
     "No passage that was kept has a word of the question, so a word search cannot find its answer. "
     "Use words of the text, or let a model scout: --skim pocket."
@@ -508,9 +508,10 @@ def road(session: Session, request: Request) -> Session | Scouting:
 def choose_scout(session: Session, size: int | None, request: Request) -> Scouting | None:
     """Return the scout for a text of `size` bytes (None: unknown), decided by what reading costs.
 
-    The answering model scouts on a GPU, or if it reads the text within PATIENCE. Else `pocket`
-    does, if that takes at most SCOUTING, or if questions come later. Else the words of the
-    questions alone choose passages. None: the budget has no room for passages.
+    The answering model scouts on a GPU, or if it reads the text within PATIENCE. It is not timed
+    for a text that fits the budget, since no scout reads that. Else `pocket` scouts, if that takes
+    at most SCOUTING, or if questions come later. Else the words of the questions alone choose
+    passages. None: the budget has no room for passages.
     """
     whole = session.whole(request, max(request.questions, key=len, default=""))
     if session.passage_sizes(whole)[0] < LENGTH:
@@ -518,6 +519,8 @@ def choose_scout(session: Session, size: int | None, request: Request) -> Scouti
     name = session.model_name
     if session.model.device.type != "cpu":
         return Scouting(session, session, f"{name} reads all of the text, on a GPU.")
+    if size is not None and size <= DENSE * session.settle(request).sizes.budget:  # fits: no timing
+        return Scouting(session, session, f"{name} reads all of the text.")
     tokens = None if size is None else round(size / BYTES_PER_TOKEN)
     cost = inf if tokens is None else tokens / session.speed
     if cost <= PATIENCE:

@@ -306,6 +306,10 @@ def test_the_scout_is_chosen_by_what_reading_costs(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later, known = Request(command="chat"), Request(("Who?",))
+    monkeypatch.setattr(Session, "speed", None)  # not timed
+    short = choose_scout(session, 3000, known)
+    assert short is not None
+    assert short.scout is session
     monkeypatch.setattr(Session, "speed", 1000.0)
     quick = choose_scout(session, 4300 * 59, known)
     assert quick is not None
