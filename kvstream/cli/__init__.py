@@ -27,8 +27,11 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background
             signal.signal(signal.SIGINT, _interrupted)
     try:
-        from kvstream.cli.app import run
+        from kvstream.cli.app import asks_for_tracebacks, run
+        from kvstream.streams import apart
 
+        if not asks_for_tracebacks(sys.argv[1:]):
+            sys.stderr = apart(sys.stderr)
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # too early for the handlers that report it
         code = 130

@@ -170,7 +170,7 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
     _tolerate_any_text()
     _wait_for_input()
     _bound_kernel_caches()
-    verbose = _asks_for_tracebacks(arguments)
+    verbose = asks_for_tracebacks(arguments)
     if sys.flags.optimize > 1:
         return _report(
             "Python runs with -OO (PYTHONOPTIMIZE=2), which removes the docstrings that "
@@ -255,7 +255,7 @@ def _say(text: str) -> None:
     say(text)
 
 
-def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:
+def asks_for_tracebacks(arguments: Sequence[str]) -> bool:
     """Return whether -v was given. Search the arguments, because parsing may not be reached."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(

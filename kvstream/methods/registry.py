@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -20,6 +18,7 @@ from kvstream.errors import UsageError, meant
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import Method, Preset, in_words, limits
 from kvstream.methods.names import CLASSES, NAMES, plugins
+from kvstream.streams import printing_to_stderr
 
 BUILT_IN: tuple[type[Method], ...] = tuple(
     getattr(import_module(f"kvstream.methods.{module}"), kind)
@@ -41,7 +40,7 @@ def available() -> Mapping[str, type[Method]]:
     BROKEN.clear()
     BROKEN.update({problem: problem for problem in problems})
     for point in points:
-        with redirect_stdout(sys.stderr):  # stdout is for answers
+        with printing_to_stderr():
             try:
                 loaded = point.load()
                 fault = _fault(loaded)

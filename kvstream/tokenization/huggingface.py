@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstream.input.blocks import utf8_starts
+from kvstream.streams import without_panics
 from kvstream.tokenization.control import Guard, frames, markers, text_of
 from kvstream.tokenization.templates import time_limit
 from kvstream.tokenization.tokenizer import (
@@ -152,7 +153,8 @@ class HubTokenizer(Tokenizer):
     def _unchanged(self, text: str) -> bool:
         """Return whether the normalizer does not change ``text``."""
         normalizer = self._backend.normalizer
-        return normalizer is None or normalizer.normalize_str(text) == text
+        with without_panics():
+            return normalizer is None or normalizer.normalize_str(text) == text
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
@@ -193,7 +195,8 @@ class _Pair:
         offsets = [np.empty((0, 2), dtype=np.int64)]
         place = 0
         for backend, part in self._parts(text, continuing):
-            encoding = backend.encode(part, add_special_tokens=False)
+            with without_panics():
+                encoding = backend.encode(part, add_special_tokens=False)
             ids += encoding.ids
             offsets.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + place)
             place += len(part)
@@ -213,7 +216,8 @@ class _Pair:
 
 def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     """Return only ids: this function of the library spends no time on offsets."""
-    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    with without_panics():
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 

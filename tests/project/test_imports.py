@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "kvstream"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors"),
+    ("version", "errors", "streams"),
     ("settings", "events"),
     ("reporters",),
     ("input", "methods", "sample", "store"),
@@ -41,10 +41,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 """The rooms from bottom to top. Rooms on the same floor do not import each other."""
 
 ONLY: dict[str, set[str]] = {
-    "methods": {"methods", "errors"},
+    "methods": {"methods", "errors", "streams"},
     "reporters": {"reporters", "events"},
     "settings": {"errors"},
     "errors": set(),
+    "streams": set(),
     "events": set(),
 }
 """For each of these rooms, the only rooms that it may import."""
@@ -122,7 +123,7 @@ def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
 
 BESIDE_THE_API = {
     "cli", "reporters", "events", "errors", "settings", "version", "store", "evaluation",
-    "sample", "server",
+    "sample", "server", "streams",
 }  # fmt: skip
 """The rooms that the command line may import beside the API. It gets models, readings, memories and
 answers from the API, and benchmarks from `evaluation`."""
@@ -218,5 +219,5 @@ def test_help_imports_no_command() -> None:
     ours = set(re.findall(r"\| +(kvstream[\w.]*)$", done.stderr, re.MULTILINE))
     assert ours <= {
         "kvstream", "kvstream.version", "kvstream.errors", "kvstream.cli", "kvstream.cli.app",
-        "kvstream.cli.groups",
+        "kvstream.cli.groups", "kvstream.streams",
     }  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,32 @@ def test_a_slow_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(loading, "_MOST_S", -1.0)
     with pytest.raises(ModelError, match=r"16 characters of .* take \d"):
         load_tokenizer(model, offline=True)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_library_prints_above_our_error_only_with_v(tmp_path: Path, verbose: bool) -> None:
+    """Neither loading nor encoding a text that the check on loading did not try prints more."""
+    program = """
+import sys
+from kvstream.cli import main
+from kvstream.cli import app
+from kvstream.tokenization.loading import load_tokenizer
+def run(arguments):
+    for model in arguments[:2]:
+        try:
+            load_tokenizer(model, offline=True).encode("zq" * 60)
+        except BaseException as error:
+            print(type(error).__name__)
+    return 0
+app.run = run
+main()
+"""
+    patterns = (("a", "(a+)+b"), ("zq", "(?:(?:zq|zqzq)+)+Q"))
+    models = [folder(tmp_path / name, pattern) for name, pattern in patterns]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *models, *(["-v"] * verbose)],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ModelError\nPanicException\n"), done.stderr
+    assert done.stderr.count("panicked at") == (2 if verbose else 0)
+    assert verbose or done.stderr == ""

@@ -63,6 +63,7 @@ class OutputFile:
         self.wrote = False
         self.failed: KvstreamError | None = None
         """The error of a file that is written in place."""
+        self.stdout = sys.stdout
         self.named = False
         """Whether the complete file has its name."""
         try:
@@ -125,8 +126,8 @@ class OutputFile:
         with suppress(OSError, KvstreamError):
             if hidden is not None:
                 text = hidden.read_bytes()[: self.whole].decode() + text
-            sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-            sys.stdout.flush()
+            self.stdout.write(visible(text) if self.stdout.isatty() else text)
+            self.stdout.flush()
 
     def flush(self) -> None:
         """Do nothing: every write is flushed."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from kvstream.api.methods import NAMES
+from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small, require
 from kvstream.api.options import settled as settled_request
 from kvstream.cli.config import config_path
@@ -32,6 +32,7 @@ from kvstream.reporters.format import counted, entries, json_text
 from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, kept_share, plan_line
 from kvstream.reporters.stats import Stats
 from kvstream.settings import jsonable
+from kvstream.streams import apart, printing_to_stderr
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -56,9 +57,12 @@ def prepared(
     if answers:
         refuse_closed(options.output)
     quiet_libraries(options)
+    may_print = bool(plugins()[0])
+    if may_print:
+        sys.stdout = apart(sys.stdout)
     output = opened_output(stack, options, ends_early=ends_early)
-    if not {*options.methods} <= {AUTO, *NAMES}:  # a method of another package may print
-        stack.enter_context(redirect_stdout(sys.stderr))
+    if may_print:
+        stack.enter_context(printing_to_stderr())
     progress = _progress(options, answer_on_terminal=output.isatty())
     progress.verbose = options.verbose
     progress.cites = answers and cites_apart(options, output)

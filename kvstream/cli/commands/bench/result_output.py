@@ -14,6 +14,7 @@ import click
 
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_line
+from kvstream.streams import printing_to_stderr
 
 if TYPE_CHECKING:
     from kvstream.evaluation.records import Records, Trial
@@ -80,9 +81,10 @@ def collect(records: Iterable[Row], advance: Callable[[str], None],
     """Return all records and True, or after Ctrl-C the records so far and False."""
     found: list[Row] = []
     try:
-        for record in records:
-            found.append(record)
-            advance(line(found))
+        with printing_to_stderr():
+            for record in records:
+                found.append(record)
+                advance(line(found))
     except KeyboardInterrupt:
         say("Interrupted; these are the results so far.")
         return found, False
