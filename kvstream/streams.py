@@ -15,9 +15,7 @@ _hiding = threading.RLock()
 def apart(stream: TextIO) -> TextIO:
     """Return a stream to the same place with a descriptor of its own, if the stream has one."""
     try:
-        return open(
-            os.dup(stream.fileno()), "w", 1, encoding=stream.encoding, errors=stream.errors
-        )
+        return open(os.dup(stream.fileno()), "w", 1, encoding=stream.encoding, errors=stream.errors)
     except (AttributeError, OSError, ValueError):  # closed, or no file
         return stream
 

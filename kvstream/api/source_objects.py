@@ -266,6 +266,10 @@ class _FileReader:
         data, self._left = self._left[:size], self._left[size:]
         return data
 
+    def fileno(self) -> int:
+        """Return the descriptor. Raises an error if the file has none."""
+        return self._file.fileno()  # type: ignore[attr-defined, no-any-return]
+
     def _is_behind_text(self) -> bool:
         """Return whether the file position is behind its beginning; False for a pipe."""
         try:

@@ -5,6 +5,7 @@ Importing it must stay cheap: ``kvstream --help`` loads neither torch nor rich.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -35,6 +36,12 @@ def main() -> None:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # too early for the handlers that report it
         code = 130
+    except OSError as error:  # no module that reports it can be imported
+        if error.errno != errno.EMFILE:
+            raise
+        with suppress(OSError):
+            os.write(2, b"Error: Too many open files; raise their limit (ulimit -n).\n")
+        code = 1
     with suppress(ValueError):
         # An exception in the cleanup of a library would print its traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -202,6 +202,8 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             return _report(_memory_message(error), OUT_OF_MEMORY, verbose)
         if isinstance(error, OSError) and error.errno in FULL:
             return _report(f"Could not write the output: {error.strerror}.", 1, verbose)
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):

@@ -9,6 +9,7 @@ choice with ``options`` (or ``choices``) and a ``label`` or ``answer``.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 from kvstream.errors import SourceError
 from kvstream.evaluation import longbench
+from kvstream.input import pseudo
 from kvstream.input.sources import open_sources
 
 T = TypeVar("T")
@@ -101,6 +103,8 @@ def _wrong(error: Exception) -> str:
 def lines(path: str) -> Iterator[str]:
     """Yield the lines of a file, packed or not, without line ends. Raise SourceError."""
     rest = ""
+    if os.path.isfile(path) and pseudo.kind(os.stat(path)) is not None:  # it may never have data
+        raise SourceError(f"{path} is a file of the kernel; records are in a file on disk.")
     for block in open_sources([path], plain=True):
         # Not splitlines: some of its line ends occur inside JSON strings.
         *whole, rest = (rest + block.text).split("\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
+from kvstream.input.source import shown_name
 
 LONGEST_NAME = 300
 """Characters of a name in an error message."""
@@ -107,9 +110,11 @@ def named(
     """
     if isinstance(given, NamedStream):
         size = len(given.stream) if isinstance(given.stream, bytes) else None
+        _refuse_endless(given.name, given.stream)
         return [Inspected(given.name, size=size, stream=given.stream, plain=given.plain)]
     name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
     if place == "-":
+        _refuse_endless("standard input", sys.stdin)
         return [Inspected("-")]
     if not place:  # as a path it would mean the current folder
         raise UsageError("The name of a source is empty; name a file or a folder.")
@@ -117,6 +122,7 @@ def named(
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             return of_folder(path, warnings, notes, plain=plain)
+        _refuse_endless(name, path)
         source, problem = look(path, name, plain=plain)
     except FileNotFoundError:
         raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
@@ -127,6 +133,24 @@ def named(
     if problem:
         raise SourceError(problem)
     return [source]
+
+
+def _refuse_endless(name: str, place: Any) -> None:
+    """Raise SourceError for a path or an open file that is a device, such as /dev/zero.
+
+    A terminal ends when its user says so, and the null device is empty.
+    """
+    if not isinstance(place, Path):
+        try:
+            place = place.fileno()
+        except (AttributeError, OSError, ValueError):  # it is not a file, or closed
+            return
+    status = os.stat(place)
+    if pseudo.kind(status) == "device" and not os.path.samestat(status, os.stat(os.devnull)):
+        raise SourceError(
+            f"{quoted(shown_name(name))} is a device that may never end; write what you need of it "
+            "to a file, as with head -c 1M, and name the file."
+        )
 
 
 def of_folder(

@@ -19,8 +19,12 @@ def small_text(path: Path) -> str:
     """
     if not (stat.S_ISREG(os.stat(path).st_mode) or os.path.samefile(path, os.devnull)):
         raise OSError(errno.EINVAL, "it is not a regular file")
-    with path.open("rb") as file:
+    # Files of the kernel, such as /proc/kmsg, wait for data otherwise, and may have none for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
         data = file.read(LARGEST + 1)
+    if data is None:
+        raise OSError(errno.EAGAIN, "it has no data")
     if len(data) > LARGEST:
         raise OSError(errno.EFBIG, f"it has more than {LARGEST:,} bytes")
     return data.decode("utf-8-sig")

@@ -905,3 +905,29 @@ def test_a_question_on_a_terminal_can_be_edited() -> None:
     assert process.wait(30) == 0
     os.close(ours)
     assert "['Who?', 'Who?']" in received.decode()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="devices of Unix")
+@pytest.mark.parametrize("place", ["/dev/zero", "-"])
+def test_a_device_without_end_is_refused_before_a_model_is_loaded(place) -> None:
+    with open("/dev/urandom", "rb") as endless:
+        done = subprocess.run(
+            [*PROGRAM, "ask", place, "Who?"], capture_output=True, text=True, env=environment(),
+            stdin=endless,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert "is a device that may never end" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of Unix")
+def test_a_limit_of_open_files_is_named() -> None:
+    program = (
+        "import resource, kvstream.cli\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "kvstream.cli.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "ask", "book.txt", "Q?"], capture_output=True, text=True
+    )
+    told = "Error: Too many open files; raise their limit (ulimit -n).\n"
+    assert (ran.returncode, ran.stderr) == (1, told)

@@ -10,6 +10,9 @@ import click
 import pytest
 
 from kvstream.cli.commands import ask
+from kvstream.errors import SourceError
+from kvstream.evaluation.datasets import lines
+from kvstream.store.small_files import small_text
 
 WRONG = (
     "[1]", "[]", "[[1]]", "{a = 1}", "1979-05-27", "07:32:00", "true", "5", "-1", "1.5", "nan",
@@ -111,6 +114,16 @@ def test_a_file_that_cannot_be_read_is_named_once(cli, write, tmp_path) -> None:
     path.mkdir()
     told = cli("ask", str(tmp_path), "Q?").stderr
     assert told == f"Error: The config file {path} cannot be read: it is not a regular file.\n"
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="a file of Linux, for root alone")
+def test_a_file_of_the_kernel_that_has_no_data_is_not_waited_for(tmp_path: Path) -> None:
+    with open(os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        file.read()
+    with pytest.raises(OSError, match="it has no data"):
+        small_text(Path("/proc/kmsg"))
+    with pytest.raises(SourceError, match="a file of the kernel"):
+        next(lines("/proc/kmsg"))
 
 
 @pytest.mark.parametrize("kind", ["endless", "fifo", "large"])

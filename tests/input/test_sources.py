@@ -810,3 +810,30 @@ def test_damage_before_the_letters_of_a_file_does_not_make_it_another_encoding(
     plain = b"a line of ASCII\n"
     path.write_bytes(plain * 4500 + b"cut \xe2\x80\n" + plain * 7000 + GOOD.encode() * 500)
     assert text_of(open_sources([str(path)])).endswith(GOOD * 500)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="devices of Unix")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_a_device_without_end_is_refused(tmp_path: Path, device: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(device)
+    with open(device, "rb", buffering=0) as file:
+        for given_ in (device, str(link), f"/dev/fd/{file.fileno()}", NamedStream("-", file)):
+            with pytest.raises(SourceError, match="is a device that may never end"):
+                open_sources([given_])
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="descriptors of Unix")
+def test_pipes_terminals_and_the_null_device_are_read() -> None:
+    begin, end = os.pipe()
+    os.write(end, b"Ada hid the letter.\n")
+    os.close(end)
+    assert text_of(open_sources([f"/dev/fd/{begin}"])) == "Ada hid the letter.\n"
+    os.close(begin)
+    ours, terminal = os.openpty()
+    os.write(ours, b"Ada hid it.\n\x04")
+    with open(terminal, "rb", buffering=0) as file:
+        assert text_of(open_sources([NamedStream("-", file)])) == "Ada hid it.\n"
+    os.close(ours)
+    with pytest.raises(SourceError, match="Nothing to read"):
+        text_of(open_sources([os.devnull]))
