@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceError
-from kvstream.exact.routing import UNITS, Asked, route
+from kvstream.exact.routing import HEADINGS, UNITS, Asked, route
 from kvstream.exact.table_questions import may_ask as asks_of_rows
 
 if TYPE_CHECKING:
+    from kvstream.exact.counting import Tally
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
@@ -34,7 +35,6 @@ def counted(
     units. `inflected`, `cased`: see `Words`. `stop` ends the count early. Raises SourceError.
     """
     from kvstream.exact.counting import count_words  # numpy is not for the help
-    from kvstream.exact.units import HEADINGS, count_units
     from kvstream.exact.words import Words
 
     unit = "" if asked.place else asked.unit
@@ -44,10 +44,12 @@ def counted(
         how = "whole words, in this case" if cased else how
     blocks = takewhile(lambda _: not stop(), sources)
     if words is not None and (lines or not unit):
-        tally = count_words(blocks, words, lines=lines)
-    elif (units := count_units(sources, blocks, unit, words)) is not None:
-        tally = units
+        tally: Tally | None = count_words(blocks, words, lines=lines)
     else:
+        from kvstream.exact.units import count_units  # a large log needs no structure
+
+        tally = count_units(sources, blocks, unit, words)
+    if tally is None:
         return None
     found = [tally.first, tally.last][: min(tally.count, 2)]
     citations = [at.to_json(sources.names, sources.bases) for at in found if at]

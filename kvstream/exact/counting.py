@@ -6,7 +6,6 @@ histogram of fixed size, whose bins double as the text grows, has the places of 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.exact.words import PADDING, Words
+from kvstream.exact.words import Literal, Window, Words
 from kvstream.input.blocks import TextBlock
 from kvstream.tokenization.passages import Passage
 
 BINS = 512
-WINDOW = 240 * 1024
+WINDOW = 1 << 20
 """Characters that are searched at once."""
 KEPT = 1 << 24
 FORMS = 1000
 """Maximum forms that are counted individually."""
+COMPARED = 4
+"""Forms of a window whose bytes are compared."""
 SHOWN = 200
 """Maximum characters of the line of a place, around the words."""
 
@@ -103,7 +104,7 @@ class _Search:
     def __init__(self, words: Words, *, lines: bool) -> None:
         self.tally = Tally()
         self._words, self._lines = words, lines
-        self._text, self._size, self._begin, self._newlines, self._source = "", 0, 0, 0, -1
+        self._size, self._begin, self._newlines, self._source = 0, 0, 0, -1
         self._new: list[str] = []
         self._latest: Callable[[], Found | None] = lambda: None
         self._blocks: list[tuple[int, TextBlock]] = []
@@ -131,23 +132,19 @@ class _Search:
 
     def scan(self, *, final: bool = False) -> None:
         """Search the part of the window in which matches are complete, and forget it."""
-        text = self._text = "".join(self._new)
-        raw = text.encode() + PADDING if text.isascii() else None
-        data = None if raw is None else np.frombuffer(raw, dtype=np.uint8)
+        text = "".join(self._new)
+        window = Window(text)
         end = len(text) if final else len(text) - self._words.reach - SHOWN
-        found = self._words.matches(text, data, self._begin, end)
+        found = self._words.matches(window, self._begin, end)
         behind = int(found[-1, 1]) if len(found) else self._begin
         if self._lines and len(found):
-            found = self._first_of_lines(found, data)
+            found = self._first_of_lines(found, window)
         if len(found):
-            self._note(found, data)
+            self._note(found, window)
         if final and self._blocks:
             self.tally.end = int(self._blocks[-1][1].offsets()[-1])
         keep = max(0, end - SHOWN)  # what is shown of a line, and the border of a word
-        if data is None:
-            self._newlines += text.count("\n", 0, keep)
-        else:
-            self._newlines += int(np.count_nonzero(data[:keep] == ord("\n")))
+        self._newlines += int(np.count_nonzero(window.lines[:keep]))
         if self._in_line >= 0:
             ended = text.find("\n", self._in_line, keep) >= 0
             self._in_line = -1 if ended else max(0, self._in_line - keep)
@@ -155,22 +152,18 @@ class _Search:
         self._begin = max(end, behind) - keep
         self._blocks = [(at - keep, b) for at, b in self._blocks if at + len(b.text) > keep]
 
-    def _first_of_lines(self, found: np.ndarray, data: np.ndarray | None) -> np.ndarray:
+    def _first_of_lines(self, found: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
-        begin = int(found[0, 0])
-        here = self._in_line >= 0 and self._text.find("\n", self._in_line, begin) < 0
-        self._in_line = int(found[-1, 1])
-        if data is None:
-            ends = np.array([end.start() for end in re.finditer("\n", self._text)])
-        else:
-            ends = np.flatnonzero(data == ord("\n"))
-        lines = np.searchsorted(ends, found[:, 0])
-        return found[np.diff(lines, prepend=lines[0] - (not here)) > 0]
+        begins = found[:, 0]
+        before = window.lines[self._in_line : begins[0]]
+        new = np.logical_or.reduceat(window.lines, begins)[:-1]
+        self._in_line, here = int(found[-1, 1]), self._in_line >= 0 and not before.any()
+        return found[np.concatenate([[not here], new])]
 
-    def _note(self, found: np.ndarray, data: np.ndarray | None) -> None:
-        tally, text = self.tally, self._text
+    def _note(self, found: np.ndarray, window: Window) -> None:
+        tally, text = self.tally, window.text
         tally.count += len(found)
-        for spelled, count in self._forms(found, data).items():
+        for spelled, count in _forms(found, window).items():
             form = " ".join(spelled.split())
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count
@@ -182,15 +175,6 @@ class _Search:
             tally.first = self._place(found[0], text, self._newlines, self._blocks)
         # Only the last of all is wanted, and its line must be counted for.
         self._latest = partial(self._place, found[-1], text, self._newlines, self._blocks)
-
-    def _forms(self, found: np.ndarray, data: np.ndarray | None) -> Counter[str]:
-        """Return the spellings of matches. Comparing letters is far faster than slices of text."""
-        begin, end = found[0].tolist()
-        if data is not None and (found[:, 1] - found[:, 0] == end - begin).all():
-            letters = data[found[:, :1] + np.arange(end - begin)]
-            if (letters == letters[0]).all():
-                return Counter({self._text[begin:end]: len(found)})
-        return Counter(self._text[begin:end] for begin, end in found.tolist())
 
     @staticmethod
     def _place(
@@ -204,3 +188,18 @@ class _Search:
         stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
         length = len(text[begin:end].encode("utf-8", "replace"))
         return Found(block, begin - at, length, line, " ".join(text[start:stop].split()))
+
+
+def _forms(found: np.ndarray, window: Window) -> Counter[str]:
+    """Return the spellings of matches. Comparing letters is far faster than slices of text."""
+    forms: Counter[str] = Counter()
+    for _ in range(COMPARED if window.text.isascii() else 0):
+        if not len(found):
+            break
+        begin, end = found[0].tolist()
+        form = Literal(window.text[begin:end], cased=True)
+        alike = form.at(window.data, found[:, 0]) & (found[:, 1] - found[:, 0] == form.size)
+        forms[window.text[begin:end]] = int(np.count_nonzero(alike))
+        found = found[~alike]
+    forms.update(window.text[begin:end] for begin, end in found.tolist())
+    return forms

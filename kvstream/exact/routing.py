@@ -55,6 +55,8 @@ UNITS = {
     "word": r"words?",
 }
 """The units of a text that can be counted, with the words for each."""
+HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
+"""Units that begin with a heading of the outline."""
 _UNIT = "(?:" + "|".join(f"(?P<u_{name}>{words})" for name, words in UNITS.items()) + ")"
 _UNIT_WORDS = f"(?:{'|'.join(UNITS.values())})"
 _TEXT = (

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from kvstream.exact.counting import SHOWN, Found, Tally
 from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.outline import Part, outline
+from kvstream.exact.routing import HEADINGS
 from kvstream.exact.tables import delimiter_of
 from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
@@ -28,8 +29,6 @@ HELD = 1 << 20
 """Characters of a unit that are searched at once."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
-HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
-"""Units that begin with a heading of the outline."""
 Begins = Callable[[Line], bool]
 """Whether a unit begins with a line; called with every line in order."""
 

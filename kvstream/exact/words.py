@@ -1,29 +1,63 @@
 """The words that are counted, as a pattern: whole words in any case, and substrings in scripts
 that write no spaces between words.
+
+The pattern says what is counted. Bytes of a window say fast where it may match, and nearly always
+also that it does.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import pairwise, product
+from os.path import commonprefix
 
 import numpy as np
 
+from kvstream.input.blocks import utf8_starts
 from kvstream.tokenization.forms import spaced
 
 GAP = 64
 """Maximum white space between two words of a phrase."""
 _FREQUENT = "etaoinsrhldcumfpgwybvkxjqz_"
 """Letters, the most frequent first; others count as rare."""
-PADDING = bytes(8)
+_PADDING = bytes(8)
 _CASE = np.uint8(0x20)
 """The bit in which upper and lower case of ASCII differ."""
-_OF_WORDS = np.array([chr(c).isalnum() or c == ord("_") for c in range(128)])
+_ASCII = [*map(chr, range(128))]
+_UNSURE = 2
+_JOINS = np.array([c.isalnum() or c == "_" for c in _ASCII] + [_UNSURE] * 128, dtype=np.uint8)
+"""Whether a byte before or behind a word makes it a part of another: 0, 1, or `_UNSURE`."""
+_SPACES = np.array([c.isspace() for c in _ASCII] + [True] * 128)
+"""Bytes that are white space, or may be a part of it."""
+FOLDED = "\u0130\u0131\u017f\u212a"
+"""Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
 _MARK = "\u0300-\u036f"
 _VOWELS = "aeiou"
+
+
+class Window:
+    """A stretch of text with its bytes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        raw = text.encode("utf-8", "surrogatepass") + _PADDING
+        self.data = np.frombuffer(raw, dtype=np.uint8)
+        begins = slice(len(raw) - len(_PADDING)) if text.isascii() else self._begins
+        self.lines = (self.data == ord("\n"))[begins]
+        """Whether each character ends a line."""
+
+    @cached_property
+    def _begins(self) -> np.ndarray:
+        """Bytes at which characters begin."""
+        return utf8_starts(self.text)[:-1]
+
+    def chars(self, bytes: np.ndarray) -> np.ndarray:
+        """Return the indices of the characters that begin at bytes."""
+        return bytes if self.text.isascii() else np.searchsorted(self._begins, bytes)
 
 
 class Words:
@@ -41,55 +75,94 @@ class Words:
         gap = (r"[^\S\n]" if in_line else r"\s") + f"{{1,{GAP}}}"
         pattern = gap.join(f"(?:{'|'.join(map(_alternative, some))})" for some in each)
         first, end = words.strip()[0], words.strip()[-1]
-        left = rf"(?<![\w{_MARK}])" if _is_word(first) else ""
-        right = rf"(?![\w{_MARK}])" if _is_word(end) and not "가" <= end <= "힣" else ""
+        is_left, is_right = _is_word(first), _is_word(end) and not "가" <= end <= "힣"
+        left = rf"(?<![\w{_MARK}])" if is_left else ""
+        right = rf"(?![\w{_MARK}])" if is_right else ""
+        self._left, self._right = (3 if each else 0 for each in (is_left, is_right))
+        """Mask of `_JOINS`: 0 if any character may stand before and behind."""
         self.pattern = re.compile(left + pattern + right, 0 if cased else re.IGNORECASE)
         self.reach = 2 + 2 * sum(max(map(len, some)) + GAP for some in each)
         """More characters than a match has, with one behind it."""
-        start = _shared(each[0])
-        self._ascii = all(form.isascii() for some in each for form in some)
-        self._begin, self._cased = start if cased else start.casefold(), cased
+        self._cased = cased
+        spelled = [unicodedata.normalize("NFD", form) for form in each[0]]
+        begin = commonprefix(each[0] + spelled)  # noqa: RUF071 (letters)
+        self._begin = begin if cased else begin.casefold()
         """How every match begins."""
-        single = len(each) == len(each[0]) == 1 and self._ascii
-        self._single = single and words.strip().replace("_", "a").isalnum()
+        literals = [" ".join(some) for some in product(*each)]
+        self._ascii = all(map(str.isascii, literals))
+        self._folds = not cased and any(map("".join(literals).__contains__, FOLDED))
+        self._literals = [Literal(some, cased=cased) for some in literals if self._ascii]
+        """What matches, if all white space is one space."""
+        lead = commonprefix([" ".join(some) for some in product(*each[:2])])  # noqa: RUF071
+        self._lead = Literal(lead, cased=cased) if before and self._ascii else None
+        """How a phrase begins, with the first white space, if that is one space."""
+        self._gap = len(each[0][0])
+        """Where the white space of a phrase begins."""
         ranks = [_FREQUENT.find(letter) % len(_FREQUENT) for letter in self._begin.lower()]
         pairs = [sum(pair) for pair in pairwise(ranks)]
         self._rarest = pairs.index(max(pairs)) if pairs else 0
         """Index of the two neighboring letters that are rarest."""
 
-    def matches(self, text: str, data: np.ndarray | None, begin: int, end: int) -> np.ndarray:
+    def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
         """Return begin and end of the matches that begin from `begin` to before `end`, which do not
-        overlap, int64 [n, 2]. `data`: the bytes of ASCII text and `PADDING`, uint8; else None.
+        overlap, int64 [n, 2]. All are indices of characters.
         """
-        if self._single and data is not None:
-            return self._singles(text, data, begin, end)
-        return np.array([*self._each(text, begin, end)], dtype=np.int64).reshape(-1, 2)
+        text = window.text
+        folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
+        if self._ascii and not folds:
+            spans = self._by_bytes(window)
+        elif folds or self._may_be_in(text):
+            spans = _spans(found.span() for found in self.pattern.finditer(text, begin))
+        else:
+            return _NONE
+        spans = spans[(spans[:, 0] >= begin) & (spans[:, 0] < end)]
+        if (spans[1:, 0] >= spans[:-1, 1]).all():
+            return spans
+        apart = [spans[0]]
+        for span in spans[1:]:
+            if span[0] >= apart[-1][1]:
+                apart.append(span)
+        return np.array(apart)
 
-    def _each(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        ascii = text.isascii()
-        if ascii and not self._ascii:
-            return
-        if not ascii:
-            absent = self._begin not in (text if self._cased else text.casefold())
-            for match in () if absent else self.pattern.finditer(text, begin):
-                if match.start() >= end:
-                    return
-                yield match.span()
-            return
-        # A search for a literal is several times faster than one for a pattern.
-        find = (text if self._cased else text.lower()).find
-        at = find(self._begin, begin)
-        while 0 <= at < end:
-            found = self.pattern.match(text, at)
-            if found:
-                yield found.span()
-            at = find(self._begin, found.end() if found else at + 1)
+    def _may_be_in(self, text: str) -> bool:
+        """Return whether a text, which has no letter of `FOLDED`, may have words beyond ASCII."""
+        return not text.isascii() and self._begin in (text if self._cased else text.casefold())
 
-    def _singles(self, text: str, data: np.ndarray, begin: int, end: int) -> np.ndarray:
-        """Find a single word of letters, digits and underscores in ASCII text.
+    def _by_bytes(self, window: Window) -> np.ndarray:
+        """Find words of ASCII, with matches that overlap.
 
-        Its rarest two bytes are looked for: this takes most of the time of a long log. Then eight
-        bytes are compared at once.
+        Bytes decide, and the pattern where white space is not one space, or where what is beside
+        the words is not ASCII.
+        """
+        data, last = window.data, len(window.data) - len(_PADDING)
+        starts = self._starts(data)
+        before = _JOINS[data[starts - 1]] & self._left
+        starts, before = starts[before != 1], before[before != 1]
+        if not len(starts):
+            return _NONE
+        spans, sure, unsure = [], np.zeros(len(starts), bool), np.zeros(len(starts), bool)
+        if self._lead is not None:
+            gap = np.minimum(starts + self._gap, last)
+            one = (data[gap] == ord(" ")) & ~_SPACES[data[gap + 1]]
+            unsure = _SPACES[data[gap]] & (~one | self._lead.at(data, starts))
+        for literal in self._literals:
+            same = literal.at(data, starts)
+            behind = data[np.minimum(starts + literal.size, last)]
+            beside = before | (_JOINS[behind] & self._right)
+            fits = same & (beside == 0)
+            begins = window.chars(starts[fits])
+            spans.append(np.stack([begins, begins + literal.size], axis=1))
+            sure |= fits
+            unsure |= same & (beside == _UNSURE)
+        places = window.chars(starts[unsure & ~sure]).tolist()
+        matches = [self.pattern.match(window.text, place) for place in places]
+        spans.append(_spans(found.span() for found in matches if found))
+        found = np.concatenate([each for each in spans if len(each)] or [_NONE])
+        return found if len(found) == len(spans[0]) else found[np.argsort(found[:, 0])]
+
+    def _starts(self, data: np.ndarray) -> np.ndarray:
+        """Return where the words may begin: where their rarest two bytes are. This takes most of
+        the time of a long log.
         """
         folded = data if self._cased else data | _CASE
         word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
@@ -97,23 +170,33 @@ class Words:
         at, size = self._rarest, len(word)
         hits = folded[at:] == first[at]
         if size > 1:
-            hits = hits[:-1] & (folded[at + 1 :] == first[at + 1])
-        starts = np.flatnonzero(hits)
-        if not len(starts):
-            return _NONE
-        starts = starts[(starts >= begin) & (starts < end) & (starts + size <= len(text))]
-        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        for part in range(0, size, 8):
-            letters = self._begin[part : part + 8]
-            bits = ("\x20" if each.isalpha() and not self._cased else "\0" for each in letters)
-            want, fold, mask = (
-                np.uint64(int.from_bytes(each.encode("latin-1"), "little"))
-                for each in (letters, "".join(bits), "\xff" * len(letters))
+            hits[:-1] &= folded[at + 1 :] == first[at + 1]
+        return np.flatnonzero(hits)
+
+
+class Literal:
+    """Letters of ASCII, which are compared with eight bytes of a text at once."""
+
+    def __init__(self, letters: str, *, cased: bool) -> None:
+        self.size = len(letters)
+        self._eights = []
+        for place in range(0, len(letters), 8):
+            part = letters[place : place + 8].encode()
+            part = part if cased else part.lower()
+            bits = bytes(0x20 * (not cased and chr(each).isalpha()) for each in part)
+            coded = (part, bits, b"\xff" * len(part))
+            self._eights.append(
+                (place, *(np.uint64(int.from_bytes(each, "little")) for each in coded))
             )
-            starts = starts[(eights[starts + part] | fold) & mask == want]
-        joined = _OF_WORDS[data[starts - 1]] | _OF_WORDS[data[starts + size]]
-        starts = starts[~joined]
-        return np.stack([starts, starts + size], axis=1)
+
+    def at(self, data: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return at which of `starts` the letters are, bool [n]."""
+        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        same = np.ones(len(starts), dtype=bool)
+        for place, want, fold, mask in self._eights:
+            found = eights[np.minimum(starts + place, len(eights) - 1)]
+            same &= (found | fold) & mask == want
+        return same
 
 
 def inflections(word: str) -> list[str]:
@@ -147,9 +230,5 @@ def _is_word(char: str) -> bool:
     return (char.isalnum() or char == "_") and spaced(char)
 
 
-def _shared(forms: list[str]) -> str:
-    """Return how all forms begin."""
-    size = 0
-    while len({form[: size + 1] for form in forms}) == 1 and size < len(forms[0]):
-        size += 1
-    return forms[0][:size]
+def _spans(found: Iterable[tuple[int, int]]) -> np.ndarray:
+    return np.array([*found], dtype=np.int64).reshape(-1, 2)

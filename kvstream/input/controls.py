@@ -12,7 +12,8 @@ LONGEST = 4096
 other text, so it is removed up to the end of its line."""
 HOLE = 16
 """At least so many NULs within a line end it: they stand for the rest of it and for other lines."""
-SIGNS = "\0\x07\x0e\x0f\x1b\x90\x98\x9b\x9d\x9e\x9f"
+ASCII_SIGNS = "\0\x07\x0e\x0f\x1b"
+SIGNS = f"{ASCII_SIGNS}\x90\x98\x9b\x9d\x9e\x9f"
 """Every sequence begins with one of these."""
 _BODY = r"[^\x00-\x08\x0a-\x1f\x7f\x9c]"
 """A character of a control string. A string ends with its line at the latest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.input.controls import HOLE, LONGEST, REST, SEQUENCE, SIGNS, UNFINISHED
+from kvstream.input.controls import ASCII_SIGNS, HOLE, LONGEST, REST, SEQUENCE, SIGNS, UNFINISHED
 
 
 class ControlFilter:
@@ -34,7 +34,8 @@ class ControlFilter:
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
         held, text = self._held, block.text
-        if held is None and not self._in_string and not any(map(text.__contains__, SIGNS)):
+        signs = ASCII_SIGNS if text.isascii() else SIGNS
+        if held is None and not self._in_string and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
             return block
         offsets = block.offsets()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.cli.app import run
 from kvstream.exact import counting
 from kvstream.exact.counting import count_words
 from kvstream.exact.units import count_units
-from kvstream.exact.words import Words, inflections
+from kvstream.exact.words import FOLDED, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 
@@ -67,6 +68,36 @@ def test_as_an_obvious_count(text: str, words: str, size: int) -> None:
             cited = place.to_json(["a"], [0])
             assert text.encode()[cited["byte_start"] : cited["byte_end"]].decode() == match[0]
             assert cited["line_start"] == 1 + text.count("\n", 0, match.start())
+
+
+ODD = [*FRAGMENTS, "dıſK", "DİSK", "\u212a", "\u017f", "\u0131", "  ", "\t", "\xa0", "\x1c", "cry",
+       "cries", "CRYING", "e", "a-a", "--", "error disk full", "disk  full", "\ud800"]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(ODD), max_size=60).map("".join),
+    st.sampled_from(
+        ["cry", "disk", "disk full", "error disk full", "a-a", "--", "k", "s", "e e", "error7",
+         "disk cry", "café", "ſ", "ı", "İ", "cafe\u0301", "_error", "x" * 50, "铜"]
+    ),
+    st.booleans(), st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 9),
+)  # fmt: skip
+@example("Disk\nfull", "disk full", False, False, False, 0, 0)
+@example("disk\xa0 full", "disk full", False, False, True, 0, 0)
+@example("cafe\u0301", "café", False, False, False, 0, 0)
+def test_bytes_find_what_the_pattern_finds(
+    text: str, words: str, inflected: bool, cased: bool, in_line: bool, begin: int, rest: int
+) -> None:
+    sought = Words(words, inflected=inflected, cased=cased, in_line=in_line)
+    end = len(text) - rest
+    slow = [m.span() for m in sought.pattern.finditer(text, begin) if m.start() < end]
+    assert sought.matches(Window(text), begin, end).tolist() == [[*span] for span in slow]
+
+
+def test_letters_beyond_ascii_that_match_one_of_it() -> None:
+    others = "".join(map(chr, range(128, sys.maxunicode + 1)))
+    found = re.findall("[a-z]", others, re.IGNORECASE)
+    assert found == [letter for letter in others if letter in FOLDED]
 
 
 def test_case_and_inflections() -> None:

@@ -14,7 +14,6 @@ from kvstream.api.exact import Asked, asks_of_rows, counted, has_times, route, r
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.log_summaries import head_of_pipe
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import (
     SOME_FAILED,
@@ -185,6 +184,8 @@ def _of_rows(
         return {}, (), []
     try:
         if piped:  # a pipe is read once, so its beginning must decide
+            from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
+
             table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
             if len(table) < len(asked):
                 return {}, table.table.header, []
