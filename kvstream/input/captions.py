@@ -1,12 +1,16 @@
-"""Read the words of captions (WebVTT, SubRip, SBV) once, each with its time."""
+"""Read the words of captions (WebVTT, SubRip, SBV, TTML) once, each with its time."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterator
+from itertools import chain
+from xml.parsers import expat
 
 from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
+from kvstream.input.limits import unreadable
+from kvstream.input.timed_text import Cue, TimedText
 
 BATCH = 64
 """Maximum cues in a block."""
@@ -22,19 +26,22 @@ _NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?!\S)")
 _SPEAKER = re.compile(r"<v[^\s>]*\s+([^>]+)>")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")
 _BREAK = re.compile(r"\[br\]|<br */?>", re.IGNORECASE)
-Cue = tuple[float, float, list[str]]
-"""Seconds of its begin and its end, and its lines."""
 
 
-def caption_parts(read: Read, undecoded: Undecoded) -> Iterator[list[Piece]]:
-    """Yield the words that each cue adds, with its time, some cues at a time."""
+def caption_parts(
+    read: Read, undecoded: Undecoded, name: str, warnings: list[str]
+) -> Iterator[list[Piece]]:
+    """Yield the words that each cue adds, with its time, some cues at a time.
+
+    ``warnings`` gets where damaged XML ends.
+    """
     pieces: list[Piece] = []
     before: Cue | None = None
-    for cue in _cues(_lines(read, undecoded)):
-        lines = [line for raw in cue[2] for line in _clean(raw)]
-        if not lines:
-            continue
-        cue = cue[0], cue[1], lines
+    texts = (text or "" for text in decoded(read, undecoded))
+    first = next((text for text in texts if text.strip("\ufeff \t\n")), "").lstrip("\ufeff \t\n")
+    texts = chain([first], texts)
+    of_xml = first.startswith("<")
+    for cue in _xml_cues(texts, name, warnings) if of_xml else _plain_cues(texts):
         if added := _added(before, cue):
             pieces.append((f"{added}\n", _clock(cue[0])))
             before = cue
@@ -46,10 +53,31 @@ def caption_parts(read: Read, undecoded: Undecoded) -> Iterator[list[Piece]]:
     yield pieces
 
 
-def _lines(read: Read, undecoded: Undecoded) -> Iterator[str]:
+def _xml_cues(texts: Iterator[str], name: str, warnings: list[str]) -> Iterator[Cue]:
+    reader, begun = TimedText(), False
+    try:
+        for text in texts:
+            reader.feed(text)
+            begun = begun or bool(reader.cues)
+            yield from reader.take()
+        reader.feed("", final=True)
+    except expat.ExpatError as error:
+        if not begun and not reader.cues:
+            raise unreadable(name, "captions", error) from error
+        warnings.append(f"{name} is damaged XML ({error}); what comes after that is not read.")
+    yield from reader.take()
+
+
+def _plain_cues(texts: Iterator[str]) -> Iterator[Cue]:
+    for begin, end, raw in _cues(_lines(texts)):
+        if lines := [line for each in raw for line in _clean(each)]:
+            yield begin, end, lines
+
+
+def _lines(texts: Iterator[str]) -> Iterator[str]:
     rest = ""
-    for text in decoded(read, undecoded):
-        *lines, rest = (rest + (text or "")).split("\n")
+    for text in texts:
+        *lines, rest = (rest + text).split("\n")
         yield from lines
     yield rest
 

@@ -160,7 +160,8 @@ def _blocks(
     elif kind == "captions":
         from kvstream.input.captions import caption_parts
 
-        yield from patience.over(caption_parts(patience.outside(read), undecoded))
+        outside = patience.outside(read)
+        yield from patience.over(caption_parts(outside, undecoded, name, warnings))
     elif kind == "mail":
         from kvstream.input.mail import Mail
 

@@ -30,14 +30,15 @@ MAGIC = {
 }
 SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".eml": "mail", ".mbox": "mail",
-    ".ipynb": "notebook",
+    ".ipynb": "notebook", ".ttml": "captions", ".dfxp": "captions",
 }  # fmt: skip
 """Names that show the kind of a file whose first bytes do not."""
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
 _TEXTS = {
     "html": re.compile(r"\s*<(?:!doctype html|html)", re.IGNORECASE),
     "captions": re.compile(
-        rf"WEBVTT(?:\s|\Z)|\s*(?:\d+[ \t]*\r?\n)?{_TIME} *--+> *\d|\s*{_TIME},{_TIME}\s*\n"
+        r"\s*(?:<\?xml[^>]*>\s*)?<(?:\w+:)?tt[\s>]"
+        rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+[ \t]*\r?\n)?{_TIME} *--+> *\d|\s*{_TIME},{_TIME}\s*\n"
     ),
     "mail": re.compile(
         r"From \S*.*\b\w{3} \w{3} {1,2}\d{1,2} \d\d:\d\d.* \d{4}\r?\n"

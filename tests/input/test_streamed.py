@@ -18,6 +18,7 @@ import pytest
 from kvstream.errors import SourceError
 from kvstream.input import documents
 from kvstream.input.blocks import TextBlock
+from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import SourceSet, open_sources
 
 pytest.importorskip("lxml")
@@ -329,6 +330,51 @@ def test_other_captions(tmp_path: Path) -> None:
     assert captions(tmp_path, "a.srt", close) == [("00:00:01", "One."), ("00:00:02", "Two.")]
     latin = SRT.replace("No.", "Né.").encode("latin-1")
     assert captions(tmp_path, "a.srt", latin)[0] == ("00:00:01", "Né.")
+
+
+TTML = """<?xml version="1.0"?>
+<tt xmlns="http://www.w3.org/ns/ttml" xmlns:m="http://www.w3.org/ns/ttml#metadata"
+    xmlns:p="http://www.w3.org/ns/ttml#parameter" p:frameRate="25" p:tickRate="1000">
+ <head><metadata><m:title>A title</m:title>
+  <m:agent xml:id="liv"><m:name type="full">Liv Dahl</m:name></m:agent></metadata></head>
+ <body><div begin="1h">
+  <p begin="00:00:01.5" end="3s">The boat<br/>sails &amp; turns.</p>
+  <p begin="4s" m:agent="liv"><m:desc>hidden</m:desc>At <span>nine</span>
+    5 &lt; 6</p>
+ </div><div timeContainer="seq">
+  <p dur="60s">One.</p><p dur="00:00:01:05">Two.</p><p>Three.</p></div>
+ <div><p><span begin="7000t">It</span> <span begin="200f">rains.</span></p></div></body></tt>
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_captions_in_xml(tmp_path: Path, encoding: str) -> None:
+    told = [
+        ("01:00:01", "The boat sails & turns."), ("01:00:04", "Liv Dahl: At nine 5 < 6"),
+        ("00:00:00", "One."), ("00:01:00", "Two."), ("00:01:01", "Three."), ("00:00:07", "It"),
+        ("00:00:08", "rains."),
+    ]  # fmt: skip
+    for name in ("a.ttml", "a.dfxp", "a"):
+        assert captions(tmp_path, name, TTML.encode(encoding)) == told
+    latin = TTML.replace('"1.0"', '"1.0" encoding="iso-8859-1"').replace("One", "Né")
+    assert captions(tmp_path, "a", latin.encode("latin-1"))[2] == ("00:00:00", "Né.")
+    note = "<!-- " + "a note " * 99 + "-->"
+    assert captions(tmp_path, "a.ttml", note + TTML.partition("?>")[2]) == told
+
+
+def test_damaged_captions_in_xml_are_read_up_to_the_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.ttml"
+    path.write_text(TTML.replace("Two.", "Tom & Co"))
+    sources = open_sources([str(path)])
+    assert [block.text for block in sources][-1] == "One.\n"
+    [warning] = sources.warnings
+    assert "is damaged XML" in warning
+    assert "line 11" in warning
+    path.write_text("<!DOCTYPE tt [<!ENTITY a 'b'>]>" + TTML.partition("?>")[2])
+    with pytest.raises(SourceError, match="it declares entities"):
+        list(open_sources([str(path)]))
+    with pytest.raises(SourceError, match="cannot be read as CAPTIONS"):
+        list(open_sources([NamedStream("-", io.BytesIO(b"<tt a=>"))]))
 
 
 @pytest.mark.parametrize("kind", ["mail", "captions", "notebook"])

@@ -79,6 +79,12 @@ _LINES = {
         ",", '"outputs": [', '{"data": {"text/html": "<b>"}}', '"text": ["a", "b"]',
         "\\\\", "\\u00", "1e9",
     ),
+    "ttml": (
+        '<tt xmlns="http://www.w3.org/ns/ttml">', "<head/>", "<body>", "</body>",
+        "<div begin='1s'>", "<p begin='00:00:01.5' dur='2s'>", "It rained.", "<br/>", "</p>",
+        "</div>", "</tt>", "&amp;", "<span begin='9f'>", "</span>",
+        "<!DOCTYPE tt [<!ENTITY a 'b'>]>", "<p begin='1t'>It</p>",
+    ),
     "srt": (
         "1\n", "00:00:01,000 --> 00:00:02,000\n", "It rained.\n", "\n", "<c>It</c>\n", "NOTE\n",
         "99:99:99.999 --> 0:00:00.0\n", "{\\an8}\n", "<v Liv>\n", "[br]\n",
