@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,11 @@ LONGEST = 1 << 20
 """Characters of a line that are held until it ends."""
 
 
-@dataclass(frozen=True)
-class Line:
+_PARTS = re.compile(r"(?:[ \t\r]*+\n){2,}+|[^\n]*\n|[^\n]+")
+"""Several lines without words, one with words, or the beginning of one."""
+
+
+class Line(NamedTuple):
     """A line, with its newline if it has one."""
 
     text: str
@@ -31,8 +35,11 @@ class Line:
         return self.pieces[0][0]
 
 
-def lines_of(blocks: Iterable[TextBlock]) -> Iterator[Line]:
-    """Yield the lines of a text; a very long one in pieces of the same number."""
+def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[Line]:
+    """Yield the lines of a text; a very long one in pieces of the same number.
+
+    ``joined``: several lines without words are one, because there may be millions of them.
+    """
     texts: list[str] = []
     pieces: list[tuple[TextBlock, int, int]] = []
     byte, number, source, held = 0, 1, -1, 0
@@ -46,7 +53,7 @@ def lines_of(blocks: Iterable[TextBlock]) -> Iterator[Line]:
                 yield line()
             texts, pieces, number, source, held = [], [], 1, block.source, 0
         offsets, begin = None if _is_plain(block) else block.offsets(), 0
-        for part in _cut(block.text):
+        for part in _joined(block.text, bool(pieces)) if joined else _cut(block.text):
             if not pieces:
                 byte = block.start + begin if offsets is None else int(offsets[begin])
             texts.append(part)
@@ -55,7 +62,7 @@ def lines_of(blocks: Iterable[TextBlock]) -> Iterator[Line]:
             held += len(part)
             if part.endswith("\n") or held > LONGEST:
                 yield line()
-                number += part.endswith("\n")
+                number += part.count("\n")
                 texts, pieces, held = [], [], 0
     if pieces:
         yield line()
@@ -76,3 +83,9 @@ def _is_plain(block: TextBlock) -> bool:
 def _cut(text: str) -> list[str]:
     *lines, rest = text.split("\n")
     return [f"{line}\n" for line in lines] + [rest] * bool(rest)
+
+
+def _joined(text: str, begun: bool) -> list[str]:
+    """Cut as `lines_of` if `joined`; ``begun``: the text continues a line."""
+    first = text.find("\n") + 1 if begun else 0
+    return [text[:first]] * bool(first) + _PARTS.findall(text, first)

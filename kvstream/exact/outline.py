@@ -73,7 +73,9 @@ def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
     ends: dict[int, tuple[int, Line]] = {}
     found: list[tuple[Part, Line]] = []
-    for source, lines in groupby(lines_of(sources), key=lambda line: line.block.source):
+    for source, lines in groupby(
+        lines_of(sources, joined=True), key=lambda line: line.block.source
+    ):
         marks = sources.bookmarks(source)
         read = partial(_marked, marks=marks) if marks else _headings
         found += read(lines, ends)
@@ -177,7 +179,8 @@ def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, tuple[int, Line]]
         end, last, heads = min((open[level] for level in levels), default=(*ends[source], False))
         place, first = "", line.block.place
         if first is None:
-            place = f"lines {line.number}-{last.number - heads}"
+            behind = last.number + last.text.count("\n", 0, -1)  # of several lines without words
+            place = f"lines {line.number}-{behind - heads}"
         elif isinstance(first, int):
             place = f"pages {first}-{last.block.place}"
         parts.append(replace(part, end=end, place=place))

@@ -16,7 +16,7 @@ _found = threading.local()
 
 CONTROLS = re.compile(
     rb"\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))"
-    rb"|[\x90\x98\x9d-\x9f][^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+(?:\x1b\\|[\x07\x9c])"
+    rb"|(?:[\x90\x98\x9d-\x9f]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+(?:\x1b\\|[\x07\x9c])"
 )
 """The control sequences of a terminal of 8 bits, which are no UTF-8."""
 _BEGUN = re.compile(rb"(?<![\x80-\xff])\x9b[0-?]*+[ -/]*+[@-~]?\Z")

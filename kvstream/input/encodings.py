@@ -120,6 +120,13 @@ def _marked(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_MARK, _marked)
 
 
+_ENDED = re.compile(
+    rb"(?:[\x90\x9d]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+\x9c"
+    rb"(?![^\x00-\x08\x0a-\x1f\x7f\x90\x9d]{0,4096}+(?:\x07|\x1b\\))"
+)
+"""A control string that ends with a byte of a terminal of 8 bits, and not later."""
+
+
 def _replace(error: UnicodeError) -> tuple[str, int]:
     """Do as Python's ``replace``, but leave what begins a control sequence, which goes later."""
     if not isinstance(error, UnicodeDecodeError):
@@ -174,6 +181,10 @@ class OtherDecoder:
         data, given = self._rest + data, data
         text = self._decoder.decode(given, final)
         self._rest = self._decoder.getstate()[0]
+        if len(text) == len(data):  # the end of a control string is a letter in cp1252
+            for found in _ENDED.finditer(data):
+                if ord(text[found.start()]) == data[found.start()]:
+                    text = f"{text[: found.end() - 1]}\x9c{text[found.end() :]}"
         used = len(data) - len(self._rest)
         if not text:
             return None

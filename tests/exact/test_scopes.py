@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from make_documents import chapter, docx, drawn, epub, pdf
 
-from kvstream.api.source_objects import open_sources
+from kvstream.api.source_objects import Text, open_sources
 from kvstream.cli.app import run
 from kvstream.errors import SourceError, UsageError
+from kvstream.exact.lines import lines_of
 from kvstream.exact.outline import number_of, outline
 from kvstream.input.blocks import TextBlock
 
@@ -259,3 +261,16 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "Reads only CHAPTER II, which the question names." in shown.err
     assert run(["ask", str(path), "--dry-run", "Who sails?", "--only", "chapter 9"]) == 3
     assert "has no chapter 9" in capsys.readouterr().err
+
+
+def test_lines_without_words_change_no_outline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined, they are as one; a file of newlines alone has as many lines as blocks."""
+    parts = ("\n", "\n\n\n", " \n", "\t\r\n", "CHAPTER I\n", "Chapter 2. The Boat\n",
+             "It rained.\n", "# A head\n", "```\n", "THE SEA\n", "x", "1. Intro\n", "\n" * 70_000)  # fmt: skip
+    for seed in range(60):
+        text = "".join(random.Random(seed).choices(parts, k=20)) + "."
+        found = outline(open_sources(Text(text, "a")))
+        with monkeypatch.context() as patched:
+            patched.setattr("kvstream.exact.outline.lines_of", lambda of, joined: lines_of(of))
+            assert found == outline(open_sources(Text(text, "a")))
+    assert len(list(lines_of(open_sources(Text("\n" * 1_000_000, "a")), joined=True))) < 20
