@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.charts import Series, charts_of
-from kvstream.api.given import path_of
+from kvstream.api.given import kind, path_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
@@ -116,9 +116,15 @@ class Report:
             self._reading.results.append(event.result)
 
     def add(self, memory: Memory) -> None:
-        """Add a memory that was read and not asked. Call this before it is asked or released."""
+        """Add a memory that was read and not asked. Call this before it is asked or released.
+
+        Raises TypeError for anything else.
+        """
+        from kvstream.api.memory import Memory
         from kvstream.memory.kept.positions import kept
 
+        if not isinstance(memory, Memory):
+            raise TypeError(f"add() takes a Memory, as of Model.read, not {kind(memory)}.")
         reading, told = self._reading, memory.to_json()
         reading.name = reading.name or memory.method
         reading.series.end()

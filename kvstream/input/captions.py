@@ -39,9 +39,8 @@ def caption_parts(
     before: Cue | None = None
     texts = (text or "" for text in decoded(read, undecoded))
     first = next((text for text in texts if text.strip("\ufeff \t\n")), "").lstrip("\ufeff \t\n")
-    texts = chain([first], texts)
-    of_xml = first.startswith("<")
-    for cue in _xml_cues(texts, name, warnings) if of_xml else _plain_cues(texts):
+    every, of_xml = chain([first], texts), first.startswith("<")
+    for cue in _xml_cues(every, name, warnings) if of_xml else _plain_cues(every):
         if added := _added(before, cue):
             pieces.append((f"{added}\n", _clock(cue[0])))
             before = cue

@@ -31,7 +31,7 @@ from kvstream.logs.requests import (
     with_status_at,
 )
 from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
-from kvstream.logs.traces import Continuation
+from kvstream.logs.traces import Continuation, is_trace
 
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
@@ -50,6 +50,8 @@ _LENGTHS = 4
 """Maximum number of different lengths of these beginnings."""
 
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
+_PROCESS = re.compile(r" ?((?:[\w.-]+ )?[\w./()@-]+\[\d+\]):(?: |$)")
+LONGEST_PROCESS = 120
 _PRIORITY = re.compile(r"<(\d{1,3})>(\d )?$")
 """Of syslog: eight times the facility, and the level; then the version, in RFC 5424 alone."""
 
@@ -98,6 +100,10 @@ class LineParser:
         """Which field has the status of a request, if a header says so."""
         self._split_lines = SplitLines()
         self._continuation = Continuation()
+        self._process = ""
+        """Host, program and number of the process of the last line, if it is one of syslog."""
+        self._in_trace = False
+        """Whether this line continues a trace."""
         self.dated = True
         """Whether the times have a year."""
         self.has_days = False
@@ -141,10 +147,30 @@ class LineParser:
             continues = self._continuation.continues(text, surely=bool(stamp))
             if stamp and not continues:
                 time = self._split(stamp)[0]
+        elif text and (message := self._of_trace(rest)) is not None:
+            text = rest = message
+            time, continues = None, True
         if not continues and text and (self._continuation.expects or text[-1] == ":"):
             self._continuation.begin(text)
         rest = with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, continues, more, number, pieces)
+
+    def _of_trace(self, rest: str) -> str | None:
+        """Return the text of a line of syslog, if it continues a trace that its process writes.
+
+        Every line of such a trace has a time, as in the short formats of journald.
+        """
+        found = _PROCESS.match(rest) if "]:" in rest[:LONGEST_PROCESS] else None
+        process, before = (found[1] if found else ""), self._process
+        self._process = process
+        if not found or process != before:
+            self._in_trace = False
+            return None
+        message = rest[found.end() :]
+        if message and not message.isspace():
+            trace = self._in_trace or self._continuation.expects or is_trace(message)
+            self._in_trace = bool(trace) and self._continuation.continues(message, surely=True)
+        return message if self._in_trace or not message else None
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a `bare` line, or None, and the line without the time.

@@ -134,6 +134,9 @@ def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     report, page = kvstream.Report(), tmp_path / "page.html"
     refused(lambda: report.write(None), "path= takes a str or a Path, not None.")
     refused(lambda: report.write(page), "The report has no run to show")
+    for given in (None, "a.kvs", report):
+        with pytest.raises(TypeError, match="takes a Memory"):
+            report.add(given)
     report.begin("a run that never began")
     refused(lambda: report.write(page), "The report has no run to show")
     assert not page.exists()

@@ -266,7 +266,8 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_lines_without_words_change_no_outline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Joined, they are as one; a file of newlines alone has as many lines as blocks."""
     parts = ("\n", "\n\n\n", " \n", "\t\r\n", "CHAPTER I\n", "Chapter 2. The Boat\n",
-             "It rained.\n", "# A head\n", "```\n", "THE SEA\n", "x", "1. Intro\n", "\n" * 70_000)  # fmt: skip
+             "It rained.\n", "# A head\n", "```\n", "THE SEA\n", "x", "1. Intro\n",
+             "\n" * 70_000)  # fmt: skip
     for seed in range(60):
         text = "".join(random.Random(seed).choices(parts, k=20)) + "."
         found = outline(open_sources(Text(text, "a")))

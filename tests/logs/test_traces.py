@@ -167,3 +167,23 @@ def test_a_cut_trace_takes_no_line_of_others() -> None:
         cut = f"2025-04-02 08:01:00 ERROR a: {head}\n2025-04-02 08:01:01 INFO b: well\nDisk is full"
         log = read(around(cut))
         assert "Disk is full" in {shape.text for shape in log.shapes}
+
+
+@pytest.mark.parametrize("name", ["java", "python", "rust", "c#", "go"])
+@pytest.mark.parametrize("stamp", ["May  9 01:00:{:02} web1", "2025-05-09T01:00:{:02}+0200 web1"])
+def test_journald_writes_a_time_before_every_line(name: str, stamp: str) -> None:
+    head, trace, told = CASES[name]
+    lines = [f"INFO order {i} priced" for i in range(9)] + [head, *trace.split("\n"), "INFO end"]
+    stamp += " shop[12]: "
+    log = read("".join(f"{stamp.format(i % 60)}{line}\n" for i, line in enumerate(lines)))
+    shown = page(log)
+    told = [line.removeprefix("org.sample.") for line in told]  # a row has the name of the class
+    assert all(line in shown for line in told), shown
+    assert len([f for f in report(log).findings if f.section == "errors and warnings"]) <= 2
+
+
+def test_lines_of_other_processes_and_indented_ones_are_no_trace() -> None:
+    head = "shop[12]: Traceback (most recent call last):"
+    lines = [f"May  9 01:00:01 web1 {line}\n" for line in (head, "cron[9]:   a", "cron[9]:   b")]
+    log = read(around("".join(lines)))
+    assert log.continued == 0
