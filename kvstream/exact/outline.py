@@ -95,7 +95,7 @@ def _headings(
         text = line.text.strip()
         if isinstance(now := line.block.place, str):
             if now not in (place, ""):
-                yield _named(now, line), line
+                yield _named(now, line, getattr(now, "level", 0)), line
             place = now
         elif not fenced:
             part = _heading(line, after.text.strip() if after else "", blank=blank)
@@ -151,7 +151,10 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     return _named(text, line) if _CAPITALS.match(text) or _NUMERAL.match(text) else None
 
 
-def _named(title: str, line: Line) -> Part:
+def _named(title: str, line: Line, depth: int = 0) -> Part:
+    """Return the part of a heading. `depth`: its level, if the document says it; a part of a book
+    may have headings of the same level as its chapters.
+    """
     title = " ".join(title.split())
     kind = number = ""
     if found := _NUMBERED.match(title):
@@ -164,6 +167,8 @@ def _named(title: str, line: Line) -> Part:
     level = 1 if kind in OUTER else 2 if kind in INNER else 3
     if kind == "section":
         level = 3 + number.count(".")
+    if depth:
+        level = 2 * depth - (kind in OUTER)
     return Part(title, kind, number, level, line.block.source, line.byte, 0, "")
 
 

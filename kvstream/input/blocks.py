@@ -41,6 +41,18 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ERRORS, _replace)
 
 
+class Heading(str):
+    """The heading above a text in a document."""
+
+    level: int
+    """From 1, the highest; 0 if the document does not say."""
+
+    def __new__(cls, text: str, level: int = 0) -> Heading:
+        made = super().__new__(cls, text)
+        made.level = level
+        return made
+
+
 @dataclass(frozen=True)
 class TextBlock:
     """A stretch of text and the place of its bytes."""

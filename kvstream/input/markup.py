@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
+from kvstream.input.blocks import Heading
 from kvstream.input.document_lines import Lines, Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
 from kvstream.input.table_rows import Cell
@@ -21,8 +22,8 @@ DEEPEST = 1000
 LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
 _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
-_APART = frozenset(["p", "h1", "h2", "h3", "h4"])
-_HEADINGS = frozenset(["h1", "h2", "h3"])
+_HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
+_APART = _HEADINGS | {"p"}
 _BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "caption", "dd", "div", "dl", "dt", "figcaption",
     "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
@@ -101,7 +102,9 @@ class _Page:
             self._dropped += 1
         if self._dropped:
             return
-        if tag in _HEADINGS or tag == "pre":
+        # A low heading in a table stands for bold text.
+        is_heading = tag in _HEADINGS and (tag < "h4" or self.lines.table is None)
+        if is_heading or tag == "pre":
             self.lines.loosen()
         if tag in _TABLES:
             self._table(tag, attributes)
@@ -111,7 +114,7 @@ class _Page:
             self.lines.end_line()
         elif tag == "br":
             self.lines.add("\n")
-        if tag in _HEADINGS:
+        if is_heading:
             self._heading = []
         elif self._heading is not None and (tag == "br" or tag in _BLOCKS):
             self._heading.append(" ")  # a new line, not the same word
@@ -123,7 +126,7 @@ class _Page:
             self._dropped -= tag in _DROPPED
             return
         if tag in _HEADINGS:
-            self._name()
+            self._name(int(tag[1]))
         if tag == "table":
             self.lines.end_table()
         elif tag == "tr":
@@ -165,10 +168,10 @@ class _Page:
     def close(self) -> None:
         """Return nothing: `lines` gives the text while it is parsed."""
 
-    def _name(self) -> None:
+    def _name(self, level: int) -> None:
         words = " ".join("".join(self._heading or ()).split())
         if words:
-            self.lines.name(words)
+            self.lines.name(Heading(words, level))
         self._heading = None
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from lxml import etree
 
 from kvstream.errors import SourceError
-from kvstream.input.blocks import Part
+from kvstream.input.blocks import Heading, Part
 from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import html_parts, text_bytes
@@ -239,17 +239,17 @@ class Docx(Packed):
         parser.close()
         yield target.lines.take(final=True)
 
-    def _heading_styles(self) -> frozenset[str]:
-        """Return the ids of styles that Word calls a heading or title.
+    def _heading_styles(self) -> dict[str, int]:
+        """Return the ids and levels of styles that Word calls a heading or title.
 
         Ids depend on the language of Word (``berschrift1``), the names of its own styles do not.
         """
-        found = set()
+        found = {}
         with suppress(Exception):  # the text can be read without its styles
             for name in _xml(self.read(STYLES)).iterfind("w:style/w:name", _NAMES):
-                if _is_heading(name.get(f"{_WORD}val", "")):
-                    found.add(name.getparent().get(f"{_WORD}styleId"))
-        return frozenset(found)
+                if level := _level(name.get(f"{_WORD}val", "")):
+                    found[name.getparent().get(f"{_WORD}styleId")] = level
+        return found
 
     def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
         """Return the text of all notes by mark and id. Too many notes are left out with a warning.
@@ -283,13 +283,14 @@ class _Document:
     """The parser target that lxml calls for the body of a DOCX."""
 
     def __init__(
-        self, heading: str, heading_styles: frozenset[str], notes: dict[tuple[str, str], str]
+        self, heading: str, heading_styles: dict[str, int], notes: dict[tuple[str, str], str]
     ) -> None:
         self.lines = Lines(heading)
         self._notes = notes
         self._heading_styles = heading_styles
         self._text = False
-        self._is_heading = False
+        self._level = 0
+        """Level of the heading that the paragraph is; 0: it is none."""
         self._heading: list[str] = []
         self._dropped = 0
         """Number of open tags within content that is not read."""
@@ -304,11 +305,11 @@ class _Document:
         name = tag.removeprefix(_WORD)
         if name == "p":
             self.lines.end_line()
-            self._is_heading, self._heading = False, []
+            self._level, self._heading = 0, []
         elif name == "pStyle":
             style = str(attributes.get(f"{_WORD}val", ""))
-            self._is_heading = style in self._heading_styles or _is_heading(style)
-            if self._is_heading:
+            self._level = self._heading_styles.get(style) or _level(style)
+            if self._level:
                 self.lines.loosen()
                 self.lines.add("\n\n")
         elif name in ("tab", "br", "cr"):
@@ -370,8 +371,8 @@ class _Document:
             self._data(self._equation.end(tag.removeprefix(MATH)))
         elif name == "p":
             words = " ".join("".join(self._heading).split())
-            if self._is_heading and words:
-                self.lines.name(words)
+            if self._level and words:
+                self.lines.name(Heading(words, self._level))
             self.lines.end_line()
         elif name == "tr":
             self.lines.end_row()
@@ -384,7 +385,7 @@ class _Document:
 
     def _data(self, text: str) -> None:
         self.lines.add(text)
-        if self._is_heading and sum(map(len, self._heading)) < 200:
+        if self._level and sum(map(len, self._heading)) < 200:
             self._heading.append(text)
 
     def close(self) -> None:
@@ -472,8 +473,10 @@ def _parser(target: _Document) -> Any:
     return etree.XMLParser(target=target, resolve_entities=False, no_network=True)
 
 
-def _is_heading(style: str) -> bool:
-    return style.lower().startswith(("heading", "title"))
+def _level(style: str) -> int:
+    """Return the level of the headings of a style; 0 if it is for other text."""
+    found = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
+    return 0 if found is None else int(found[1] or 1)
 
 
 def _folded(name: str) -> str:

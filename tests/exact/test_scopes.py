@@ -122,6 +122,26 @@ def test_documents(tmp_path: Path) -> None:
     assert blocks[0].start == next(b for b in whole if b.place == "Chapter 1").start
 
 
+@pytest.mark.parametrize("kind", ["html", "docx", "epub"])
+def test_levels_of_headings(tmp_path: Path, kind: str) -> None:
+    levels = {"Guide": 1, "Setup": 2, "Linux": 3, "Disks": 4, "Raid": 5, "Spares": 6, "Mac": 3,
+              "Use": 2, "PART I": 2, "Chapter 1": 2, "Aside": 3, "PART II": 2, "End": 1}  # fmt: skip
+    path = tmp_path / f"a.{kind}"
+    page = "".join(f"<h{n}>{name}</h{n}><p>In {name}.</p>" for name, n in levels.items())
+    rows = [pair for name, n in levels.items() for pair in ((f"Heading{n}", name), ("", "Text."))]
+    made = {"html": f"<html>{page}".encode(), "docx": docx(rows), "epub": epub([page.encode()])}
+    path.write_bytes(made[kind])
+    assert [part.title for part in outline(open_sources(str(path)))] == [*levels]
+    for only, inside in (
+        ("section Setup", ["Setup", "Linux", "Disks", "Raid", "Spares", "Mac"]),
+        ("Linux", ["Linux", "Disks", "Raid", "Spares"]),
+        ("Raid", ["Raid", "Spares"]), ("Mac", ["Mac"]), ("Guide", [*levels][:-1]),
+        ("part 1", ["PART I", "Chapter 1", "Aside"]), ("chapter 1", ["Chapter 1", "Aside"]),
+    ):  # fmt: skip
+        blocks = open_sources(str(path), only=only)
+        assert [*dict.fromkeys(b.place for b in blocks if b.text.strip())] == inside, only
+
+
 def test_books_and_pages(tmp_path: Path) -> None:
     names = ["Chapter One", "Chapter Two", "Chapter Three"]
     book, document, paged = (tmp_path / f"a.{kind}" for kind in ("epub", "docx", "pdf"))
