@@ -38,6 +38,8 @@ def counted(
     from kvstream.exact.words import Words
 
     unit = "" if asked.place else asked.unit
+    if sources.scope is not None:
+        sources.scope.headed = unit in ("row", "record")
     lines, words, how = unit == "line", None, "whole words, in any case"
     if asked.words:
         words = Words(asked.words, inflected=inflected, cased=cased, in_line=lines)

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from itertools import islice
+from itertools import chain, groupby, islice
 from math import inf
 from time import gmtime, strftime
 
@@ -20,6 +20,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.exact.lines import Line, lines_of, sliced
 from kvstream.exact.outline import INNER, OUTER, Part, number_of, outline
 from kvstream.exact.routing import ORDINALS
+from kvstream.exact.tables import header_of
 from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import SourceSet
@@ -29,6 +30,8 @@ from kvstream.reporters.format import counted
 DAY = 86400
 SAMPLE = 50
 """Lines that are looked at for a time."""
+LOOKED = 5
+"""Lines from which the header of a table is recognized."""
 LISTED = 8
 """Parts that an error names."""
 _KINDS = "|".join(OUTER + INNER)
@@ -72,6 +75,9 @@ class Scope:
     until: str = ""
     _seen: list[str] = field(default_factory=list)
     """Senders or times that there are, for an error."""
+    headed: bool = True
+    """Whether the header of a table goes with its lines."""
+    notes: list[str] = field(default_factory=list)
 
     @property
     def end(self) -> int | None:
@@ -83,31 +89,45 @@ class Scope:
         tests = self._tests()
         source, skipped, last, nothing = -1, 0, 0, True
         part: tuple[TextBlock, int, int, int] | None = None
-        for line in lines_of(blocks):
+        header: list[tuple[Line, int]] = []
+        for line, is_header in self._marked(lines_of(blocks)):
             if self.end is not None and line.byte >= self.end:
                 break
             if line.block.source != source:
-                source, skipped = line.block.source, 0
+                source, skipped, header = line.block.source, 0, []
             if self.span is not None:
                 last = _number(line, self.span[0]) or last
             passed = [test(line) for test in tests]  # each must see every line
             if not all(passed):
-                skipped += line.text.endswith("\n")
+                header = [(line, 0)] if is_header else header
+                skipped += line.text.endswith("\n") and not is_header
                 continue
             nothing = False
-            for block, begin, end in line.pieces:
-                if part is not None and part[0] is block and part[2:] == (begin, skipped):
-                    part = block, part[1], end, skipped
+            if header:
+                self.notes = [f"The header of the table, line 1, is read with {self.name}."]
+            taken, header = [*header, (line, skipped)], []
+            for (block, begin, end), out in ((p, out) for own, out in taken for p in own.pieces):
+                if part is not None and part[0] is block and part[2:] == (begin, out):
+                    part = block, part[1], end, out
                     continue
                 if part is not None:
                     yield sliced(*part)
-                part = block, begin, end, skipped
+                part = block, begin, end, out
         if part is not None:
             yield sliced(*part)
         for _ in blocks:  # sizes and digests are those of the whole text
             pass
         if nothing:
             raise SourceError(self._missing(last))
+
+    def _marked(self, lines: Iterator[Line]) -> Iterator[tuple[Line, bool]]:
+        """Yield every line, and whether it is the header of a table whose lines are chosen."""
+        for _, own in groupby(lines, key=lambda line: line.block.source):
+            first = [] if self.ranges or self.sender or not self.headed else [*islice(own, LOOKED)]
+            plain = bool(first) and first[0].block.place is None
+            heads = plain and header_of([line.text for line in first]) != ""
+            for number, line in enumerate(chain(first, own)):
+                yield line, heads and number == 0
 
     def _tests(self) -> list[Keep]:
         """Return the tests that every line must pass."""

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import chain, groupby, islice
-from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
 from kvstream.errors import SourceError
-from kvstream.exact.lines import LONGEST, lines_of
+from kvstream.exact.lines import LONGEST, Line, lines_of
 from kvstream.exact.table_questions import Condition, Query, singular
 from kvstream.input.blocks import TextBlock
 
+csv.field_size_limit(LONGEST)
 HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
@@ -85,9 +85,10 @@ class Table:
         self.header: list[str] = []
         self._lines = _lines(blocks)
         self._ahead = list(islice(self._lines, 200))
-        first = next(iter(self._ahead), (0, ""))
-        sample = [line for source, line in self._ahead if source == first[0] and line.strip()]
-        self.delimiter = delimiter_of(sample, names[first[0]] if names else "")
+        source = self._ahead[0].block.source if self._ahead else 0
+        texts = [line.text for line in self._ahead if line.block.source == source]
+        sample = [text for text in texts if text.strip()]
+        self.delimiter = delimiter_of(sample, names[source] if names else "")
         if self.delimiter is None:
             raise NotReadError("The text is no table.")
         if self.delimiter == "json":
@@ -98,52 +99,66 @@ class Table:
 
     def __iter__(self) -> Iterator[Row]:
         lines = chain(self._ahead, self._lines)
-        for source, own in groupby(lines, key=itemgetter(0)):
+        for source, own in groupby(lines, key=lambda line: line.block.source):
             read = self._objects if self.delimiter == "json" else self._rows
-            yield from read((line for _, line in own), source)
+            yield from read(own, source)
 
-    def _rows(self, lines: Iterator[str], source: int) -> Iterator[Row]:
-        reader = csv.reader(lines, delimiter=str(self.delimiter), strict=True)
-        headed, begin = False, 1
-        while True:
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:
-                raise NotReadError(
-                    f"{self.names[source]}:{begin}: the row cannot be read ({error}); perhaps a "
-                    "quotation mark does not end."
-                ) from None
-            if cells is None:
-                return
-            line, begin = begin, reader.line_num + 1
-            if not cells:
-                continue
-            if not headed:
-                headed = True
-                if [name.strip() for name in cells] != self.header:
-                    raise NotReadError(f"{self.names[source]} has other columns.")
-                continue
+    def _rows(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
+        rows = rows_of(lines, str(self.delimiter), self.names[source], strict=True)
+        header, _ = next(rows, ([], []))
+        if [name.strip() for name in header] != self.header:
+            raise NotReadError(f"{self.names[source]} has other columns.")
+        for cells, own in rows:
             self.uneven += len(cells) != len(self.header)
-            yield Row(cells, source, line, reader.line_num)
+            yield Row(cells, source, own[0].number, own[-1].number)
 
-    def _objects(self, lines: Iterator[str], source: int) -> Iterator[Row]:
-        for number, line in enumerate(lines, 1):
-            found = _object(line)
+    def _objects(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
+        for line in lines:
+            found, number = _object(line.text), line.number
             if found is not None:
                 yield Row([_text(found.get(name)) for name in self.header], source, number, number)
-            elif line.strip():
+            elif line.text.strip():
                 self.lost += 1
                 self.unparsed += [number] * (len(self.unparsed) < CITED)
 
 
-def _lines(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
-    """Yield source and text of each line, with its newline."""
+def rows_of(
+    lines: Iterator[Line], delimiter: str, name: str, *, strict: bool = False
+) -> Iterator[tuple[list[str], list[Line]]]:
+    """Yield the cells and the lines of each row that is not empty, of a source of this name.
+
+    `strict`: refuse quotation marks that are not those of CSV. Raises NotReadError.
+    """
+    own: list[Line] = []
+
+    def texts() -> Iterator[str]:
+        for line in lines:
+            own.append(line)
+            yield re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
+    while True:
+        own = []
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise NotReadError(
+                f"{name}:{own[0].number}: the row cannot be read ({error}); perhaps a quotation "
+                "mark does not end."
+            ) from None
+        if cells is None:
+            return
+        if any(map(str.strip, cells)) or len(cells) > 1:
+            yield cells, own
+
+
+def _lines(blocks: Iterable[TextBlock]) -> Iterator[Line]:
     for line in lines_of(blocks):
         if line.block.place is not None:
             raise NotReadError("The source is a document.")
         if len(line.text) > LONGEST:
             raise NotReadError(f"A line has more than {LONGEST:,} characters.")
-        yield line.block.source, line.text
+        yield line
 
 
 def delimiter_of(sample: Sequence[str], name: str) -> str | None:

@@ -6,7 +6,6 @@ that structure has no such units, and nothing is counted.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from kvstream.exact.counting import SHOWN, Found, Tally
 from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.outline import Part, outline
 from kvstream.exact.routing import HEADINGS
-from kvstream.exact.tables import delimiter_of
+from kvstream.exact.tables import delimiter_of, rows_of
 from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import SourceSet
@@ -94,13 +93,20 @@ def _count_source(
     every = chain(first, lines)
     if unit in ("function", "class"):
         return _count_code(every, name, unit, words, tally)
-    if (begins := _structure(unit, name, first)) is not None:
+    begins = _structure(unit, name, first)
+    if begins == "json":
+        return _count(every, lambda line: not line.text.isspace(), words, tally)
+    if isinstance(begins, str):
+        return _count_rows(rows_of(every, begins, name), words, tally)
+    if begins is not None:
         return _count(every, begins, words, tally)
     return unit == "record" and _count_items(every, words, tally)
 
 
-def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
-    """Return what begins a unit in a text that begins with these lines."""
+def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | str | None:
+    """Return what begins a unit in a text that begins with these lines; of rows what
+    `delimiter_of` returns.
+    """
     if unit == "line":
         return lambda line: True
     if unit == "paragraph":
@@ -114,30 +120,8 @@ def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | None:
         return (lambda line: chat_name(line.text) is not None) if 2 * chats > len(sample) else None
     filled = [line.text for line in sample if line.text.strip()]
     if unit in ("row", "record") and filled:
-        delimiter = delimiter_of(filled, name)
-        if delimiter == "json":
-            return lambda line: not line.text.isspace()
-        return _rows(filled, delimiter) if delimiter else None
+        return delimiter_of(filled, name)
     return None
-
-
-def _rows(sample: Sequence[str], delimiter: str) -> Begins:
-    """Return what begins a row of data. The first row has headings if none of it is a number."""
-    names = next(csv.reader(sample[:1], delimiter=delimiter), [])
-    headed = all(name.strip() and not re.fullmatch(r"[-+\d.,%\s]+", name) for name in names)
-    quoted = re.compile(rf'(?:^|{re.escape(delimiter)})\s*"')
-    inside, heading = False, headed
-
-    def begins(line: Line) -> bool:
-        nonlocal inside, heading
-        first = not inside and not line.text.isspace()
-        if (inside or quoted.search(line.text)) and line.text.count('"') % 2:
-            inside = not inside
-        is_data = first and not heading
-        heading = heading and not first
-        return is_data
-
-    return begins
 
 
 def _paragraphs() -> Begins:
@@ -191,6 +175,17 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
             held, size = held[-1:], len(line.text)
         tally.end = line.byte + len(line.text)
     _close(held, words, tally, open=open)
+    return True
+
+
+def _count_rows(
+    rows: Iterable[tuple[list[str], list[Line]]], words: Words | None, tally: Tally
+) -> bool:
+    """Count the rows of data. The first row has headings if none of it is a number."""
+    for number, (cells, own) in enumerate(rows):
+        heads = all(c.strip() and not re.fullmatch(r"[-+\d.,%\s]+", c) for c in cells)
+        _close(own, words, tally, open=number > 0 or not heads)
+        tally.end = own[-1].byte + len(own[-1].text)
     return True
 
 

@@ -88,6 +88,11 @@ def open_sources(
 class Scope(Protocol):
     """A part of a text."""
 
+    name: str
+    headed: bool
+    """Whether the header of a table goes with its lines."""
+    notes: list[str]
+
     @property
     def end(self) -> int | None:
         """Global byte offset of its end, if it is known."""
@@ -134,7 +139,12 @@ class SourceSet:
         cuts, name = self._pieces.cuts, self._sources[-1].name
         lost = "lines that were written just before that may be missing"
         cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
-        return self._messages.notes + self._messages.about_nuls() + cut
+        return self._messages.notes + self._messages.about_nuls() + cut + self.scope_notes
+
+    @property
+    def scope_notes(self) -> list[str]:
+        """What the scope read besides its part; complete when everything was read."""
+        return [] if self.scope is None else self.scope.notes
 
     def again(self) -> SourceSet:
         """Open the same sources again. Raises SourceError for standard input and open files."""

@@ -443,7 +443,7 @@ class _Notes(_Document):
     """The parser target for foot notes, end notes or comments."""
 
     def __init__(self, mark: str, told: str, notes: dict[tuple[str, str], str]) -> None:
-        super().__init__("", frozenset(), notes)
+        super().__init__("", {}, notes)
         self._mark, self._told = mark, told
         self._inside = ""
         """Id of the note that is being read, and the words before its text."""

@@ -121,7 +121,7 @@ def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> i
     path.write_text(text)
     sources = open_sources([str(path)])
     tally = count_units(sources, sources, unit, Words(words) if words else None)
-    return tally and tally.count
+    return None if tally is None else tally.count
 
 
 def test_rows_and_records(tmp_path: Path) -> None:
@@ -129,6 +129,8 @@ def test_rows_and_records(tmp_path: Path) -> None:
     assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "row") == 366
     assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "row", "Berlin") == 366
     assert units(tmp_path, "a.csv", "id,name,day\n" + rows, "record", "Smith, 7") == 1
+    loose = 'id,name\n1, "a\n2,b\rc"\n\n3,"c\n4,d"\n'
+    assert units(tmp_path, "a.csv", loose, "row") == 3
     assert units(tmp_path, "a.tsv", "1\t2\n3\t4\n", "row") == 2
     lines = "".join(
         json.dumps({"id": i, "city": "Rome" if i % 2 else "Bari"}) + "\n" for i in range(102)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -94,6 +95,53 @@ def test_what_does_not_exist(tmp_path: Path) -> None:
         open_sources(iter(["CHAPTER I\n\ntext\n"]), only="chapter 1")
 
 
+def test_the_header_of_a_table_goes_with_its_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"2024-05-0{i} 10:00:00,item {i},{i * 10}\n" for i in range(1, 9)]
+    for name, mark in (("a.csv", ","), ("a.tsv", "\t"), ("a.txt", ";")):
+        table = tmp_path / name
+        header, *lines = [row.replace(",", mark) for row in ("day,item,price\n", *rows)]
+        table.write_text(header + "".join(lines))
+        for scope, chosen in (
+            ({"only": "lines 3-5"}, lines[1:4]),
+            ({"since": "2024-05-07"}, lines[6:]),
+        ):
+            assert read(table, **scope) == header + "".join(chosen)
+        assert read(table, only="lines 1-2") == header + lines[0]
+        assert run(["ask", str(table), "What is the sum of price?", "--only", "lines 3-5"]) == 0
+        shown = capsys.readouterr()
+        assert shown.out.startswith("The sum of price is 90, of 3 rows."), name
+        assert "The header of the table, line 1, is read with lines 3-5.\n" in shown.err
+        assert (
+            run(
+                [
+                    "ask",
+                    str(table),
+                    "Which row has the largest price?",
+                    "--json",
+                    "--only",
+                    "lines 3-5",
+                ]
+            )
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["citations"][0]["line_start"] == 5
+        for words, unit, count in (
+            ("", "row", 3),
+            ("", "line", 3),
+            ("price", "line", 0),
+            ("item 4", "row", 1),
+        ):
+            assert run(["count", str(table), words, "--unit", unit, "--only", "lines 3-5"]) == 0
+            assert capsys.readouterr().out == f"{count}\n"
+    prose = tmp_path / "b.txt"
+    prose.write_text("Dear Anna, hello.\n" * 9)
+    assert read(prose, only="lines 3-4") == "Dear Anna, hello.\n" * 2
+    both = list(open_sources([str(tmp_path / "a.csv"), str(prose)], only="lines 9"))
+    assert [block.source for block in both] == [0, 0, 1]
+
+
 def test_lines_of_a_stream() -> None:
     sources = open_sources(iter([f"line {i}\n" for i in range(1, 1000)]), only="lines 100-102")
     assert "".join(b.text for b in sources) == "line 100\nline 101\nline 102\n"
@@ -124,8 +172,21 @@ def test_documents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["html", "docx", "epub"])
 def test_levels_of_headings(tmp_path: Path, kind: str) -> None:
-    levels = {"Guide": 1, "Setup": 2, "Linux": 3, "Disks": 4, "Raid": 5, "Spares": 6, "Mac": 3,
-              "Use": 2, "PART I": 2, "Chapter 1": 2, "Aside": 3, "PART II": 2, "End": 1}  # fmt: skip
+    levels = {
+        "Guide": 1,
+        "Setup": 2,
+        "Linux": 3,
+        "Disks": 4,
+        "Raid": 5,
+        "Spares": 6,
+        "Mac": 3,
+        "Use": 2,
+        "PART I": 2,
+        "Chapter 1": 2,
+        "Aside": 3,
+        "PART II": 2,
+        "End": 1,
+    }
     path = tmp_path / f"a.{kind}"
     page = "".join(f"<h{n}>{name}</h{n}><p>In {name}.</p>" for name, n in levels.items())
     rows = [pair for name, n in levels.items() for pair in ((f"Heading{n}", name), ("", "Text."))]

@@ -345,4 +345,4 @@ def test_lines_that_csv_refuses_have_no_header() -> None:
     for lines in (["a" * 200_000 + ",b,c", "c,d,e"], [""], [], ['"a,b\n', "c,d\n"], ["\n", "\n"]):
         assert header_of(lines) == ""
     with pytest.raises(NotReadError):
-        compute(Table(blocks('a,b\nx,"' + "y" * 200_000 + '"\n', 50_000), ["a.csv"]), [])
+        compute(Table(blocks('a,b\nx,"' + "y" * 2_000_000 + '"\n', 50_000), ["a.csv"]), [])

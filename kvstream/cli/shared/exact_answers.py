@@ -157,6 +157,8 @@ def count(
         record = counted(sources, asked, stop=interrupts, **how)
     if record is None:
         return None
+    for note in () if options.quiet else sources.scope_notes:
+        say(note)
     if not record["count"] and PATTERN.intersection(asked.words):
         say(LITERAL.format(asked.words))
     return _with_receipt(record, sources, options)
@@ -201,7 +203,8 @@ def _of_rows(
             raise
         return {}, (), [f"The model answers, because the table cannot be computed: {error}"]
     name = "standard input" if piped else ", ".join(paths)
-    notes = [f"Computed from the rows of {name}, without a model."] if answers else []
+    computed = [f"Computed from the rows of {name}, without a model."]
+    notes = [*computed, *sources.scope_notes] if answers else []
     found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
     return found, table.table.header, notes
 
