@@ -50,16 +50,14 @@ WORKER = Program("kvpress", Path(__file__).with_name("presses_worker.py"), *("",
 FULL, SKIM = "full", "skim"
 
 
-def run_of(
-    session: Session, spec: str, max_tokens: int, brief: bool = False, known: bool = False
-) -> RunSettings:
-    """Return the settings of ``METHOD[:NAME=VALUE,...]``; `auto` chooses as the command does."""
+def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) -> RunSettings:
+    """Return the settings of ``METHOD[:NAME=VALUE,...]``; `auto` chooses as without a question."""
     method, _, settings = spec.partition(":")
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
     options["brief"] = brief
     run: RunSettings = settled(
-        request_of(command="ask" if known else "remember", **options), learned=session.foresees
+        request_of(command="remember", **options), learned=session.foresees
     ).run
     return run
 
@@ -84,7 +82,7 @@ def kvstream(
     session: Session, spec: str, sample: Sample, task: Task, ratio: float, brief: bool, known: bool
 ) -> Record:
     ids = session.tokenizer.encode(sample.text)
-    run = run_of(session, spec, task.max_tokens, brief, known)
+    run = run_of(session, spec, task.max_tokens, brief)
     questions = [sample.question] if known else []
     if spec == FULL:
         request = asking(room_for(session, run, len(ids)), questions)
