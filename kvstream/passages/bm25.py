@@ -1,7 +1,8 @@
 """BM25 of excerpts that are read once: the counts of an excerpt do not grow with the text.
 
 Words are compared by their first letters, and common words are left out. An excerpt gets a part of
-the scores of its neighbors, because an answer is often next to the words of the question.
+the scores of its neighbors, because an answer is often next to the words of the question. One that
+has most words of the question, with its neighbors, ranks above one that repeats a few.
 
 Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
 with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never negative.
@@ -18,12 +19,14 @@ import numpy as np
 from kvstream.passages.excerpts import Excerpt
 from kvstream.tokenization.forms import COMMON, STEM, words
 
-SATURATION, LENGTH_SHARE = 1.5, 0.75
+SATURATION, LENGTH_SHARE = 1.0, 0.75
 """k1 and b."""
 DOCUMENT_SATURATION = 1.2
 """k1 for whole documents."""
-NEIGHBOR = 0.5
+NEIGHBOR = 0.4
 """Part of an excerpt's score that its neighbors also get."""
+COVERAGE = 2.0
+"""How much more an excerpt counts that has, with its neighbors, all words of the question."""
 GAP = 8
 """Maximum bytes of white space between two neighbors."""
 
@@ -78,13 +81,27 @@ class QuestionWords:
         self._excerpts, self._words = excerpts, words
         self._having = np.array(having, dtype=np.int64)
 
-    def scores(self, counted: Sequence[Counts]) -> np.ndarray:
-        """Return the scores of counted excerpts, float [n]; 0 for one without the words."""
+    def scores(self, counted: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
+        """Return the scores of counted excerpts in document order, float [n].
+
+        They are 0 for one that has no word of the question, and whose neighbors have none.
+        """
         if not counted or not self._asked:
             return np.zeros(len(counted))
         often = np.stack([c.asked for c in counted]).astype(float)
         lengths = np.array([c.words for c in counted]) / max(self._words / self._excerpts, 1e-9)
-        return bm25(often, lengths, self._having, self._excerpts)
+        scores = bm25(often, lengths, self._having, self._excerpts)
+        weights = weights_of(self._having, self._excerpts)
+        near = near_by(excerpts)
+        has = often > 0
+        around = has.copy()
+        around[1:] |= near[:, None] & has[:-1]
+        around[:-1] |= near[:, None] & has[1:]
+        found: np.ndarray = scores.copy()
+        found[1:] += NEIGHBOR * near * scores[:-1]
+        found[:-1] += NEIGHBOR * near * scores[1:]
+        found *= (1 + COVERAGE * (around @ weights) / weights.sum()) / (1 + COVERAGE)
+        return found
 
 
 def bm25(
@@ -100,9 +117,10 @@ def bm25(
     each document, divided by the mean; `having` [w]: how many of all `count` documents have the
     word; `saturation`: k1.
     """
-    weights = np.log1p((count - having + 0.5) / (having + 0.5))
     limits = saturation * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
-    found: np.ndarray = often * (saturation + 1) / (often + limits[:, None]) @ weights
+    found: np.ndarray = (
+        often * (saturation + 1) / (often + limits[:, None]) @ weights_of(having, count)
+    )
     return found
 
 
@@ -117,16 +135,18 @@ def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return bm25(often, lengths, having, len(sizes), DOCUMENT_SATURATION)
 
 
-def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
-    """Return the scores of excerpts in document order, each plus a part of its neighbors'."""
+def weights_of(having: np.ndarray, count: int) -> np.ndarray:
+    """Return the weights of w words, of which `having` [w] of `count` documents have each."""
+    found: np.ndarray = np.log1p((count - having + 0.5) / (having + 0.5))
+    return found
+
+
+def near_by(excerpts: Sequence[Excerpt]) -> np.ndarray:
+    """Return whether each excerpt, after the first, is next to the one before; bool [n - 1]."""
     starts = np.array([excerpt.start for excerpt in excerpts])
     ends = np.array([excerpt.end for excerpt in excerpts])
     sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
-    near = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
-    beside = NEIGHBOR * near
-    found = scores.copy()
-    found[1:] += beside * scores[:-1]
-    found[:-1] += beside * scores[1:]
+    found: np.ndarray = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
     return found
 
 

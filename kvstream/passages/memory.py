@@ -18,7 +18,7 @@ import numpy as np
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.contents import Beside, Memory
-from kvstream.passages.bm25 import Counts, QuestionWords, with_neighbors
+from kvstream.passages.bm25 import Counts, QuestionWords
 from kvstream.passages.excerpts import Excerpt, ExcerptCutter
 from kvstream.passages.judge import Judge
 from kvstream.tokenization.loading import Tokenizer
@@ -31,7 +31,7 @@ BYTES_A_TOKEN = 64
 of the KV cache of any model that can be loaded."""
 MOST = 24
 """Maximum number of passages to judge."""
-LEAST_SHARE = 0.3
+LEAST_SHARE = 0.2
 """Share of the best score by words that a passage needs to be judged, if words alone rank it."""
 _FUSION = 60
 """k of reciprocal rank fusion (Cormack et al. 2009): each ranking gives 1 / (60 + rank)."""
@@ -124,7 +124,7 @@ class PassageMemory:
         """Return the indices of the held passages, best first."""
         every = self._kept
         rankings = [
-            with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
+            words.scores([k.counts[i] for k in every], self.excerpts)
             for i, words in enumerate(self._words)
         ]
         if memory is not None or not rankings:
@@ -198,11 +198,11 @@ class PassageMemory:
         """
         place = self._asked.get(question)
         if place is not None:
-            scores = self._words[place].scores([k.counts[place] for k in self._kept])
+            words, counts = self._words[place], [k.counts[place] for k in self._kept]
         else:
             words = QuestionWords(question)
-            scores = words.scores([words.count(k.excerpt.own_text) for k in self._kept])
-        return with_neighbors(scores, self.excerpts)
+            counts = [words.count(k.excerpt.own_text) for k in self._kept]
+        return words.scores(counts, self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """Return the passages and the answering model, for a memory file."""

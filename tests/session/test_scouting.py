@@ -26,7 +26,7 @@ from kvstream.input.replayed import Replayed
 from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
-from kvstream.passages.bm25 import QuestionWords, with_neighbors
+from kvstream.passages.bm25 import QuestionWords, near_by
 from kvstream.passages.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.passages.joining import shares
 from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory
@@ -223,37 +223,37 @@ def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
     """The reference is the plain formula over all excerpts at once."""
     texts = [" ".join(words[i : i + 7]) for i in range(0, len(words), 7)]
     asked = QuestionWords("Who hid the BRASS lamp?")
-    found = asked.scores([asked.count(text) for text in texts])
+    excerpts = [Excerpt((Passage(0, 9 * i, 9 * i + 8, 1, 1, t),)) for i, t in enumerate(texts)]
+    found = asked.scores([asked.count(text) for text in texts], excerpts)
     assert len(found) == len(texts)
     mean = sum(len(matters(t)) for t in texts) / max(len(texts), 1) or 1e-9
-    for text, score in zip(texts, found, strict=True):
+    question = ("hid", "brass", "lamp")
+    weights = {}
+    for word in question:
+        having = sum(word in matters(t) for t in texts)
+        weights[word] = np.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+
+    def plain(text: str) -> float:
         own, slow = matters(text), 0.0
-        for word in ("hid", "brass", "lamp"):
-            having = sum(word in matters(t) for t in texts)
-            weight = np.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+        for word in question:
             often = own.count(word)
-            slow += weight * often * 2.5 / (often + 1.5 * (0.25 + 0.75 * len(own) / mean))
-        assert score == pytest.approx(slow)
+            slow += weights[word] * often * 2 / (often + 1.0 * (0.25 + 0.75 * len(own) / mean))
+        return slow
+
+    for i, score in enumerate(found):
+        around = texts[max(0, i - 1) : i + 2]
+        slow = sum(plain(t) * (1 if t is texts[i] else 0.4) for t in around)
+        there = sum(weights[w] for w in question if any(w in matters(t) for t in around))
+        assert score == pytest.approx(slow * (1 + 2 * there / sum(weights.values())) / 3)
 
 
-def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
+def test_only_excerpts_without_a_gap_between_them_are_near(story: Path) -> None:
     excerpts = list(excerpts_of(open_sources([str(story)])))[:9]
     del excerpts[4]
-    scores = np.arange(1.0, 9.0)
-    found = with_neighbors(scores, excerpts)
-    for i, score in enumerate(scores):
-        slow = score
-        if i not in (0, 4):
-            slow += scores[i - 1] / 2
-        if i not in (3, 7):
-            slow += scores[i + 1] / 2
-        assert found[i] == slow
-
-
-def test_an_excerpt_gets_nothing_from_another_source() -> None:
+    assert near_by(excerpts).tolist() == [True, True, True, False, True, True, True]
     one = Excerpt((Passage(0, 0, 100, 1, 1, "Anna opened the gate"),))
     two = Excerpt((Passage(1, 101, 200, 1, 1, "nothing to see"),))
-    assert with_neighbors(np.array([2.0, 0.0]), [one, two]).tolist() == [2.0, 0.0]
+    assert near_by([one, two]).tolist() == [False]
 
 
 def test_what_is_dropped_is_what_matters_least(
