@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf
 from xml.parsers import expat
 
-LONGEST = 4096
-"""Characters of a cue that are held until it ends."""
-_CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)(?::(\d+(?:\.\d+)?))?")
-_OFFSET = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|f|t)")
+LONGEST, LONGEST_NAME = 1 << 20, 100
+"""Characters of a line of a cue that are held until it ends, and of a speaker's name, which is
+repeated in every cue."""
+_CLOCK = re.compile(r"(\d{1,9}):(\d\d):(\d\d(?:\.\d+)?)(?::(\d{1,9}(?:\.\d+)?))?")
+_OFFSET = re.compile(r"(\d{1,18}(?:\.\d+)?)(h|ms|m|s|f|t)")
 _TIMED = ("body", "div", "p", "span", "br")
 Cue = tuple[float, float, list[str]]
 """Seconds of its begin and its end, and its lines."""
@@ -93,11 +94,14 @@ class TimedText:
     def _data(self, text: str) -> None:
         if self._open[-1].name == "name" and self._agent:
             known = self._speakers.get(self._agent, "")
-            self._speakers[self._agent] = " ".join(f"{known}{text}".split())[:LONGEST]
+            self._speakers[self._agent] = " ".join(f"{known}{text}".split())[:LONGEST_NAME]
         if any(each.name == "p" for each in self._open) and self._open[-1].name in _TIMED:
             self._lines[-1] += text.replace("\n", " ")
-            if len(self._lines[-1]) > LONGEST:
+            if len(self._lines[-1]) > LONGEST:  # cut it between words
+                self._lines[-1], space, rest = self._lines[-1].rpartition(" ")
+                self._lines[-1], rest = (self._lines[-1], rest) if space else (rest, "")
                 self._finish()
+                self._lines = [rest]
 
     def _finish(self) -> None:
         lines = [words for line in self._lines if (words := " ".join(line.split()))]

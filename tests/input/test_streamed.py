@@ -362,6 +362,13 @@ def test_captions_in_xml(tmp_path: Path, encoding: str) -> None:
     assert captions(tmp_path, "a.ttml", note + TTML.partition("?>")[2]) == told
 
 
+def test_long_cues_and_times_without_sense(tmp_path: Path) -> None:
+    cue = f'<p begin="{{}}">{"the letter " * 9000}</p>'
+    data = "<tt><body>" + "".join(map(cue.format, ("1s", f"{'9' * 400}:00:00", f"{'9' * 400}s")))
+    text = "".join(block.text for block in opened(tmp_path, "a.ttml", data + "</body></tt>"))
+    assert text.split() == ["the", "letter"] * 27_000
+
+
 def test_damaged_captions_in_xml_are_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.ttml"
     path.write_text(TTML.replace("Two.", "Tom & Co"))
