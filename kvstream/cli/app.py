@@ -206,8 +206,8 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             raise
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
-        if not isinstance(error, Exception):
-            raise
+        if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+            raise  # of a signal; any other is of a library or plugin, which must not end kvstream
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
@@ -230,6 +230,8 @@ def _drop_unwritten() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
+        except (AttributeError, ValueError):  # a plugin closed it
+            continue
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -79,6 +79,16 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
 
 
+@pytest.mark.parametrize("told", ["SystemExit: 0", "SystemExit", "GeneratorExit"])
+def test_a_method_does_not_end_the_program_without_a_word(tmp_path: Path, told: str) -> None:
+    kind, _, value = told.partition(": ")
+    install(tmp_path, LISTED, GOOD.format(body=f"raise {kind}({value})"))
+    ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert f"Unexpected {told}." in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("body", ["pass", "raise LookupError('mine')"])
 def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None:
     install(tmp_path, LISTED, GOOD.format(body=body))
