@@ -63,7 +63,8 @@ def main() -> None:
     for each in lines(Path(f"{given.data}.jsonl.gz")):
         if each["explicit"] and each["context"].strip() in stories.get(each["doc_id"], ""):
             asked.setdefault(each["doc_id"], []).append(each)
-    rng, found = random.Random(1), []
+    rng = random.Random(1)
+    found: list[int] = []
     names = sorted(asked)
     rng.shuffle(names)
     for at in range(0, len(names), given.stories):
