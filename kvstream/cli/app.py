@@ -206,8 +206,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             raise
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
-        if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
-            raise  # of a signal; any other is of a library or plugin, which must not end kvstream
+        if isinstance(error, SystemExit) and (
+            f"_{command.name}_COMPLETE".upper() in os.environ  # click has completed words
+            or (isinstance(error.code, int) and error.code > 128)  # of a signal
+        ):
+            raise  # any other is of a library or plugin, which must not end kvstream
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
