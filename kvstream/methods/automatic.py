@@ -13,8 +13,11 @@ QUESTIONS_LEARNED = "foresight"
 """Used if no question is known and the model comes with the trained weights of this method."""
 AUTOMATIC = frozenset((QUESTIONS_KNOWN, QUESTIONS_UNKNOWN, QUESTIONS_LEARNED))
 """Methods that `auto` can choose."""
-SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool": "15"}})
-"""Settings that `auto` uses if the user sets none."""
+SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"keydiff": {"pool": "15", "centered": "true"}}
+)
+"""Settings that `auto` uses if the user sets none: in models such as Qwen all keys of a head point
+the same way, so the paper's form ranks them by rounding."""
 ABOUT = """\
 Chooses infinipot, foresight or keydiff (the default).
 
@@ -28,7 +31,7 @@ method, and --preset chooses infinipot.
   a question, or that it summarizes          infinipot   its defaults
   no question (remember without -Q, chat):
     pocket alone reads                       foresight   its defaults
-    another model, or two models             keydiff     pool=15"""
+    another model, or two models             keydiff     pool=15, centered=true"""
 
 
 def chosen(

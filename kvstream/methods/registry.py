@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, get_type_hints
 
-from kvstream.errors import UsageError, meant
+from torch import Tensor
+
+from kvstream.errors import KvstreamError, UsageError, is_out_of_memory, meant
 from kvstream.methods.automatic import AUTO
-from kvstream.methods.base import Method, Preset, in_words, limits
+from kvstream.methods.base import Evidence, Method, Preset, in_words, limits
 from kvstream.methods.names import CLASSES, NAMES, plugins
 from kvstream.streams import printing_to_stderr
 
@@ -30,6 +32,13 @@ SETTING_TYPES = (int, float, bool, str)
 BROKEN: dict[str, str] = {}
 """Why methods of other packages are left out, by the names of their entry points. `available` fills
 it."""
+
+
+RETURNED: Mapping[str, type] = {
+    "absorb": type(None), "evidence": Evidence, "head_tensors": tuple, "select": Tensor,
+    "tensors": tuple,
+}  # fmt: skip
+"""What the calls of the engine return. `available` has methods of other packages checked for it."""
 
 
 @cache
@@ -51,13 +60,43 @@ def available() -> Mapping[str, type[Method]]:
         if fault is None and loaded.name in methods:
             fault = f"has the name {loaded.name!r}, which exists already"
         if fault is None:
-            methods[loaded.name] = loaded
+            methods[loaded.name] = _answerable(
+                loaded, f"The method {loaded.name!r} of {_origin(point)}"
+            )
         else:
             BROKEN[point.name] = (
                 f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
                 "package."
             )
     return methods
+
+
+def _answerable(loaded: type[Method], title: str) -> type[Method]:
+    """Return a subclass whose errors and values of a wrong type become errors with its `title`."""
+
+    def answering(name: str, kind: type) -> Callable[..., Any]:
+        own = getattr(loaded, name)
+
+        def call(self: Method, *values: Any, **more: Any) -> Any:
+            try:
+                value = own(self, *values, **more)
+            except (KvstreamError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # some would end the program without a message
+                if is_out_of_memory(error):
+                    raise
+                first = type(error).__name__ + (f": {error}" if str(error) else "")
+                raise KvstreamError(f"{title} fails in {name} ({first}).") from error
+            if not isinstance(value, kind):
+                raise KvstreamError(
+                    f"{title} returns {value!r:.60} from {name}, not a {kind.__name__}."
+                )
+            return value
+
+        return call
+
+    calls = {name: answering(name, kind) for name, kind in RETURNED.items()}
+    return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
 
 
 def _origin(point: EntryPoint) -> str:

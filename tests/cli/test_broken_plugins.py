@@ -79,13 +79,21 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
 
 
-@pytest.mark.parametrize("told", ["SystemExit: 0", "SystemExit", "GeneratorExit"])
-def test_a_method_does_not_end_the_program_without_a_word(tmp_path: Path, told: str) -> None:
-    kind, _, value = told.partition(": ")
-    install(tmp_path, LISTED, GOOD.format(body=f"raise {kind}({value})"))
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise SystemExit(0)", "fails in select (SystemExit: 0)"),
+        ("raise GeneratorExit", "fails in select (GeneratorExit)"),
+        ("raise BrokenPipeError(32, 'gone')", "fails in select (BrokenPipeError: [Errno 32] gone)"),
+        ("import click; raise click.exceptions.Exit(0)", "fails in select (Exit: 0)"),
+        ("return [[1]]", "returns [[1]] from select, not a Tensor"),
+    ],
+)
+def test_an_error_of_a_method_names_its_package(tmp_path: Path, body: str, told: str) -> None:
+    install(tmp_path, LISTED, GOOD.format(body=body))
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert f"Unexpected {told}." in ran.stderr
+    assert f"in the package thing-plugin {told}." in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
