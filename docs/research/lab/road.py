@@ -98,7 +98,7 @@ def table(title: str, records: list[dict[str, Any]], rows: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", default="reader")
-    parser.add_argument("--quantize", choices=["none", "int8"], default="none")
+    parser.add_argument("--quantize", choices=["int8"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, default=30, help="questions")
     parser.add_argument("--tokens", type=int, default=32768)
@@ -109,19 +109,17 @@ def main() -> None:
     given = parser.parse_args()
     rows = given.rows.split(",")
     scouts = {row: None if row == PARAGRAPH else row for row in rows}
-    models = {
-        row: kvstream.load(given.model, skim=scout, quantize=given.quantize, threads=1)
-        for row, scout in scouts.items()
-    }
+    own = {"quantize": given.quantize} if given.quantize else {}
+    models = {r: kvstream.load(given.model, skim=s, threads=1, **own) for r, s in scouts.items()}
     kind = "documents" if given.stories else "novels"
     saved = [json.loads(line) for line in given.save.open()] if given.save.is_file() else []
-    own = {r["number"]: r for r in saved if (r["model"], r["kind"]) == (given.model, kind)}
+    done = {r["number"]: r for r in saved if (r["model"], r["kind"]) == (given.model, kind)}
     for number, case in enumerate(cases(given.data, given.limit, given.tokens, given.stories)):
-        if number in own:
+        if number in done:
             continue
         context, text, question, _ = case
         words = matter(question)
-        record = own[number] = {
+        record = done[number] = {
             "number": number, "model": given.model, "kind": kind, "document": context.doc_id,
             "question": question, "shared": len(words & matter(context.text)) / max(len(words), 1),
         }  # fmt: skip
@@ -131,7 +129,7 @@ def main() -> None:
             record[row] = trial(model, context.text if alone else text, case, budget=budget)
         with given.save.open("a") as file:
             print(json.dumps(record), file=file)
-    records = [r for r in own.values() if r["number"] < given.limit]
+    records = [r for r in done.values() if r["number"] < given.limit]
     table(f"{given.model}, {kind}", records, rows)
     records.sort(key=lambda r: r["shared"])
     table("the third with the fewest shared words", records[: max(1, len(records) // 3)], rows)
