@@ -172,10 +172,7 @@ def _texts(answers: Any) -> tuple[str, ...]:
 
 
 def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
-    """Make a question from options. `right` is an index, a letter, or the option itself.
-
-    Raise ValueError for anything else.
-    """
+    """Make a question; `right` is an index, a letter or the option. Raises ValueError."""
     said = right.strip() if isinstance(right, str) else right
     same = [index for index, option in enumerate(options) if option.strip() == said]
     if same:

@@ -85,10 +85,7 @@ def boundary(text: str, start: int) -> int:
 
 
 def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]) -> str:
-    """Insert each needle into `text` at its depth, counted in tokens, at the end of a sentence.
-
-    Needles for the same place keep their order.
-    """
+    """Insert each needle at its depth, counted in tokens, at the end of a sentence, in order."""
     starts = tokenizer.spans(text).starts
     # Convert byte offsets to characters: needles go between characters, never into one.
     raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)

@@ -105,10 +105,7 @@ def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
 
 
 def too_long(error: BudgetError) -> str:
-    """Return why a text does not fit the largest budget of `room_for`.
-
-    Leave out the error's advice to use a larger budget.
-    """
+    """Return why a text does not fit `room_for`, without the advice on larger budgets."""
     return f"{str(error).partition(';')[0]}, the length that the model was trained for."
 
 

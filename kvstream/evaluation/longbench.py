@@ -88,10 +88,7 @@ def classification(answer: str, reference: str, classes: Sequence[str] = ()) -> 
 
 
 def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """Return the share of the numbers in the answer that are the number of the right paragraph.
-
-    The reference is ``Paragraph 3``, or 段落3.
-    """
+    """Return the share of numbers that are the paragraph's: ``Paragraph 3`` or 段落3."""
     found = _PARAGRAPH.search(reference)
     if found is None:
         raise ValueError(f"{reference!r} names no paragraph")
@@ -205,10 +202,7 @@ class Prompts:
             ) from error
 
     def of(self, task: str, record: Mapping[str, Any]) -> tuple[Layout, str]:
-        """Return the layout for a record and the text after its context, with filled slots.
-
-        Raise UsageError if the file has no template for the task.
-        """
+        """Return the layout of a record and the text after its context. Raise UsageError."""
         if task not in self.parts:
             raise UsageError(
                 f"The file of --prompts has no template for {task or 'records without a task'!r}; "

@@ -162,10 +162,7 @@ def text_trials(
     run: Callable[[Text, Case], Record],
     **more: Any,
 ) -> Iterator[Trial]:
-    """Yield one trial for each text and case, which reads the text and calls `run`.
-
-    A text is read up to `limit` tokens. `more` is everything else that the result depends on.
-    """
+    """Yield trials: `run` of each text, up to `limit` tokens, and case; `more`: identity."""
     facts = ModelIdentity.of(session)
 
     def measured(path: str, case: Case) -> Record:

@@ -45,10 +45,7 @@ def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def case_label(row: Record, rows: Sequence[Record]) -> str:
-    """Return the row's method and those of its settings that differ between rows.
-
-    ``paper`` stands for the settings and the schedule of its paper.
-    """
+    """Return the method and the settings that differ between rows; ``paper`` for its preset."""
     if row.get("method") == WHOLE:  # a full KV cache has nothing to set
         return WHOLE
     rows = [r for r in rows if r.get("method") != WHOLE]

@@ -71,10 +71,7 @@ def _digest(path: Path, found: os.stat_result) -> str:
 
 
 def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
-    """Return combinations of ``METHOD.NAME=VALUE[,VALUE...]``, keyed by ``METHOD.NAME``.
-
-    Raise UsageError for another format, or for a method that is not measured.
-    """
+    """Return combinations of ``METHOD.NAME=VALUE[,VALUE...]``. Raise UsageError."""
     choices: dict[str, list[str]] = {}
     for item in given:
         path, equals, value = item.partition("=")

@@ -47,10 +47,7 @@ class Trace:
 
     @property
     def taken(self) -> int:
-        """Global byte offset after all bytes taken from the sources.
-
-        An interrupted reading takes more text than the model has read.
-        """
+        """Global byte offset after all bytes taken; an interrupted reading takes more text."""
         return max(self.end, sum(record.bytes for record in self.records))
 
     def prune(self, kept: torch.Tensor) -> None:

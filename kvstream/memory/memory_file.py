@@ -89,8 +89,7 @@ class MemoryFile:
 
     @property
     def answering(self) -> str | None:
-        """Name of the model that answers from the passages beside this memory; None: the model
-        that made it."""
+        """Name of another model that answers from the passages beside it, if any."""
         found = self.content.state.get("answering")
         return None if found is None else str(found["name"])
 
@@ -173,10 +172,7 @@ class MemoryFile:
         return replace(self, content=replace(content, tensors=empty), whole=False)
 
     def record(self) -> dict[str, Any]:
-        """Return the object of ``kvstream inspect --json``, with the keys of ``remember --json``.
-
-        Raises SourceError if the passages for the answering model are damaged.
-        """
+        """Return the object of ``kvstream inspect --json``. Raises SourceError."""
         state, notes = self.content.state, self.content.notes
         peak, position, beside = notes["peak"], self.position, self.beside
         return {

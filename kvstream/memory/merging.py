@@ -156,10 +156,7 @@ def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
 
 
 def _shrink(reader: Reader, share: int) -> None:
-    """Let the method reduce every layer to `share` source entries, as after a chunk.
-
-    Raises BudgetError if the catalysts do not fit.
-    """
+    """Let the method reduce every layer to `share` source entries. Raises BudgetError."""
     prefill, evictor, cache = reader.prefill, reader.evictor, reader.cache
     targets = {store: min(store.used - evictor.prompt, share) for store in evictor.layers}
     if all(store.used - evictor.prompt == size for store, size in targets.items()):

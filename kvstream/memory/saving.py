@@ -42,10 +42,7 @@ def look(path: Path) -> MemoryFile:
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
-    """Write a memory, with `more` in its notes, and return its digest. Raise KvstreamError.
-
-    Without `passages`, the file has no text for citations.
-    """
+    """Write a memory, with `more` in its notes; return its digest. Raise KvstreamError."""
     state, tensors = memory_state(memory, passages=passages)
     notes = {
         "version": __version__,
@@ -315,10 +312,7 @@ def _rounded(saved: MemoryFile, model: BoundedModel) -> str:
 
 
 def check_model(saved: MemoryFile, model: BoundedModel) -> None:
-    """Raise ModelError if another model made a memory.
-
-    The number type in which the weights are loaded does not matter.
-    """
+    """Raise ModelError if another model made a memory; its number type does not matter."""
     made = saved.model
     revision = f" at {made['revision']}" if made.get("revision") else ""
     if not _same_weights(made, model):

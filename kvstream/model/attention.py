@@ -138,10 +138,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
 
 
 def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
-    """Return the number of queries to process at once.
-
-    On a CPU their scores take at most half the memory of the keys and values.
-    """
+    """Return the number of queries to process at once; on a CPU their scores take little memory."""
     if q.device.type != "cpu":
         return BLOCK
     entry = k.shape[0] * (k.shape[-1] + value_dim) * k.element_size()
@@ -151,10 +148,7 @@ def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
 def evidence(
     q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, request: AttentionRequest
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Measure the attention that each key gets: (window attention, accumulated attention).
-
-    Each is [K, N] float32, or None if it was not requested.
-    """
+    """Measure what each key gets: (window, accumulated attention), [K, N] float32 or None."""
     window = accumulated = None
     plain = shape.plain(k.shape[-2])
     known = lse if plain else None
@@ -298,10 +292,7 @@ def _reversed(x: Tensor) -> Tensor:
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute attention in blocks of queries, separately to memory and to the new tokens.
-
-    The two kernel calls read no mask and skip the masked half of the new tokens' scores.
-    """
+    """Compute attention in blocks of queries, separately to memory and to the new tokens."""
     old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
     if new == 1 and q.dtype not in HALF:
         return _single(q, k, v, scale)
@@ -317,19 +308,13 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 
 def _single(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute attention of one query, which sees all keys.
-
-    The kernel gets the query heads of a group as queries of one head, so it reads their keys once.
-    """
+    """Attend from one query to all keys: the heads of a group are queries of one head."""
     out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
     return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
 
 
 def _rows(q: Tensor, k: Tensor, share: int = 1) -> int:
-    """Return the number of queries to process at once.
-
-    Copies of the queries and of their output are then small compared with keys and values.
-    """
+    """Return the number of queries to process at once, so that their copies stay small."""
     groups = q.shape[0] // k.shape[0]
     rows = k.shape[1] // max(2, share * groups)
     return max(FEW, rows - rows % STEP)

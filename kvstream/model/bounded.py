@@ -25,10 +25,7 @@ HEAD_BLOCK = 256
 
 
 def holding(model: nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the keyword argument that passes `cache` to a model's forward pass.
-
-    transformers names it ``cache`` from 5.24 on. Models with code of their own use the old name.
-    """
+    """Return the argument for the cache: ``cache``, or its name in older or remote code."""
     return {_cache_name(type(model).forward): cache}
 
 
@@ -110,10 +107,7 @@ class BoundedModel:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the layers that a token passes, by the shapes of the configuration.
-
-        The embedding does not count, of several experts only those in use.
-        """
+        """Parameters of the layers that a token passes, without the embedding."""
         config = self.model.config.get_text_config()
         width, heads = config.hidden_size, config.num_attention_heads
         inner = getattr(config, "intermediate_size", None)
@@ -149,10 +143,7 @@ class BoundedModel:
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
     ) -> BoundedCache:
-        """Return a cache of `capacity` entries per head.
-
-        Raises BudgetError if that exceeds the trained length.
-        """
+        """Return a cache of `capacity` entries per head. Raises BudgetError."""
         if capacity > self.trained_length:
             raise BudgetError(
                 f"A budget of {capacity:,} entries exceeds the {self.trained_length:,} positions "

@@ -136,10 +136,7 @@ class BoundedCache(Cache):
         return self.next_position
 
     def scratch(self, spec: LayerSpec, *, values: bool = False) -> Tensor:
-        """Return a buffer for one layer's keys (or `values`) in the type that attention reads.
-
-        All layers of a device share the buffer.
-        """
+        """Return a buffer for keys (or `values`) that all layers of a device share."""
         which = spec.device, values
         if which not in self._scratch:
             same = [s.spec for s in self.stores if s.spec.device == spec.device]
@@ -182,10 +179,7 @@ class BoundedCache(Cache):
         return store.spec.rotary.rotate(store.keys[:, part], self.base - store.used + part.start)
 
     def note_peak(self) -> None:
-        """Update `peak`. Call this whenever entries were added.
-
-        Raises KvstreamError if more than `capacity` entries are held.
-        """
+        """Update `peak` after entries were added. Raises KvstreamError over `capacity`."""
         tokens = self.held
         if tokens > self.capacity:
             raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
@@ -195,10 +189,7 @@ class BoundedCache(Cache):
 
     @contextmanager
     def selecting(self) -> Iterator[None]:
-        """Count the scratch memory of the selection inside in `peak`.
-
-        It is metered if the pass before was metered.
-        """
+        """Count the scratch memory of the selection inside in `peak`."""
         held = self._held_scratch()
         with self._selection.metered(on=self.momentary.on):
             yield
@@ -246,10 +237,7 @@ class BoundedCache(Cache):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Restore the attention measured before an answer when the answer ends.
-
-        The next selection uses it. In a layer from which entries left inside, it is lost.
-        """
+        """Restore the attention measured before an answer when the answer ends."""
         before = [store.used for store in self.stores]
         for store in self.stores:
             store.before_answer = store.window_attention, store.accumulated_attention
@@ -281,20 +269,14 @@ class BoundedCache(Cache):
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """Mark the cache as `torn` while entries move or are unrotated.
-
-        Ctrl-C during a move leaves the mark, because the entries have lost their order.
-        """
+        """Mark the cache as `torn` while entries move; Ctrl-C leaves the mark."""
         before, self.torn = self.torn, True
         yield
         self.rebase()
         self.torn = before
 
     def drop_newest(self, count: int) -> None:
-        """Remove the newest `count` entries (a catalyst, an answer).
-
-        Raises KvstreamError if some of them are unrotated, because those are memory.
-        """
+        """Remove the newest `count` entries. Raises KvstreamError for memory."""
         rotated = min(store.rotated for store in self.stores)
         if count > rotated:
             raise KvstreamError(

@@ -45,10 +45,7 @@ def _plain(weight: Tensor) -> list[Tensor]:
 
 
 def _parts(weight: Tensor, dtype: torch.dtype | None) -> list[bytes]:
-    """Return the bytes to hash, with the numbers converted to `dtype`.
-
-    The type also determines which numbers are sampled.
-    """
+    """Return the bytes to hash; `dtype` converts the numbers and determines the samples."""
     flat = weight.flatten()
     cast = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
     each = cast.itemsize

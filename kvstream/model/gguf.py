@@ -103,11 +103,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 in hex of a file, or of all parts of a model, concatenated.
-
-    It is stored for a converted file that has not changed since. Raises ModelError if the file
-    cannot be read.
-    """
+    """Return the SHA-256 in hex of a file or of all its parts, stored after a conversion."""
     with suppress(OSError, UnicodeDecodeError):
         digest = _known(path).read_text("ascii").strip()
         if len(digest) == 64:
@@ -140,10 +136,7 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def _teller(quiet: bool) -> Tell:
-    """Return a function that reports progress on stderr.
-
-    A terminal shows it in one line. Elsewhere only the first text and full sentences are printed.
-    """
+    """Return a function that reports progress on stderr, on a terminal in one line."""
     if quiet or sys.stderr is None:
         return lambda text: None
     live = sys.stderr.isatty()
@@ -199,10 +192,7 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder under a temporary name, and rename it at the end.
-
-    It is removed after an error. Raises ModelError if the cache cannot be written.
-    """
+    """Make a folder under a temporary name and rename it at the end. Raises ModelError."""
     root = folder.parent
     part = root / f"part-{secrets.token_hex(6)}"
     try:

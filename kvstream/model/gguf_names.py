@@ -50,10 +50,7 @@ class Plan:
     _make: Callable[[Target, Load], Tensor]
 
     def made(self, target: Target, load: Load) -> Tensor:
-        """Make the tensor in the layout of transformers.
-
-        Raises ModelError if the shape does not match the heads of the header.
-        """
+        """Make the tensor in the layout of transformers. Raises ModelError for a wrong shape."""
         try:
             return self._make(target, load)
         except ValueError as error:

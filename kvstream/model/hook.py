@@ -84,10 +84,7 @@ def bounded_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend from query [1, H, T, D] to the cache, which already contains key and value.
-
-    Returns the output [1, T, H, E].
-    """
+    """Attend from query [1, H, T, D] to the cache with key and value; return [1, T, H, E]."""
     if not _running.passes:
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
     cache, met = _running.passes[-1]

@@ -182,10 +182,7 @@ class LayerStore(CacheLayerMixin):
         return [head[head != PROMPT] for head in self.origin[:, : self.used].cpu()]
 
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
-        """Return all keys as attention needs them, [K, used, D].
-
-        They are in `scratch` if they have to be rotated or converted.
-        """
+        """Return keys as attention needs them, [K, used, D], maybe in `scratch`."""
         if not self.turns and not self.spec.converts:
             return self.keys[:, : self.used]
         assert scratch is not None
@@ -245,10 +242,7 @@ class LayerStore(CacheLayerMixin):
         self.unrotated = 0
 
     def keep(self, first: int, indices: Tensor) -> None:
-        """Keep the first `first` entries and the entries ``first + indices`` [K, m], in order.
-
-        All entries must be unrotated.
-        """
+        """Keep the first `first` entries and ``first + indices`` [K, m]; all are unrotated."""
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
         remembered = (*self.state.values(), *self.aside.values())
@@ -333,10 +327,7 @@ class LayerStore(CacheLayerMixin):
         self.aside = {}
 
     def release_entries(self) -> None:
-        """Free all tensors of the entries; the layer can no longer be used.
-
-        `StateStore.release` frees a recurrent state.
-        """
+        """Free all tensors of the entries; the layer can no longer be used."""
         nothing = self.keys.new_empty(0)
         self.keys = self.values = nothing
         self.origin = self.origin.new_empty(0)

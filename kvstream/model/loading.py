@@ -52,10 +52,7 @@ WRITING = ("CausalLM", "LMHead", "ConditionalGeneration")
 
 
 def folder(settings: ModelSettings) -> str:
-    """Return the folder or hub id for transformers. Raises ModelError if there is none.
-
-    Fetches, converts or merges the model first if necessary.
-    """
+    """Return the folder or hub id for transformers, made if necessary. Raises ModelError."""
     if settings.model == POCKET:
         return str(pocket.path())
     if settings.model in reader.NAMES:
@@ -90,10 +87,7 @@ def folder(settings: ModelSettings) -> str:
 
 
 def must_be_cached(settings: ModelSettings, where: str) -> bool:
-    """Return whether a hub model can only come from the cache, because the hub is unreachable.
-
-    Raises ModelError if the cache does not have it.
-    """
+    """Return whether a model can only come from the cache. Raises ModelError if it is not there."""
     if where == POCKET or os.path.exists(where):
         return False
     if settings.offline:
@@ -186,10 +180,7 @@ def _wrong_size(config: dict[str, Any]) -> str:
 
 
 def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
-    """Load, place and probe a model; `where` is its `folder`, if the caller knows it.
-
-    Raises ModelError with the remedy, UnsupportedModelError, MemoryError.
-    """
+    """Load, place and probe a model. Raises ModelError, UnsupportedModelError, MemoryError."""
     if settings.threads:
         torch.set_num_threads(int(settings.threads))
     where = where or folder(settings)
@@ -233,10 +224,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
 
 
 def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
-    """Choose the number types, without 8-bit products if they are wrong or slow.
-
-    Raises UsageError.
-    """
+    """Choose the number types, without slow or wrong 8-bit products. Raises UsageError."""
     embedded = settings.model == POCKET
     if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
         settings = replace(settings, quantize=INT8)
@@ -250,10 +238,7 @@ def choose(settings: ModelSettings, device: torch.device, where: str | None) -> 
 
 
 def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> BoundedModel:
-    """Probe a loaded model and set its number types as chosen.
-
-    Raises ModelError if --quantize int8 does not apply to it, UnsupportedModelError.
-    """
+    """Probe a model and set its number types. Raises ModelError, UnsupportedModelError."""
     if chosen.widen:
         widen(model)
     bounded = bound(model, settings.model).storing(chosen.kv).attending(chosen.attention)
@@ -374,10 +359,7 @@ def _no_safetensors(name: str, found: str = "", more: str = "") -> str:
 
 
 def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | None:
-    """Return what is wrong with a model's local files and the remedy, or None.
-
-    fetched: whether opening or downloading the files failed.
-    """
+    """Return what is wrong with local files, or None; `fetched`: opening them failed."""
     name, path = settings.model, folder_of(where, settings.revision)
     if path is None:
         return None

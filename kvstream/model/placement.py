@@ -57,10 +57,7 @@ def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
 
 
 def quantization(settings: ModelSettings) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that quantize while loading.
-
-    Raises ModelError without bitsandbytes.
-    """
+    """Return the quantization for `from_pretrained`. Raises ModelError without bitsandbytes."""
     if settings.quantize not in BITS:
         return {}
     if find_spec("bitsandbytes") is None:
@@ -98,10 +95,7 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
 def loaded_size(
     where: str, settings: ModelSettings, device: torch.device, dtype: Any
 ) -> int | None:
-    """Return the bytes of a model's weights on the device.
-
-    None if accelerate places them over several devices, or if the weights are unknown.
-    """
+    """Return the bytes of the weights on one device; None if unknown, or on several devices."""
     if device_map(settings, device).get("device_map") == "auto":
         return None
     weights = weights_of(where, settings)
@@ -126,10 +120,7 @@ def refuse_beyond_memory(
 
 
 def weights_of(where: str, settings: ModelSettings) -> Weights | None:
-    """Return the weights to load from a folder, the cache or the hub; None if they are unknown.
-
-    Damaged files raise no error here, because loading gives a better message.
-    """
+    """Return the weights of a folder, the cache or the hub; None if unknown or damaged."""
     folder = folder_of(where, settings.revision)
     if folder is not None:
         with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):

@@ -65,10 +65,7 @@ def bound(model: Any, name: str) -> BoundedModel:
 
 
 def trained_length(config: Any) -> int:
-    """Return the number of positions that the model was trained for.
-
-    This excludes positions at which a length-dependent scaling changes the model.
-    """
+    """Return the positions that a model was trained for, before any scaling changes it."""
     length = int(getattr(config, "max_position_embeddings", 0) or 2**31)
     rope = getattr(config, "rope_parameters", None) or {}
     nested = [r for r in rope.values() if isinstance(r, dict)] or [rope]
@@ -210,10 +207,7 @@ def _probe(
 
 
 def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the kind of each layer and its settings.
-
-    Raises UnsupportedModelError for an unknown kind, or if no layer has attention.
-    """
+    """Return the kind and the settings of each layer. Raises UnsupportedModelError."""
     kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     for index, kind in enumerate(kinds):
         if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
@@ -297,10 +291,7 @@ def _positions(
     here: dict[int, tuple[Tensor, Tensor]],
     there: dict[int, tuple[Tensor, Tensor]],
 ) -> Rotary | None:
-    """Return the rotation in a layer's keys, or None if they contain no position.
-
-    Raises UnsupportedModelError for anything else.
-    """
+    """Return the rotation in a layer's keys, or None. Raises UnsupportedModelError."""
     (keys, values), (moved, moved_values) = here[layer], there[layer]
     drift = _distance(values, moved_values)  # deeper layers drift a little in low precision
     if not drift <= _tolerance(values, model):

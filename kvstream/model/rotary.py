@@ -43,10 +43,7 @@ class Angles:
         self._tables = (torch.empty(0),) * 4
 
     def at(self, start: int, count: int, *, back: bool = False) -> tuple[Tensor, Tensor]:
-        """Return (cos, sin), each [count, rotary dims], of the positions from `start`.
-
-        With `back` they remove the rotation.
-        """
+        """Return (cos, sin), each [count, rotary dims], from `start`; `back`: of the inverse."""
         tables = self._tables
         if tables[0].shape[0] < start + count:
             # Compute more than requested, so that growing memory does not recompute each time. Some
@@ -90,10 +87,7 @@ class Rotary:
     """Number of query heads that `apply` needs beside the keys; their results are not used."""
 
     def rotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
-        """Rotate keys of any float dtype to positions start, start + 1, ...
-
-        The result is in `out`, or in a new float32 tensor.
-        """
+        """Rotate keys of any float dtype to positions from `start`, in `out` or new in float32."""
         cos, sin = self.angles.at(start, keys.shape[-2])
         return self._turn(keys, cos, sin, out)
 

@@ -51,10 +51,7 @@ class Weights:
         return self.declared or (_FLOATS[most[0][0]] if most else 2)
 
     def loaded(self, number_bytes: float | None = None) -> int:
-        """Return the bytes in memory with `number_bytes` for each floating-point number.
-
-        None: as `config.json` says.
-        """
+        """Return the bytes in memory, with `number_bytes` for each floating-point number."""
         each = number_bytes or self.declared
         if each is None:
             return self.bytes
@@ -63,10 +60,7 @@ class Weights:
 
 
 def weights_in(folder: Path) -> Weights:
-    """Return the weights that transformers would load from a folder.
-
-    Raises FileNotFoundError for a missing file, ValueError for a damaged one.
-    """
+    """Return the weights of a folder. Raises FileNotFoundError, ValueError for damage."""
     tensors = [
         (tensor["dtype"], math.prod(tensor["shape"]), tensor["data_offsets"])
         for file in files(folder)
@@ -143,10 +137,7 @@ def damage(folder: Path) -> str | None:
 
 
 def header(file: Path) -> tuple[int, dict[str, Any]]:
-    """Return the bytes of a safetensors header, and the header: name -> dtype, shape, data_offsets.
-
-    Raises ValueError if it is damaged.
-    """
+    """Return the size and the content of a safetensors header. Raises ValueError for damage."""
     with file.open("rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0

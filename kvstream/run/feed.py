@@ -27,10 +27,7 @@ class TokenFeed:
         self._ahead: TokenBatch | None = None
 
     def read(self, count: int) -> Chunk:
-        """Return at most `count` tokens; fewer only at the end, or if the source pauses.
-
-        Raises SourceError before any of them counts as read.
-        """
+        """Return at most `count` tokens; fewer at the end or a pause. Raises SourceError."""
         first = self.read_tokens
         if not count:
             return Chunk([], first)

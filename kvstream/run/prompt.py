@@ -260,10 +260,7 @@ def wording_of(
     system: str | None,
     task: Task,
 ) -> Wording | None:
-    """Return the wording whose prompt has these ids before the document; None if there is none.
-
-    That of the model in `folder` comes first, because several have the same ids there.
-    """
+    """Return the wording whose prompt has these ids, that of `folder` first; None without one."""
     for wording in (wording_for(folder), OF_0_1):
         prompt = build_prompt(tokenizer, system=system, task=task, wording=wording)
         if prompt.head == list(head):
@@ -350,10 +347,7 @@ def _rendered(
 
 
 def _thought(tokenizer: Tokenizer, tail: str) -> str:
-    """Return the tail without a thinking phase: close a block of thoughts that it opens.
-
-    If the model is to choose a channel, choose the channel of answers.
-    """
+    """Return the tail without a thinking phase, in the channel of answers if there are channels."""
     if tail.rfind(_THINK_OPEN) > tail.rfind("</think>"):
         return tail.rstrip() + _THINK_CLOSED
     if _has_channels(tokenizer) and tail.endswith(_ASSISTANT):

@@ -77,10 +77,7 @@ class Bound:
         return self.working + size <= self.most
 
     def take(self, size: int, entry: Entry | None = None) -> Memory | None:
-        """Count `size` bytes as working, and return a waiting memory of `entry`, if any.
-
-        Raises KvstreamError if they do not fit; call `fits` first.
-        """
+        """Count `size` bytes and return a waiting memory of `entry`. Raises KvstreamError."""
         if not self.fits(size):
             raise KvstreamError(
                 f"{size:,} bytes were to be taken beside {self.working:,} at work, over the bound "

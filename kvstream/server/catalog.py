@@ -64,10 +64,7 @@ class Catalog:
         return None
 
     def offered(self) -> tuple[dict[str, Path], list[str]]:
-        """Return the files that the model can answer from, and why the others are left out.
-
-        Only headers are read. A file that is damaged further on fails when it is asked.
-        """
+        """Return the files to answer from, and why others are left out, by their headers."""
         found, problems = {}, []
         for path in self._inside():
             why = self._unnamable(path)
@@ -115,10 +112,7 @@ class Catalog:
         )
 
     def _size(self, models: Models) -> int | None:
-        """Return the bytes of the KV cache of a file, or None if its method cannot be used here.
-
-        The error for a request explains the latter.
-        """
+        """Return the bytes of the KV cache of a file; None if its method is not usable here."""
         try:
             return self._bytes(models.budget, models.method, models.typed)
         except KvstreamError:
@@ -146,10 +140,7 @@ class Catalog:
         raise _unknown(name)
 
     def path(self, name: str) -> Path | None:
-        """Return the file of a model, or None for the loaded model.
-
-        Raises ApiError if there is no file, if another model made it, or if it exceeds the bound.
-        """
+        """Return the file of a model, None for the loaded model. Raises ApiError."""
         if name == self._model.name:
             return None
         path = self.files().get(name)

@@ -82,10 +82,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers on retries and authentication.
-
-        OpenAI's clients retry on their own unless a header forbids it.
-        """
+        """Headers on retries (OpenAI's clients retry by themselves) and authentication."""
         found = {}
         if self.retry_after is not None:
             found["Retry-After"] = str(self.retry_after)

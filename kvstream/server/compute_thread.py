@@ -234,10 +234,7 @@ class Worker:
             self._note(job, count)
 
     def _note(self, job: Job, count: Outcome, code: str = "") -> None:
-        """Write a line to the log, without its text, for a request that ends without an answer.
-
-        Call it without the lock: all requests would wait while the line is written.
-        """
+        """Log a request that ends without an answer. Call it without the lock."""
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
             name = shortened(visible(job.request.model), LONGEST_NAME)  # the client chose it

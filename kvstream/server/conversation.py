@@ -173,10 +173,7 @@ def _invalid(message: str, param: str = "messages") -> ApiError:
 def _turns(
     messages: Sequence[Message], split_of: Callable[[int, str], Split], pieces: list[Text]
 ) -> list[Turn]:
-    """Return the questions of the messages, and add the texts of the messages to `pieces`.
-
-    `split_of` splits the message at a position.
-    """
+    """Return the questions of the messages, and add the other texts to `pieces`."""
     turns: list[Turn] = []
     waiting = ""
     for at, message in enumerate(messages):

@@ -29,11 +29,7 @@ class ConversationCache:
     """Finds memories by the digest of what they have read; drops the least recently used."""
 
     def __init__(self, folder: Path | None, most: int) -> None:
-        """Open the cache.
-
-        Without `folder`, the files are in a temporary folder, which only this user can read and
-        `close` removes.
-        """
+        """Open the cache; without `folder` in a temporary one, which `close` removes."""
         self.most = most
         self.lasting = folder is not None
         if folder is None:

@@ -111,10 +111,7 @@ def _paragraphs(message: str) -> tuple[str, str]:
 
 
 def _last_line(paragraph: str) -> str:
-    """Return the last line if only this line asks, else the paragraph.
-
-    A file ends with one line break, so a question after it is a line of its last paragraph.
-    """
+    """Return the last line if only this line asks, else the paragraph."""
     before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line
@@ -141,10 +138,7 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
 
 
 def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:
-    """Return the longest tail that fits and begins at one of `starts`, or an empty text.
-
-    Use bisection, because counting tokens is slow.
-    """
+    """Return the longest tail that fits and begins at one of `starts`, or an empty text."""
     at = bisect_left(starts, True, key=lambda start: fits(tail[start:]))
     # A later start can give one token more than an earlier one.
     return next((tail[start:] for start in starts[at:] if fits(tail[start:])), "")

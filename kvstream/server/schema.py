@@ -87,10 +87,7 @@ class Own(Closed):
 
 
 def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
-    """Return the error for an unknown field, with the field that was probably meant.
-
-    `within`: the field that contains it, with a dot.
-    """
+    """Return the error for an unknown field `within` another, with the field that was meant."""
     name = name[:40]
     close = closest(name.lower(), known, 0.7)
     remedy = "leave it out" if close is None else f"use {within + close!r}, or leave it out"

@@ -298,9 +298,7 @@ class Reading:
         return memory, feed
 
     def _limit(self, feed: TokenFeed) -> Callable[[], int] | None:
-        """Return a function with the maximum size of a chunk, if an answer may be due before it is
-        full.
-        """
+        """Return the maximum size of a chunk as a function, if an answer may be due."""
         every = self.request.every
         if every is None:
             return None

@@ -101,9 +101,7 @@ class Scouting:
 
     @classmethod
     def open(cls, settings: ModelSettings, skim: ModelSettings) -> Scouting:
-        """Load both models. Raises ModelError if they do not fit in RAM or GPU memory together, and
-        UnsupportedModelError if the KV cache of one of them cannot be bounded.
-        """
+        """Load both models. Raises ModelError without room, UnsupportedModelError."""
         refuse_together(settings, skim)
         try:
             scout = Session.open(skim)
@@ -197,9 +195,7 @@ class Scouting:
     def read(
         self, sources: RereadableSource, request: Request
     ) -> Generator[Event, None, Memory | Scouted]:
-        """Read the sources for later questions: with the answering model if they fit, else with the
-        scout.
-        """
+        """Read for later questions: with the answering model if the text fits, else the scout."""
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
             return (yield from self.answerer.read(replayed, request))
@@ -329,10 +325,7 @@ class Scouting:
         )
 
     def recall(self, memory: Memory, answer: RunSettings) -> Scouted:
-        """Restore what a file holds; `memory`: the scout's, recalled.
-
-        Raises UsageError if the file has no passages, SourceError if it is damaged.
-        """
+        """Restore a file and the scout's `memory`. Raises UsageError, SourceError."""
         beside = memory.beside
         if beside is None:
             raise UsageError(f"The memory was read by {memory.model} alone; ask it without --skim.")
@@ -389,10 +382,7 @@ class Scouting:
         earlier: Sequence[tuple[str, str]] = (),
         stop: Sequence[str] = (),
     ) -> Iterator[Event]:
-        """Yield the events of the answering model's answer.
-
-        `held` returns which tokens the scout's memory holds.
-        """
+        """Yield the events of an answer; `held`: tokens that the scout holds."""
         yield AnswerStarted(first.question, number, held)
         began = time.perf_counter()
         memory, excerpts, judge = self._passages(scouted, first.question, choose)

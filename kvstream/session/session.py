@@ -125,10 +125,7 @@ class Session:
         return RunPlan.of(self.model, self.tokenizer, request, head)
 
     def kv_bytes(self, run: RunSettings) -> int:
-        """Return the bytes of a run's KV cache with all heads full.
-
-        Raises BudgetError, UsageError.
-        """
+        """Return the bytes of a full KV cache. Raises BudgetError, UsageError."""
         method = make(run.method, run.set)
         budget = budget_tokens(self.model, run.budget, method)
         method = method.sized(budget)
@@ -149,10 +146,7 @@ class Session:
         return schedule_for(plan.method, request.run, plan.sizes, 1, count, trained).whole
 
     def whole(self, request: Request, question: str) -> Request:
-        """Return the request for an answer from passages, which memory holds whole.
-
-        Nothing is evicted, so no catalyst takes room.
-        """
+        """Return the request for an answer from passages; without eviction there is no catalyst."""
         plan = self.settle(replace(request, questions=(question,)))
         rows = table(RunSettings).items()
         run = RunSettings(
@@ -163,17 +157,12 @@ class Session:
         return Request((question,), run, request.command, request.system)
 
     def passage_sizes(self, whole: Request) -> tuple[int, int]:
-        """Return the maximum number of tokens of passages for such a request, and the number that
-        is enough.
-        """
+        """Return the most tokens of passages for such a request, and enough of them."""
         sizes = self.settle(whole).sizes
         return min(sizes.free, sizes.final), enough(self.model.parameters)
 
     def judge(self, whole: Request, question: str, room: int) -> Judge | None:
-        """Return a judge of passages of at most `room` tokens for such a request.
-
-        Returns None for a model without calibrated refusals, or that is large.
-        """
+        """Return a judge of passages of at most `room` tokens; None if it does not help."""
         refusal = refusal_limit(self.model, self.tokenizer)
         if refusal is None or self.model.parameters >= JUDGES:
             return None
@@ -251,10 +240,7 @@ class Session:
     def read_excerpts(
         self, excerpts: Excerpts, request: Request, words: WordForms | None
     ) -> Memory:
-        """Read excerpts into a memory that holds them whole.
-
-        `words` are those of the whole text.
-        """
+        """Read excerpts into memory, whole; `words` are those of the text."""
         plan, passages = self.settle(request), excerpts.passages
         return returned(self._reading(excerpts, plan, request, passages=passages, words=words))
 

@@ -98,10 +98,7 @@ def read_part(
 def read_shards(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> Generator[Event, None, Memory]:
-    """Read the parts of a text one after the other; return their joined memory.
-
-    The count of steps continues from part to part. Raises as `cut`.
-    """
+    """Read the parts of a text one after the other; return their joined memory. As `cut`."""
     parts, started = cut(session, sources, request, shards)
     yield started
     joiner = Joiner(started.budget_tokens)

@@ -93,10 +93,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read(path: Path, texts: bool = False) -> GGUF:
-    """Read the header of a file and of its other parts. Raise ModelError with the reason.
-
-    texts: whether to read arrays of strings too; the tokenizer's vocabulary is such an array.
-    """
+    """Read the header of all parts; `texts`: arrays of strings too. Raise ModelError."""
     paths = parts(path)
     keys: dict[str, Any] = {}
     tensors: dict[str, Place] = {}

@@ -118,10 +118,7 @@ OFFERS = {
 
 
 def fetched(name: str) -> Path | None:
-    """Return the file of an offered model; None for a name that is not offered.
-
-    Raise ModelError, with the command that fetches it, if the file is not on this machine.
-    """
+    """Return the file of a model, None if it is not offered. Raise ModelError if it is missing."""
     offer = OFFERS.get(name)
     if offer is None:
         return None

@@ -49,10 +49,7 @@ def hidden_name(target: Path) -> str:
 
 
 def same(first: Path, second: Path) -> bool:
-    """Return whether two paths lead to the same regular file, also through links.
-
-    Devices and pipes are never the same. If a path does not exist, compare the resolved paths.
-    """
+    """Return whether two paths lead to the same regular file, or resolve to the same path."""
     try:
         one, two = os.stat(first), os.stat(second)
     except OSError:

@@ -126,10 +126,7 @@ class Passages:
             self._settle(final=False)
 
     def take(self, *, final: bool = False) -> list[Passage]:
-        """Return and remove the passages whose ends are certain; with ``final`` all of them.
-
-        This is for reading through a text without a memory.
-        """
+        """Return and remove the passages whose ends are certain; `final`: all of them."""
         self._settle(final=final)
         found, self._found, self._reach = self._found, [], []
         return found
@@ -277,10 +274,7 @@ class TokenOrigins:
         self.appended += len(chunk)
 
     def prune(self, ordinals: np.ndarray) -> None:
-        """Keep only ``ordinals`` (int [n], sorted, unique) and the tokens that are `waiting`.
-
-        Raises ValueError for unknown ones.
-        """
+        """Keep only ``ordinals`` (int [n], sorted) and those `waiting`. Raises ValueError."""
         waiting = np.arange(self.appended - self.waiting, self.appended, dtype=np.int64)
         kept = np.union1d(ordinals, waiting)
         self._starts = self.starts(kept)
@@ -297,10 +291,7 @@ class TokenOrigins:
         self.appended = self._joined = appended
 
     def starts(self, ordinals: np.ndarray) -> np.ndarray:
-        """Return global byte starts int64 of ``ordinals`` (any shape and order).
-
-        Raises ValueError for unknown ones.
-        """
+        """Return global byte starts int64 of ``ordinals`` (any shape). Raises ValueError."""
         if self._new:
             fresh = np.arange(self._joined, self.appended, dtype=np.int64)
             self._ordinals = np.concatenate([self._ordinals, fresh])

@@ -131,10 +131,7 @@ class TokenStream:
         return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
     def block(self) -> TokenBatch:
-        """Return the tokens of the next block of text, without a look at the block after it.
-
-        Empty at the end or at a pause. Raises SourceError.
-        """
+        """Return the tokens of the next block of text alone; empty at the end or a pause."""
         first = self.read(1)  # encodes one block and no more, as for a reader of single tokens
         if not len(first):
             return first
@@ -273,9 +270,7 @@ class TokenStream:
         return (token, char) if same else None
 
     def _proven(self, of: _Encoded, token: int, char: int) -> bool:
-        """Return whether both sides of a cut give the same tokens separately as together, whatever
-        text follows.
-        """
+        """Return whether a cut gives the same tokens, whatever text follows."""
         found = self._alike(of, token, char)
         if found is None:
             return False

@@ -28,11 +28,7 @@ class Spans(NamedTuple):
 
 
 class Tokenizer(ABC):
-    """Encodes text to token ids and decodes them.
-
-    ``continuing``: the text continues other text, so no prefix is added (a space that some
-    tokenizers put in front).
-    """
+    """Encodes and decodes text; ``continuing``: no prefix is added, as inside of a text."""
 
     name: str
     bos_id: int | None

@@ -89,10 +89,7 @@ def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
 
 
 def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
-    """Return the layers of a cache in the model's order, together with those that carry a state.
-
-    Raise UnsupportedModelError if a layer attends and carries a state.
-    """
+    """Return attention and state layers in order. Raise UnsupportedModelError for both in one."""
     every = {spec.index: layer for spec, layer in zip(model.layers, layers, strict=True)}
     states = {spec.index: StateStore(spec) for spec in model.states}
     if every.keys() & states.keys():
@@ -130,10 +127,7 @@ def read_floor(
     tokens: int,
     name: str = FLOOR,
 ) -> Record:
-    """Read `ids` in chunks and write `tokens` tokens after the question.
-
-    `steps` are (chunk, entries of memory after it); `name` is FLOOR or SDPA.
-    """
+    """Read `ids` in `steps` (chunk, entries after it), then write `tokens` tokens."""
     most = largest_memory(steps)
     size = max(most, steps[-1][1] + len(question) + tokens)
     # transformers' own attention takes keys of the type of the queries.

@@ -63,11 +63,7 @@ class Stopwatch:
         self._tokens.append(Clock.now() - self._started)
 
     def record(self) -> Record:
-        """Return the measured times and speeds.
-
-        They are ``prefill_s``, ``cpu_s``, ``first_token_s``, ``total_s``, ``decode_tokens_per_s``
-        and ``decode_cpu_tokens_per_s``.
-        """
+        """Return times in seconds (``*_s``) and tokens per second (``*_tokens_per_s``)."""
         assert self._read is not None
         found: Record = {"prefill_s": self._read.wall, "cpu_s": self._read.cpu}
         if self._tokens:

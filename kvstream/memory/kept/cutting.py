@@ -70,10 +70,7 @@ class Cutter:
         return made
 
     def _stretches(self) -> Iterator[tuple[Piece | None, int, int, bool]]:
-        """Yield (piece, first character, end, shown), or (None, byte, byte, False) without text.
-
-        Within a piece, two folded stretches are never adjacent.
-        """
+        """Yield (piece, first character, end, shown), or (None, byte, byte, False) without text."""
         reached = 0
         for piece in self.found.pieces:
             for begin, end, shown in self._regions(piece):
