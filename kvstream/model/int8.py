@@ -62,6 +62,8 @@ LARGE = "large-columns.json"
 """File with the columns of each layer's input that stay in float32."""
 LARGEST, PAIR = 127, 128
 """Largest 8-bit number, and the largest sum of two neighboring weights of the same sign."""
+ROWS = 16384
+"""Most rows that are packed together: to pack an output layer as a whole takes twice as long."""
 READ, WRITTEN = 2400, 40
 """Tokens of a typical text and answer: the kernel that is faster for these is used."""
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -103,7 +105,9 @@ class Int8Linear(nn.Module):
         The products of these `columns` of the input are computed in float32.
         """
         super().__init__()
-        self._kernel, self._packed = KERNELS[engine], _pack(weight, scale, engine)
+        self._kernel = KERNELS[engine]
+        parts = zip(weight.split(ROWS), scale.split(ROWS), strict=True)
+        self._packed = [_pack(*part, engine) for part in parts]
         self.scale = nn.Parameter(scale, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = weight.shape
@@ -118,7 +122,7 @@ class Int8Linear(nn.Module):
         `weight` is that of the layer; to unpack it takes as long as to pack it.
         """
         if weight is None:
-            weight = torch.ops.quantized.linear_unpack(self._packed)[0].int_repr()
+            weight = self._unpacked(Tensor.int_repr)
         self._columns = torch.tensor(columns)
         self._apart = (weight[:, self._columns].float() * self.scale[:, None]).t().contiguous()
 
@@ -144,7 +148,8 @@ class Int8Linear(nn.Module):
         scaled = torch.div(rows, largest, out=sizes)  # no new memory: it takes as long as the work
         if columns is not None:
             scaled.index_fill_(1, columns, 0)
-        out = self._kernel(scaled, self._packed)
+        outs = [self._kernel(scaled, part) for part in self._packed]
+        out = torch.cat(outs, 1) if len(outs) > 1 else outs[0]
         if self.bias is None:
             out.mul_(largest)
         else:
@@ -155,8 +160,11 @@ class Int8Linear(nn.Module):
 
     def wide(self) -> Tensor:
         """Return the weights in float32 [out, in], as rounded."""
-        weight: Tensor = torch.ops.quantized.linear_unpack(self._packed)[0]
-        return weight.dequantize()
+        return self._unpacked(Tensor.dequantize)
+
+    def _unpacked(self, form: Callable[[Tensor], Tensor]) -> Tensor:
+        unpack = torch.ops.quantized.linear_unpack
+        return torch.cat([form(unpack(part)[0]) for part in self._packed])
 
 
 class _Product(torch.autograd.Function):
