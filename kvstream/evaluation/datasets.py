@@ -32,8 +32,6 @@ _OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a context."""
-
     text: str
     answers: tuple[str, ...]
     """Accepted answers; if empty, the context does not answer the question."""
@@ -42,7 +40,6 @@ class Question:
     options: tuple[str, ...] = ()
     """The options of a multiple-choice question; the answer is one of them."""
     correct: int = -1
-    """Index of the right option."""
     classes: tuple[str, ...] = ()
     """All labels of a classification task."""
     task: str = ""
@@ -81,9 +78,7 @@ def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]
             continue
         try:
             yield parse(json.loads(line), f"{path}:{number}")
-        except (
-            ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError,
-        ) as error:  # fmt: skip
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise SourceError(f"{path}, line {number}{_wrong(error)}. {needs}") from error
 
 

@@ -40,13 +40,8 @@ class Filler:
             return cls(None, "words", seed)
         if not paths:
             return cls(None, "novel", seed)
-        parts, size = [], 0
-        for block in open_sources(list(paths), plain=True):
-            parts.append(block.text)
-            size += len(block.text)
-            if size > MOST_CHARS:
-                break
-        text = "".join(parts).replace("\r\n", "\n")
+        blocks = open_sources(list(paths), plain=True)
+        text = _gather((block.text for block in blocks), MOST_CHARS + 1).replace("\r\n", "\n")
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
         return cls(text, f"text {digest}", seed)
 
@@ -63,8 +58,7 @@ class Filler:
     def _piece(self, chars: int, rng: random.Random) -> str:
         if self.text is None:
             seed = rng.randrange(2**31)
-            made = _words(rng) if self.name == "words" else novel(seed)
-            return _gather(made, chars)
+            return _gather(_words(rng) if self.name == "words" else novel(seed), chars)
         start = rng.randrange(len(self.text))
         start = boundary(self.text, start) % len(self.text)
         piece = self.text[start : start + chars]
@@ -116,6 +110,7 @@ def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
 
 
 def _gather(pieces: Iterable[str], chars: int) -> str:
+    """Join pieces up to the one with which the text has at least `chars` characters."""
     parts, size = [], 0
     for piece in pieces:
         parts.append(piece)

@@ -68,13 +68,10 @@ def results_of(events: Iterator[Event]) -> list[Result]:
 
 
 class IdFeed:
-    """A feed of given token ids."""
-
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids, self.at = ids, 0
 
     def read(self, count: int) -> Chunk:
-        """Return at most `count` of the next ids."""
         first = self.at
         self.at = min(first + count, len(self.ids))
         return Chunk(self.ids[first : self.at], first)

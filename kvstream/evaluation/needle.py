@@ -35,8 +35,6 @@ _SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to plant and how often."""
-
     kind: str
     lengths: tuple[int, ...]
     """Tokens of the document, needles included."""

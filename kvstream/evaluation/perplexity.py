@@ -41,7 +41,6 @@ def bins(tokens: int) -> list[tuple[int, int]]:
 def trials(
     session: Session, paths: Sequence[str], cases: Sequence[Case], limit: int | None
 ) -> Iterator[Trial]:
-    """Yield one trial for each text and case."""
     return text_trials("perplexity", session, paths, cases, limit, partial(_run, session))
 
 
@@ -145,8 +144,6 @@ def so_far(records: Sequence[Record]) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of a file."""
-
     path: str
     ids: list[int]
     bytes: int

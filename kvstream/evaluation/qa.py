@@ -102,12 +102,6 @@ def wants_phrases(items: Sequence[Item]) -> bool:
     return all(q.answers for q in asked) and 2 * short > len(asked)
 
 
-def as_longbench(case: Case, item: Item) -> Case:
-    """Return the case with LongBench's maximum answer length for the item's task."""
-    task = longbench.TASKS[item.questions[0].task]
-    return replace(case, run=replace(case.run, max_tokens=task.max_tokens))
-
-
 def trials(
     session: Session,
     items: Sequence[Item],
@@ -121,8 +115,12 @@ def trials(
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
         content = digest((item.context, item.questions))
-        layout = None if prompts is None else prompts.of(item.questions[0].task, item.record)
-        for case in cases if layout is None else [as_longbench(case, item) for case in cases]:
+        layout: tuple[Layout, str] | None = None
+        if prompts is not None:
+            name = item.questions[0].task
+            layout, most = prompts.of(name, item.record), longbench.TASKS[name].max_tokens
+            cases = [replace(case, run=replace(case.run, max_tokens=most)) for case in cases]
+        for case in cases:
             identity: Record = {
                 "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
@@ -180,9 +178,7 @@ def _scored_answers(
             results = ask(session, text, [layout[1]], run, layout=layout[0])
         scored += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
         record = {"read": results[0].read, "tokens_per_s": round(results[0].tokens_per_s)}
-    choices = [q for q in item.questions if q.options]
-    for question in choices:
-        scored.append(_choose(session, text, question, run))
+    scored += [_choose(session, text, q, run) for q in item.questions if q.options]
     return {**record, "questions": scored}
 
 
@@ -288,14 +284,19 @@ def _row(group: list[Record]) -> Record:
     if answerable:
         refused = sum(q["abstains"] for q in answerable)
         row["answered"] = round(1 - refused / len(answerable), 4)
-        row["refused"] = round(refused / len(answerable), 4)
-        row["refused_interval"] = [round(x, 4) for x in wilson(refused, len(answerable))]
+        row |= _share("refused", refused, len(answerable))
     if unanswerable:
-        recognized = sum(q["abstains"] for q in unanswerable)
         row["unanswerable"] = len(unanswerable)
-        row["recognised"] = round(recognized / len(unanswerable), 4)
-        row["recognised_interval"] = [round(x, 4) for x in wilson(recognized, len(unanswerable))]
+        recognized = sum(q["abstains"] for q in unanswerable)
+        row |= _share("recognised", recognized, len(unanswerable))
     return row
+
+
+def _share(name: str, count: int, of: int) -> Record:
+    return {
+        name: round(count / of, 4),
+        f"{name}_interval": [round(x, 4) for x in wilson(count, of)],
+    }
 
 
 def so_far(records: Sequence[Record]) -> str:

@@ -51,8 +51,6 @@ class Saved(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Trial:
-    """One measurement."""
-
     identity: Record
     """Everything that the result depends on, as plain JSON. Equal identities are the same trial."""
     run: Callable[[], Record]
@@ -78,7 +76,6 @@ class Records:
         self.reused = 0
         """Number of trials that did not have to run."""
         self.refusals: list[KvstreamError] = []
-        """Why trials could not be measured."""
         self._cut_short = False
         if path is None:
             return

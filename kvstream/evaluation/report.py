@@ -56,11 +56,9 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
     parts = [str(row.get("method") or row.get("system"))]
     if paper is not None:
         parts.append(PAPER)
-    budgets = {r.get("budget") for r in rows}
-    if len(budgets) > 1 and row.get("budget"):
-        parts.append(count(row["budget"]))
-    if len({r.get("budget_bytes") for r in rows}) > 1 and row.get("budget_bytes"):
-        parts.append(f.size(row["budget_bytes"]))
+    for key, shown in (("budget", count), ("budget_bytes", f.size)):
+        if row.get(key) and len({r.get(key) for r in rows}) > 1:
+            parts.append(shown(row[key]))
     for key in ("schedule", "chunk", "keep", "start", "chunk_size"):
         differs = len({r.get(key) for r in rows}) > 1 and row.get(key) is not None
         if differs and told.get(key) != row[key]:
@@ -114,11 +112,6 @@ def fit(table: Table, width: int) -> int:
     return console.measure(table).minimum
 
 
-def color(share: float) -> str:
-    """Return the color of a share from 0 to 1."""
-    return _COLORS[min(len(_COLORS) - 1, int(share * len(_COLORS)))]
-
-
 def grid(title: str, rows: Sequence[Record]) -> Table:
     """Return a table of depth by length for one case, with each cell colored by its share."""
     lengths = sorted({r["tokens"] for r in rows})
@@ -129,11 +122,8 @@ def grid(title: str, rows: Sequence[Record]) -> Table:
     for length in lengths:
         out.add_column(f" {count(length)} ", justify="center", min_width=7)
     for depth in depths:
-        cells = [f"{depth:g} "]
-        for length in lengths:
-            row = by_place.get((length, depth))
-            cells.append(_cell(row))  # type: ignore[arg-type]
-        out.add_row(*cells)
+        cells = (_cell(by_place.get((length, depth))) for length in lengths)
+        out.add_row(f"{depth:g} ", *cells)
     return out
 
 
@@ -141,4 +131,5 @@ def _cell(row: Record | None) -> Text:
     if row is None or not row["trials"]:
         return Text("  -  ", justify="center")
     share = row["right"] / row["trials"]
-    return Text(f"{share:^7.0%}", style=f"bold #ffffff on {color(share)}")
+    color = _COLORS[min(len(_COLORS) - 1, int(share * len(_COLORS)))]
+    return Text(f"{share:^7.0%}", style=f"bold #ffffff on {color}")

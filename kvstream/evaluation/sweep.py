@@ -112,21 +112,15 @@ def cases(
     the sequences override them.
     """
     found: dict[str, Case] = {}
+    choices = parse_settings(settings, methods)
     combinations = itertools.product(
-        methods,
-        budgets,
-        schedules,
-        chunks,
-        keeps,
-        chunk_sizes,
-        starts,
-        parse_settings(settings, methods),
+        methods, budgets, schedules, chunks, keeps, chunk_sizes, starts, choices
     )
     for method, budget, schedule, chunk, keep, chunk_size, start, choice in combinations:
         own = {
-            name.split(".", 1)[1]: value
+            name.removeprefix(f"{method}."): value
             for name, value in choice.items()
-            if name.split(".", 1)[0] == method
+            if name.startswith(f"{method}.")
         }
         told: Mapping[str, str] = {}
         if preset:

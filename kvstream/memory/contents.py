@@ -22,7 +22,6 @@ class Trace:
     """The positions of the tokens in memory in the sources."""
 
     names: Sequence[str] = ()
-    """Names of the sources, in order."""
     bases: Sequence[int] = ()
     """Global byte offset of each source's beginning."""
     origins: TokenOrigins = field(default_factory=TokenOrigins)
@@ -31,7 +30,6 @@ class Trace:
     words: WordForms | None = None
     """The words and numbers of the whole text; None if they were not gathered."""
     read: int = 0
-    """Number of tokens of the sources read so far."""
     end: int = 0
     """Global byte offset after the last of these tokens."""
     records: Sequence[SourceRecord] = ()
@@ -62,11 +60,8 @@ class Beside:
     """Passages that are kept beside a memory for the answering model, if another model read."""
 
     model: str
-    """Name of the answering model."""
     fingerprint: str
-    """Fingerprint of its weights."""
     budget: int
-    """Its budget, in entries per head."""
     by: str
     """What selects its passages: ``memory``, ``words`` or ``both``."""
     room: int
@@ -74,7 +69,6 @@ class Beside:
     peak: int
     """Maximum number of bytes that were ever kept."""
     dropped: int
-    """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
     """Excerpts in the order of the document, each of consecutive passages."""
     words: list[list[int]] = field(default_factory=list)
@@ -99,11 +93,9 @@ class Shards:
     """How a text was read in parts."""
 
     count: int
-    """Number of parts."""
     budgets: int
     """Maximum number of memories held at a time, each of at most one budget."""
     budget_bytes: int
-    """Bytes of one budget."""
 
     def to_json(self) -> dict[str, int]:
         return {
@@ -118,7 +110,6 @@ class Memory:
     """A reader that has read, the prompt around its memory, and the sources of its tokens."""
 
     model: str
-    """Name of the model."""
     tokenizer: Tokenizer
     reader: Reader
     plan: RunPlan
@@ -134,17 +125,14 @@ class Memory:
     """Source tokens that were loaded from a memory file, not read in this run."""
     warnings: list[str] = field(default_factory=list)
     digest: str | None = None
-    """Digest of the file that it was loaded from."""
     beside: Beside | None = None
     """Text for the answering model, if another model read."""
     shards: Shards | None = None
-    """How the text was read, if in parts."""
     always: frozenset[str] = frozenset()
     """Names of sources that every answer sees, even if it sees only one of the others."""
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt around memory."""
         return self.plan.prompt
 
     @property

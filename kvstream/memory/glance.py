@@ -31,13 +31,11 @@ class Glance:
 
     path: Path
     names: tuple[str, ...]
-    """Names of its sources."""
     text: str
     """The passages with retained tokens, one per line."""
     words: WordForms | None
     """The words of the whole text, including passages that were evicted."""
     questions: tuple[str, ...] = ()
-    """Questions that were known when it was made."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,7 @@ class Models:
     """The models of a memory file, and the settings that determine the size of its KV cache."""
 
     made: str
-    """Name of the model that made it."""
     fingerprint: str
-    """Fingerprint of the weights of that model."""
     answering: str | None
     """Name of the answering model; None if the model that made it answers."""
     budget: int

@@ -26,13 +26,10 @@ Decoded = TypeVar("Decoded")
 
 
 class Model(Struct, forbid_unknown_fields=True):
-    """The model that made the memory."""
-
     name: str
     revision: str | None
     fingerprint: str
     dtype: NumberType
-    """Number type of the weights."""
     kv_dtype: NumberType | None = None
     """Number type of keys and values. Files of 0.1 have none: it is `dtype`."""
     rounded: str | None = None
@@ -71,8 +68,6 @@ Run = msgspec.defstruct(
 
 
 class BudgetSplit(Struct, forbid_unknown_fields=True):
-    """The parts of the budget."""
-
     budget: Some
     prompt: Count
     catalyst: Count
@@ -93,8 +88,6 @@ class Reader(Struct, forbid_unknown_fields=True):
 
 
 class Layer(Struct, forbid_unknown_fields=True):
-    """Entries of a layer."""
-
     used: Count
     """All entries, including those of the prompt."""
     raw: Count
@@ -104,15 +97,11 @@ class Layer(Struct, forbid_unknown_fields=True):
 
 
 class Cache(Struct, forbid_unknown_fields=True):
-    """Entries of all layers."""
-
     base: Count
     layers: Annotated[list[Layer], Meta(min_length=1)]
 
 
 class Source(Struct, forbid_unknown_fields=True):
-    """A source that was read."""
-
     name: str
     bytes: Size
     sha256: str
@@ -120,8 +109,6 @@ class Source(Struct, forbid_unknown_fields=True):
 
 
 class Trace(Struct, forbid_unknown_fields=True):
-    """The sources of the entries."""
-
     sources: list[Source]
     ended_line: bool
     read: Count
@@ -134,8 +121,6 @@ class Trace(Struct, forbid_unknown_fields=True):
 
 
 class Answering(Struct, forbid_unknown_fields=True):
-    """The answering model, which answers from passages kept beside the memory."""
-
     name: str
     fingerprint: str
     budget: Some
@@ -166,7 +151,6 @@ class State(Struct, forbid_unknown_fields=True):
     cache: Cache
     trace: Trace
     answering: Answering | None = None
-    """Only in files of two models."""
 
 
 class Position(Struct, forbid_unknown_fields=True):
@@ -175,16 +159,12 @@ class Position(Struct, forbid_unknown_fields=True):
     tokens: Count
     """Number of tokens of its sources that the model has read."""
     sha256: str
-    """SHA-256 of their ids."""
     complete: bool
-    """Whether the sources had ended."""
     base: str | None
     """Digest of the memory that the reading continues, if any."""
 
 
 class Peak(Struct, forbid_unknown_fields=True):
-    """The peak of the cache."""
-
     tokens: Count
     bytes: Size
     scratch: Size
@@ -213,13 +193,9 @@ class _Metadata(Struct):
 
 
 class Row(Struct, array_like=True, forbid_unknown_fields=True):
-    """A passage."""
-
     source: Size
     start: Size
-    """First byte."""
     end: Size
-    """The byte after the last."""
     line_start: Size
     line_end: Size
     reach: Size
@@ -228,7 +204,6 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     place: Count | str | None = None
     """Page or chapter of a document. Files of 0.1 have none."""
     page_end: Count | None = None
-    """Page of the last character, if it is another one."""
 
 
 def metadata_of(data: bytes) -> dict[str, str]:
@@ -251,13 +226,9 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
     """Number of its excerpt; the passages of an excerpt are read together."""
     source: Size
     start: Size
-    """First byte."""
     end: Size
-    """The byte after the last."""
     line_start: Size
     line_end: Size
     text: str
     place: Count | str | None = None
-    """Page or chapter of a document."""
     page_end: Count | None = None
-    """Page of the last character, if it is another one."""

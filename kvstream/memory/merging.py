@@ -297,7 +297,6 @@ class Joiner:
         self._row: list[tuple[int, Memory]] = []  # number of parts in a memory, and the memory
 
     def __len__(self) -> int:
-        """Return the number of memories held now."""
         return len(self._row)
 
     def add(self, memory: Memory) -> None:

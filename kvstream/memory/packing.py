@@ -90,7 +90,6 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
 
 
 def packed_kept(beside: Beside) -> Tensor:
-    """Pack the passages of `Beside`."""
     rows = [
         [number, *_place(p), *_text(p)]
         for number, excerpt in enumerate(beside.excerpts)

@@ -31,8 +31,6 @@ STEP = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """The parameters of a layer's attention."""
-
     scale: float
     window: int | None = None
     """Sliding window: a query sees itself and the `window - 1` positions before it."""
@@ -48,8 +46,6 @@ class Shape:
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """Evidence to measure during one forward pass."""
-
     segments: tuple[int, ...] = ()
     """Lengths of groups of queries at the end, in order. The attention of a group is summed. Sums
     of several groups are scaled to the mean length, so that longer groups do not count more, and

@@ -49,7 +49,6 @@ class BoundedModel:
     backend: str = "auto"
     """The attention backend: one that `attention.attend` knows."""
     states: tuple[StateSpec, ...] = ()
-    """The recurrent states of layers, instead of or beside keys and values."""
     precision: str = ""
     """Number types of computation and KV cache, and the reason for them."""
 
@@ -65,17 +64,14 @@ class BoundedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number type in which the model computes."""
         return self.layers[0].dtype
 
     @property
     def attention_dtype(self) -> torch.dtype:
-        """Number type in which attention computes."""
         return self.layers[0].attention_dtype
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """Number type that the KV cache stores."""
         return self.layers[0].kv_dtype
 
     def storing(self, dtype: torch.dtype | None) -> BoundedModel:
@@ -134,7 +130,6 @@ class BoundedModel:
         return self.fingerprint_in(torch.bfloat16)
 
     def fingerprint_in(self, dtype: torch.dtype) -> str:
-        """Return the fingerprint of the weights as if they were loaded in another number type."""
         return fingerprint(self.model, dtype)
 
     def new_cache(

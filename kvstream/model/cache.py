@@ -34,7 +34,6 @@ class Peak:
     copies of measured attention and state."""
 
     def include(self, other: Peak) -> None:
-        """Include the maximum memory of a cache that was released before."""
         self.tokens = max(self.tokens, other.tokens)
         self.bytes = max(self.bytes, other.bytes)
         self.scratch = max(self.scratch, other.scratch)
@@ -77,9 +76,7 @@ class BoundedCache(Cache):
         super().__init__(layers=in_place({**stores, **carrying}))
         self._stores = {i: s for s in stores.values() for i in (s.spec.index, *s.spec.shared_by)}
         self.stores: list[LayerStore] = list(stores.values())
-        """The layers with attention and entries of their own."""
         self.recurrent: list[StateStore] = list(carrying.values())
-        """The layers with a recurrent state."""
         self.capacity = capacity
         self.base = 0
         """Position of the first rotated entry, the same for all layers."""
@@ -91,9 +88,7 @@ class BoundedCache(Cache):
         self.backend = backend
         self.peak = Peak()
         self.momentary = Scratch()
-        """Scratch memory of attention."""
         self._selection = Scratch()
-        """Scratch memory of selection, after attention."""
         self._scratch: dict[tuple[torch.device, bool], Tensor] = {}
 
     def store(self, layer: int) -> LayerStore:
@@ -169,7 +164,6 @@ class BoundedCache(Cache):
         self.free_scratch()
 
     def free_scratch(self) -> None:
-        """Free the buffers of `scratch`, which allocates them again when needed."""
         self._scratch.clear()
 
     def as_read(self, store: LayerStore, part: slice) -> Tensor:
@@ -196,7 +190,6 @@ class BoundedCache(Cache):
         self.peak.scratch = max(self.peak.scratch, held + self._selection.most)
 
     def note_scratch(self) -> None:
-        """Update `peak.scratch` after a pass."""
         self.peak.scratch = max(self.peak.scratch, self._held_scratch() + self.momentary.most)
 
     def _held_scratch(self) -> int:

@@ -19,7 +19,6 @@ It is 1.6 times as fast on a Hopper GPU, but a plan takes 40 ms and 1 MiB of RAM
 the first plans half a second. These operations take 1.5 s. Only chunks of one size repeat a shape
 so often."""
 PLANS = 32
-"""Maximum number of shapes that have a plan."""
 SHAPES = 1024
 """Maximum number of shapes whose operations are counted."""
 ROWS = 1024
@@ -80,7 +79,6 @@ class Plans:
     def __init__(self) -> None:
         self.made: set[Hashable] = set()
         self.done: Counter[Hashable] = Counter()
-        """Operations of each shape that has no plan."""
 
     def worth(self, q: Tensor, k: Tensor, causal: bool) -> bool:
         """Return whether to use cuDNN's kernel for this call, which is counted."""

@@ -20,7 +20,6 @@ def _turn(  # type: ignore[no-untyped-def]  # Triton gives annotations another m
     keys, cos, sin, out, count, k_head, k_row, k_dim, o_head, o_row, o_dim, c_row, c_dim, s_row,
     s_dim, HALF: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Rotate a block of keys of one head."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     dim = tl.arange(0, WIDTH)[None, :]
     there = (row < count) & (dim < HALF)
@@ -60,7 +59,6 @@ def _merge(  # type: ignore[no-untyped-def]
     out, lse, past, past_lse, both_lse, count, o_head, o_row, o_dim, l_head, l_row, p_head, p_row,
     p_dim, m_head, m_row, DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Merge a block of queries of one head."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     dim = tl.arange(0, WIDTH)[None, :]
     there = row < count

@@ -46,9 +46,7 @@ FORMAT = 1
 BLOCK = 1 << 18
 """Numbers to unpack at once: several times as fast as more than fit in the processor's cache."""
 READ = 1 << 24
-"""Bytes to read at once for the digest."""
 SPARE = 256 * 1024**2
-"""Bytes of the disk to leave free."""
 STALE_S = 24 * 3600
 """Age in seconds from which an unfinished conversion is left over from a killed program."""
 _NAMES = {
@@ -64,7 +62,6 @@ class Change(Protocol):
     """What changes weights while they are converted, such as an adapter."""
 
     key: str
-    """Names the change in the cache."""
 
     def refuse_others(self, names: AbstractSet[str]) -> None:
         """Raise ModelError if it is for other weights than those of these names."""
@@ -115,7 +112,6 @@ def digest_of(path: Path) -> str:
 
 
 def _known(path: Path) -> Path:
-    """Return the path at which the digest of a converted file is stored."""
     return converted_folder() / "digests" / _identity(gguf_file.parts(path))
 
 
@@ -126,7 +122,6 @@ def _identity(paths: Sequence[Path]) -> str:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of the concatenated files."""
     total = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -350,7 +345,6 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray]) -> np.ndarray:
-    """Return float32 numbers [rows, width] for rows of bytes."""
     plain = {F32: np.float32, F16: np.float16}.get(int(kind))
     if plain is not None:
         return data.view(plain).astype(np.float32)

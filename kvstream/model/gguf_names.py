@@ -29,8 +29,6 @@ Load = Callable[[Place], Tensor]
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor of the transformers model."""
-
     name: str
     shape: tuple[int, ...]
     sources: tuple[Place, ...]

@@ -25,8 +25,6 @@ NAME = "kvstream"
 
 @dataclass(frozen=True)
 class Met:
-    """A recorded call of a layer's attention."""
-
     module: nn.Module
     keys: Tensor
     """[1, K, T, D], as the attention received them."""
@@ -65,7 +63,6 @@ def shape_of(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Shape:
-    """Return the attention parameters of a layer that sees `sight` positions."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # Some models pass no window, because they only build it into the mask.
     return Shape(scale, sliding_window or sight, softcap, sinks)

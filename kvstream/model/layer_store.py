@@ -63,12 +63,10 @@ class LayerSpec:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """The number type that entries are stored in."""
         return self.stored_as or self.dtype
 
     @property
     def attention_dtype(self) -> torch.dtype:
-        """The number type in which attention computes."""
         return self.attends_in or self.dtype
 
     @property
@@ -174,7 +172,6 @@ class LayerStore(CacheLayerMixin):
 
     @property
     def held(self) -> int:
-        """Entries of each head, including parked ones."""
         return self.used + self.parked
 
     def ordinals(self) -> list[Tensor]:
@@ -307,7 +304,6 @@ class LayerStore(CacheLayerMixin):
                     begin = end
 
     def set_state_aside(self) -> None:
-        """Keep a copy of `state` for `restore_state`."""
         self.aside = {name: t.clone() for name, t in self.state.items()}
 
     def set_head_state_aside(self) -> None:
@@ -342,7 +338,6 @@ class LayerStore(CacheLayerMixin):
         return self.spec.entry_bytes + self.spec.heads * extra
 
     def head_bytes(self) -> int:
-        """Return the bytes of `head_state`."""
         return sum(t.nbytes for t in self.head_state.values())
 
 
@@ -352,8 +347,6 @@ def _sum(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs differ in this
-    """A layer that has both attention and a recurrent state."""
-
     def __init__(self, store: LayerStore, carries: StateSpec) -> None:
         StateStore.__init__(self, carries)
         self.__dict__.update(vars(store))

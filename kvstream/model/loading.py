@@ -106,7 +106,6 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
 
 
 def _converted(path: Path, settings: ModelSettings) -> Path:
-    """Return the model folder of a GGUF file. Raises ModelError."""
     if not (path.is_file() and is_gguf(path)):  # opening a pipe would wait for a writer
         raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
@@ -115,7 +114,6 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
 
 
 def _merged(adapter: Path, settings: ModelSettings) -> Path:
-    """Return the model folder of an adapter and its base. Raises ModelError."""
     from kvstream.model.adapter import Adapter, merged
 
     read = Adapter.of(adapter)
@@ -125,7 +123,6 @@ def _merged(adapter: Path, settings: ModelSettings) -> Path:
 
 
 def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
-    """Return whether the weights of a GGUF file are to be converted to 8 bits."""
     asked = settings.quantize == INT8 or _is_harmless(settings, path)
     return asked and device_of(settings.device).type == "cpu" and int8.problem() is None
 
@@ -167,7 +164,6 @@ def _check_config(path: Path) -> None:
 
 
 def _wrong_size(config: dict[str, Any]) -> str:
-    """Return what is wrong with the sizes in a configuration; empty if nothing."""
     text = config.get("text_config")
     for sizes in (config, *([text] if isinstance(text, dict) else [])):
         for name, (least, most) in _SIZES.items():

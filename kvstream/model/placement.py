@@ -16,7 +16,6 @@ from kvstream.model.weights import HEADROOM, Weights, weights_in, weights_on_hub
 from kvstream.settings import ModelSettings
 
 BITS = {"8bit": 8, "4bit": 4}
-"""Bits per weight of the quantizations of bitsandbytes."""
 
 
 def device_of(name: str) -> torch.device:
@@ -144,7 +143,6 @@ def folder_of(where: str, revision: str | None) -> Path | None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of the device's memory."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 

@@ -276,7 +276,6 @@ def _record(
 
 
 def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
-    """Return the layer that stores these keys, or None."""
     for layer, (kept, _) in stored.items():
         if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
             return layer
@@ -322,7 +321,6 @@ def _positions(
 
 
 def _even(keys: Tensor) -> Tensor:
-    """Return keys [1, K, n, D] with every dimension scaled to the same size."""
     keys = keys.float()
     return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
 

@@ -35,7 +35,6 @@ class StateSpec:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all states of the layer."""
         return sum(torch.Size(s).numel() * dtype.itemsize for s, dtype in self.shapes.values())
 
 
@@ -80,7 +79,6 @@ class StateStore(LinearAttentionLayer):
         }
 
     def give_back(self) -> None:
-        """Restore the states that `set_aside` copied."""
         assert self._aside is not None
         for name, values in self._aside.items():
             setattr(self, name, values)

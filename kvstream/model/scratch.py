@@ -32,7 +32,6 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.now = 0
         self.most = 0
-        """Maximum of `now` so far."""
         self._tensors: Counter[int] = Counter()
         """Number of tensors that share each storage that was made inside."""
         self._alive: dict[int, weakref.ref[Tensor]] = {}
@@ -105,7 +104,6 @@ class Scratch:
     def __init__(self) -> None:
         self.most = 0
         self.on = False
-        """Whether the current pass is metered."""
         self._passes = 0
         self._largest = 0.0
         self._met: set[Hashable] = set()

@@ -22,17 +22,13 @@ _LONGEST_HEADER = 100 * 1024**2
 
 @dataclass(frozen=True)
 class Weights:
-    """Numbers and bytes of a model's weights."""
-
     parameters: int
     bytes: int
-    """Bytes in the files."""
     floats: Counter[str]
     """Count of numbers of each floating-point type. Loading may convert these, but no others."""
     declared: int | None = None
     """Bytes of a floating-point number according to ``config.json``."""
     declared_name: str | None = None
-    """Number type according to ``config.json``, as torch names it."""
 
     @property
     def number_name(self) -> str | None:
@@ -95,7 +91,6 @@ def _counted(tensors: Iterable[tuple[str, int, tuple[int, int]]], config: Path |
 
 
 def _declared(config: Path | None) -> str | None:
-    """Return the number type that a configuration names, if any."""
     if config is None or not config.is_file():
         return None
     settings = json.loads(config.read_text("utf-8"))

@@ -22,7 +22,6 @@ HALF = (torch.bfloat16, torch.float16)
 SMALL = 1 << 16
 """Weights of up to this many numbers (norms, biases) are widened once, when the model is loaded."""
 BLOCK = 1 << 20
-"""Numbers of a linear layer to widen at once."""
 
 
 class _Room(threading.local):
@@ -100,7 +99,6 @@ def _whole(
 
 
 def _with(module: Any, weights: Mapping[str, Tensor]) -> Any:
-    """Return a shallow copy of a module with other weights."""
     found = copy.copy(module)
     own = {name: nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
     found._parameters = {**module._parameters, **own}

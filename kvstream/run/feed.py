@@ -55,7 +55,6 @@ class TokenFeed:
         self._ahead = self._looked(count)
 
     def estimate(self) -> int | None:
-        """Return the expected total number of tokens; None if unknown."""
         return self.stream.estimate()
 
     def _looked(self, count: int) -> TokenBatch:
@@ -116,14 +115,12 @@ class ShortenedFeed(TokenFeed):
         return Chunk(ids, first)
 
     def exhausted(self) -> bool:
-        """Return whether the tokens of the end have been handed out, too."""
         if self.read_tokens < self._first:
             return super().exhausted()
         return not self._collect() and self._settled
 
     @property
     def ended(self) -> bool:
-        """Whether the stream has ended and the tokens of the end have been handed out."""
         return super().ended and not self._tail
 
     def estimate(self) -> int | None:

@@ -32,7 +32,6 @@ class RunPlan:
     catalysts: tuple[tuple[int, ...], ...]
     sizes: BudgetSplit
     system: str | None = None
-    """System text of the prompt."""
     extract: bool = False
     """Measure every chunk, also the last one, so that passages can be ranked."""
 
@@ -89,7 +88,6 @@ class RunPlan:
 
     @property
     def shortens(self) -> bool:
-        """Whether the method reads only the two ends of the text."""
         return self._ends is not None
 
     @property

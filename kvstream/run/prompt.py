@@ -34,7 +34,6 @@ class Layout:
     """Words around the document that replace those of kvstream; a question is used unchanged."""
 
     before: str
-    """In front of the document."""
     chat: bool = True
     """Whether all of it goes into the model's chat template, if there is one."""
 
@@ -46,7 +45,6 @@ class Prompt:
     head: list[int]
     """Before the document: control tokens, system text, instruction. They are never evicted."""
     stop_ids: tuple[int, ...]
-    """Tokens that end the answer."""
     style: Literal["chat", "completion"]
     """Whether the model gets an instruction, or a text that the answer continues."""
     task: Task
@@ -154,11 +152,8 @@ class Wording:
     """The instructions for a chat model around the document."""
 
     opening: str
-    """Text before the document, for a question."""
     summary_opening: str
-    """Text before the document, for a summary."""
     closing: str
-    """Text behind the document."""
     question: str
     """Text next to the answer; ``{}`` stands for the question."""
     summary: str
@@ -181,7 +176,6 @@ class Wording:
         return summarize if task == "summarize" else ask
 
     def brief_phrase(self, question: str) -> str:
-        """Return the question, worded for a short answer."""
         return _put(self.brief, question)
 
 
@@ -289,7 +283,6 @@ def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
 
 
 def _completes(parts: _Parts) -> bool:
-    """Return whether the template ends with ``Answer:``, so that it needs no instruction."""
     return parts.behind.rstrip().endswith("Answer:")
 
 

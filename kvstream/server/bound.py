@@ -48,7 +48,6 @@ class Bound:
         self.most = most
         self.working = 0
         self.peak = 0
-        """Maximum of `held` so far."""
         self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
         self._made = 0
         self._lock = threading.RLock()

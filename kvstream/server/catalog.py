@@ -32,11 +32,9 @@ class Catalog:
         self.folder = None if folder is None else folder.resolve()
         self._known: dict[str, Entry] = {}
         self._sizes: dict[str, int] = {}
-        """Bytes of a KV cache, by the options that determine it."""
         self.created = int(time.time())
 
     def files(self) -> dict[str, Path]:
-        """Return the memory files by the names of their models."""
         return {path.stem: path for path in self._inside() if self._unnamable(path) is None}
 
     def _inside(self) -> list[Path]:
@@ -119,7 +117,6 @@ class Catalog:
             return None
 
     def listing(self) -> list[dict[str, Any]]:
-        """Return the data of ``GET /v1/models``."""
         rows = [(self._model.name, self.created)]
         for name, path in self.offered()[0].items():
             try:
@@ -192,7 +189,6 @@ class Catalog:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
-        """Return the bytes of a KV cache. Raises KvstreamError."""
         settings = {f"{method}.{name}": value for name, value in typed.items()}
         key = repr((budget, method, sorted(settings.items())))
         if key not in self._sizes:  # GET /v1/models needs the sizes of all files
@@ -207,7 +203,6 @@ def named(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a model in a file in one short line."""
     return shortened(visible(name), LONGEST_NAME)
 
 

@@ -33,7 +33,6 @@ REWORDED = (
     (r"--kv-dtype (\w+) keeps it", r"a server with --kv-dtype \1 keeps it"),
     (r"use --kv-dtype", "the server needs --kv-dtype"),
 )
-"""Patterns of messages, with the text for a client."""
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -74,7 +73,6 @@ class ApiError(Exception):
         self.param, self.retry_after = param, retry_after
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of the reply."""
         of_client = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = KINDS.get(self.status, of_client)
         about = {"message": self.message, "type": kind, "param": self.param, "code": self.code}

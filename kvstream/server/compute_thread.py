@@ -43,7 +43,6 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="kvstream-worker", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -76,7 +75,6 @@ class Worker:
             self._note(job, count)
 
     def _left_queue(self, job: Job) -> bool:
-        """Take a job out of the queue, and return whether it was there."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
@@ -110,13 +108,11 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is active or waits."""
         with self._changed:
             return bool(self._active or self._waiting)
 
     @property
     def load(self) -> dict[str, int]:
-        """Number of requests by state."""
         with self._changed:
             return {"active": len(self._active), "waiting": len(self._waiting), **self.counts}
 
@@ -147,7 +143,6 @@ class Worker:
             raise
 
     def _admit(self) -> None:
-        """Begin the jobs that have room, in their order."""
         while len(self._active) < self.parallel:
             with self._changed:
                 job = self._waiting[0] if self._waiting else None

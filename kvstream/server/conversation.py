@@ -28,8 +28,6 @@ class Message:
 
 @dataclass(frozen=True)
 class Turn:
-    """A question and the amount of text before it."""
-
     pieces: int
     """Number of `Conversation.pieces` before the answer to the question."""
     messages: int
@@ -63,7 +61,6 @@ class Conversation:
 
     @property
     def last(self) -> Split:
-        """The last question."""
         return self.turns[-1].split
 
     def keys(self, base: str) -> list[str]:

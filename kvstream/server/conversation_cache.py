@@ -77,7 +77,6 @@ class ConversationCache:
         self.shrink()
 
     def drop(self, path: Path) -> None:
-        """Remove a file that is of no use."""
         with suppress(OSError):
             path.unlink()
 
@@ -88,7 +87,6 @@ class ConversationCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files now."""
         return sum(size for _, size, _ in self._files())
 
     @property
@@ -97,7 +95,6 @@ class ConversationCache:
         return len(self._files())
 
     def close(self) -> None:
-        """Remove a temporary folder."""
         if not self.lasting:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -141,12 +138,10 @@ class ConversationCache:
 
 
 def _temporary() -> Path:
-    """Create a folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="kvstream-serve-"))
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder exists, is no link, and belongs to this user."""
     try:
         found = folder.lstat()
     except OSError:

@@ -69,18 +69,15 @@ class Connection(H11Protocol):
             self.connections.discard(oldest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
         self._deadline.cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Handle what has arrived."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._deadline.cancel()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         self._idle_since = time.monotonic()
         self._deadline.cancel()
         self._deadline = self.loop.call_later(HEADER_SECONDS, self._expire)
@@ -109,7 +106,6 @@ class Connection(H11Protocol):
         self._refuse(ApiError(status, "The request is not valid HTTP/1.1.", code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Send an error and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error.to_json()).encode()
             headers = [("Content-Type", "application/json"), ("Connection", "close")]

@@ -32,8 +32,6 @@ class Json(JSONResponse):
 
 
 class Refusal(Json):
-    """An error as a reply."""
-
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.to_json(), error.status, error.headers)
 
@@ -54,7 +52,6 @@ class Completion:
         """Spaces at the end of the text so far. They are dropped if the answer ends here."""
 
     def whole(self, reply: Reply) -> dict[str, Any]:
-        """Return the body of a reply without stream."""
         message = {"role": "assistant", "content": reply.result.answer, "refusal": None}
         choice = {
             "index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply),
@@ -68,7 +65,6 @@ class Completion:
         }
 
     def first(self) -> bytes:
-        """Return the chunk with the role."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> bytes:
@@ -101,7 +97,6 @@ class Completion:
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """Format a server-sent event."""
     return b"data: " + json_text(body, ascii=False).encode() + b"\n\n"
 
 
@@ -116,7 +111,6 @@ def comment(text: str) -> bytes:
 
 
 def usage(reply: Reply) -> dict[str, Any]:
-    """Return the token counts of a reply."""
     generated = reply.result.generated
     return {
         "prompt_tokens": reply.prompt_tokens,

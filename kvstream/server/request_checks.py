@@ -153,7 +153,6 @@ class Guard:
 
 
 def _note(scope: Scope, status: int) -> None:
-    """Write a line to the log for a request that was refused."""
     client, path = scope.get("client"), shortened(visible(scope["path"]), LONGEST_PATH)
     log.info(
         "%s %s from %s: refused with status %d",

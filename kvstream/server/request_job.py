@@ -48,13 +48,10 @@ if TYPE_CHECKING:
     from kvstream.server.conversation_cache import ConversationCache
 
 Outcome = Literal["done", "failed", "left"]
-"""How a request counts: answered, ended with an error, or left by its client."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with the data for the client."""
-
     result: Result
     split: Split
     prompt_tokens: int
@@ -67,10 +64,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Progress:
-    """Reports one finished step of the reading."""
-
     read: int
-    """Tokens read so far."""
 
 
 Sent = Started | Progress | Notice | AnswerStarted | AnswerToken | Answered | Reply | ApiError
@@ -88,29 +82,21 @@ def sendable(event: Event) -> Sent:
 
 @dataclass(eq=False)
 class Job:
-    """A request and its state."""
-
     request: ChatRequest
     sink: Callable[[Sent], None]
     """Gets every event, then the reply or an error. The thread of the worker calls it."""
     timeout: float
     entry: Entry | None = None
-    """The memory file that is asked, if any."""
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
-    """Whether the job has left the queue."""
     canceled: bool = False
-    """Whether nobody waits for the job anymore."""
     count: Outcome = "left"
-    """How the job counts if it is `canceled`."""
     ending: bool = False
-    """Whether the server ends and cannot wait for the job."""
     spent: float = 0.0
     """Seconds of the worker so far; the job with the lowest value has the next turn."""
     memory: Memory | None = None
     """The memory of `entry` as its file has it, which the next question can use."""
     answer_begun: bool = False
-    """Whether tokens of the answer were sent to the client."""
 
     @property
     def over(self) -> bool:
@@ -128,7 +114,6 @@ class Answering:
     def __init__(self, model: Model, request: Request, cache: ConversationCache) -> None:
         self.model, self.request, self.cache = model, request, cache
         self.bytes = model.room_of(request)
-        """Bytes of the KV cache of one memory."""
         own = {name: getattr(request.run, name) for name in table(RunSettings)}
         own |= {name: getattr(request, name) for name in table(Request)}
         given = sorted((name, repr(own[name])) for name in request.given & own.keys())
@@ -136,7 +121,6 @@ class Answering:
         self._longest_system = self._entries() // 8
 
     def _entries(self) -> int:
-        """Return the budget in entries."""
         one, two = (
             self.model.room_of(replace(self.request, run=replace(self.request.run, budget=budget)))
             for budget in (Budget(tokens=1), Budget(tokens=2))
@@ -233,7 +217,6 @@ class Answering:
         return memory
 
     def _made(self, file: MemoryFile) -> bool:
-        """Return whether the weights of the loaded model made a file."""
         for session in self.model.readers:
             with suppress(ModelError):
                 check_model(file, session.model)

@@ -28,7 +28,6 @@ NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
 def make_app(service: Service) -> FastAPI:
-    """Return the application of a service."""
     app = FastAPI(
         title="kvstream",
         version=__version__,
@@ -93,7 +92,6 @@ class _Talk:
         """How the job counts if the worker has not ended it by then."""
 
     async def whole(self) -> Response:
-        """Return the reply once it is complete."""
         try:
             while True:
                 event = await self._next(None)

@@ -62,7 +62,6 @@ class Server(uvicorn.Server):
 
     @property
     def address(self) -> str:
-        """URL of the server."""
         host, port = self.socket.getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -56,22 +56,16 @@ class Closed(BaseModel):
 
 
 class Part(Loose):
-    """A part of a message. Only text is read."""
-
     type: str
     text: str | None = None
 
 
 class Message(Loose):
-    """One message of the conversation."""
-
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(max_length=MOST_MESSAGES)] | None = None
 
 
 class StreamOptions(Closed):
-    """Options of a stream."""
-
     include_usage: bool = False
     include_obfuscation: bool = False
     """Ignored: whether chunks are padded to the same length."""
@@ -147,7 +141,6 @@ class ChatRequest(Loose):
 
     @property
     def answers(self) -> dict[str, Any]:
-        """The given options of `Memory.stream`."""
         fields = type(self).model_fields
         keys = {name: "temperature" if name == "temp" else name for name in (*PER_ANSWER, "stop")}
         given = {name: getattr(self, key) for name, key in keys.items() if key in fields}

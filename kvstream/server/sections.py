@@ -67,8 +67,6 @@ class Section:
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a section asks, and the message without it."""
-
     content: str
     rest: str
 
@@ -154,7 +152,6 @@ class Outline:
         return None
 
     def _place(self, at: int) -> int:
-        """Return the place in the message of a place in the window."""
         if self._window is self._message:
             return at
         from_end = len(self._window) - at

@@ -48,7 +48,6 @@ class Service:
         self._began = time.monotonic()
 
     def start(self) -> None:
-        """Start the worker."""
         self.worker.start()
 
     def note(self, job: Job, reply: Reply) -> None:
@@ -85,6 +84,5 @@ class Service:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Stop the worker and remove temporary files."""
         self.worker.close()
         self.cache.close()

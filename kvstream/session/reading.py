@@ -65,7 +65,6 @@ class NoTextError(SourceError):
 
 
 def nothing_read(*, interrupted: bool) -> NoTextError:
-    """Return the error for a reading without a token."""
     if interrupted:
         return NoTextError("Reading was stopped before the first token.")
     return NoTextError("The input has no text; there is nothing to read.")
@@ -88,7 +87,6 @@ class Reading:
     after: Memory | None = None
     """Read into this memory, behind the text that it has read."""
     checkpoint: Checkpoint | None = None
-    """Resume from this checkpoint, and save to it."""
     show: Callable[[TextBlock], None] | None = None
     """Also gets every block of the text, before its tokens are read."""
     on_step: Callable[[Memory], None] = lambda memory: None
@@ -98,11 +96,9 @@ class Reading:
     may_be_blank: bool = False
     """Whether a text of only spaces and line ends is no error, because it is a part of a text."""
     _blank: bool = False
-    """Whether the text so far has only spaces and line ends."""
     _lines: LineCounts | None = None
     """Line counts of logs that memory had read before."""
     _unsaved: bool = False
-    """Whether a save of the checkpoint has failed."""
     _answer_s: float = 0.0
     """Seconds that answers on the way took, which are not part of the reading."""
 
@@ -207,7 +203,6 @@ class Reading:
                 yield from self._answers(memory)
 
     def _answers(self, memory: Memory) -> Iterator[Event]:
-        """Yield the events of answers on the way, and measure their time."""
         began = time.perf_counter()
         self._place(memory.trace)
         yield from self.on_the_way(memory)
@@ -258,7 +253,6 @@ class Reading:
         memory.warnings += [told for told in of_plan if told not in memory.warnings]
 
     def _new(self) -> tuple[Memory, TokenFeed]:
-        """Return an empty memory and the token feed of the sources."""
         passages, words = self.passages, self.words
         shown: list[Show | None] = []
         if passages is None:
@@ -317,13 +311,10 @@ class Reading:
 
 
 def _beyond(feed: TokenFeed, tokens: int) -> Callable[[], bool]:
-    """Return a function that tells whether a feed was read up to `tokens`."""
     return lambda: feed.read_tokens >= tokens
 
 
 def _each_of(functions: Sequence[Show | None]) -> Show:
-    """Return a function that passes a block of text to each function."""
-
     def show(block: TextBlock) -> None:
         for function in functions:
             if function is not None:
@@ -333,7 +324,6 @@ def _each_of(functions: Sequence[Show | None]) -> Show:
 
 
 def started(reader: Reader, run: RunSettings) -> Started:
-    """Return the event with the sizes of a run."""
     sizes = reader.sizes
     shortened = reader.method.shorten(sizes.prompt, sizes.free) is not None
     return Started(

@@ -69,21 +69,17 @@ class Scouted:
 
     passages: PassageMemory
     request: Request
-    """The request to the answering model."""
     trace: Trace
     scout: Memory | None = None
-    """Memory of the scout."""
     stays: bool = False
     """Whether memory stays beside the answering model's KV cache, for more questions."""
     seconds: float = 0.0
     """Time of the reading, if no model scouts."""
     steps: int = 0
     warnings: list[str] = field(default_factory=list)
-    """Of the reading, if no model scouts."""
 
     @property
     def memory(self) -> Memory:
-        """Memory of the scout, where there is one."""
         assert self.scout is not None
         return self.scout
 
@@ -119,7 +115,6 @@ class Scouting:
 
     @property
     def load_s(self) -> float:
-        """Seconds to load all models."""
         alone = self.reader is self.answerer
         return self.answerer.load_s + (0.0 if alone else self.reader.load_s)
 

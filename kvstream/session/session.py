@@ -53,8 +53,6 @@ def enough(parameters: int) -> int:
 
 
 class Session:
-    """A model, its tokenizer, and the time to load both."""
-
     def __init__(
         self,
         model: BoundedModel,
@@ -64,7 +62,6 @@ class Session:
     ) -> None:
         self.model, self.tokenizer, self.load_s = model, tokenizer, load_s
         self.settings = settings or ModelSettings()
-        """How the model was loaded."""
 
     @classmethod
     def open(cls, settings: ModelSettings) -> Session:

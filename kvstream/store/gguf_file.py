@@ -32,8 +32,6 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a tensor in a file."""
-
     name: str
     shape: tuple[int, ...]
     """Shape in torch's order: the last dimension is contiguous."""
@@ -72,7 +70,6 @@ class GGUF:
         return sum(place.numbers for place in self.tensors.values())
 
     def of_model(self, key: str, default: Any = None) -> Any:
-        """Return the value of ``<architecture>.<key>``."""
         return self.keys.get(f"{self.architecture}.{key}", default)
 
 

@@ -131,7 +131,6 @@ def fetched(name: str) -> Path | None:
 
 
 def is_local(name: str) -> bool:
-    """Return whether a name is that of a model on this machine, and not one of the hub."""
     own = name == EMBEDDED or name in OFFERS
     return own or find(name) is not None or os.path.exists(os.path.expanduser(name))
 

@@ -48,12 +48,10 @@ def cache_folder() -> Path:
 
 
 def converted_folder() -> Path:
-    """Return the folder of GGUF files after conversion."""
     return cache_folder() / "converted"
 
 
 def fetched_folder() -> Path:
-    """Return the folder of models that ``kvstream models get`` fetched."""
     return cache_folder() / "fetched"
 
 

@@ -95,10 +95,7 @@ def _literals(template: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Text:
-    """How ids spell a text."""
-
     pieces: Mapping[str, int]
-    """The whole vocabulary with the added tokens."""
     prefix: str = ""
     """Prefix of tokens that continue a word (``##``)."""
     suffix: str = ""
@@ -162,7 +159,6 @@ class Guard:
 
     @cached_property
     def _pieces(self) -> list[str]:
-        """The spelling of each id."""
         pieces = [""] * self._size
         for piece, number in self._text.pieces.items():
             piece = piece.removeprefix(self._text.prefix).removesuffix(self._text.suffix)
@@ -192,7 +188,6 @@ class Guard:
         return not any(spelling in spelled for spelling in self._spellings)
 
     def _spells(self, text: str) -> bool:
-        """Return whether the ids of ``text`` spell exactly that text."""
         kind = self._text.normalizer
         if kind is None or (self._text.spaces and _SPACE in text):
             return False
@@ -292,7 +287,6 @@ class Guard:
 
 
 def _filled(single: list[tuple[int, int]], filler: int) -> list[tuple[int, int]]:
-    """Return the same tokens with ``filler`` between any two."""
     pairs = [[(filler, second[1]), second] for _, second in pairwise(single)]
     return single[:1] + [entry for pair in pairs for entry in pair]
 

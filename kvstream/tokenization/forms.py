@@ -174,7 +174,6 @@ class WordForms:
 
     @classmethod
     def of_both(cls, first: WordForms, second: WordForms) -> WordForms:
-        """Combine the words of two texts."""
         forms = cls()
         for part in (first, second):
             forms._bits |= part._bits

@@ -96,7 +96,6 @@ _SAME: dict[str, Iterable[str]] = {
     "deepseek-v3": ("hunyuan-dense", "joyai-llm", "hy_v4"),
     "bloom": ("poro-chat", "gpt3-finnish"),
 }  # fmt: skip
-"""Other names of the same rules."""
 RULES = {same: name for name, others in _SAME.items() for same in (name, *others)} | {
     name: name for name in SPLITS
 }

@@ -151,7 +151,6 @@ class HubTokenizer(Tokenizer):
         return None
 
     def _unchanged(self, text: str) -> bool:
-        """Return whether the normalizer does not change ``text``."""
         normalizer = self._backend.normalizer
         with without_panics():
             return normalizer is None or normalizer.normalize_str(text) == text

@@ -17,7 +17,6 @@ __all__ = ["Decoder", "TokenBatch", "TokenStream", "Tokenizer", "WordForms", "lo
 
 
 _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
-"""A text that every tokenizer must be able to encode."""
 _RUNS = ("a", "e", "1", " ", "\n", "-", "A", "\u00e9", "x ", "the ", "No. 12, ")
 """Pieces to repeat. Patterns with much backtracking do most of it on such runs."""
 _LONGEST_RUN = 4096

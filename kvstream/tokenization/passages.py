@@ -103,7 +103,6 @@ class Passages:
         self._places: list[tuple[int | str | None, int]] = []
 
     def __len__(self) -> int:
-        """Return the number of passages held."""
         return len(self._found)
 
     @property
@@ -112,7 +111,6 @@ class Passages:
         return self._chars + sum(len(passage.text) for passage in self._found)
 
     def feed(self, block: TextBlock) -> None:
-        """Add the next block of text."""
         if block.source != self._source:
             self._settle(final=True)
             self._source, self._line, self._cut = block.source, 1, None
@@ -265,7 +263,6 @@ class TokenOrigins:
         self._joined = 0
 
     def __len__(self) -> int:
-        """Return the number of tokens known."""
         return len(self._ordinals) + self.appended - self._joined
 
     def append(self, chunk: TokenBatch) -> None:

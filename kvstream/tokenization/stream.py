@@ -57,8 +57,6 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """The waiting text, encoded as one."""
-
     text: str
     utf8: np.ndarray
     """Byte offset of each character."""
@@ -158,7 +156,6 @@ class TokenStream:
         return self._encoded_tokens + round(left * self._encoded_tokens / done)
 
     def _fill(self, missing: int) -> None:
-        """Read until there is text to encode, and encode it."""
         assert self._blocks is not None
         # Do not wait for a pipe to send much more than is missing. But add at least half of the
         # waiting text, because every attempt encodes all of it again.
@@ -222,7 +219,6 @@ class TokenStream:
         self._keep(chars)
 
     def _keep(self, chars: int) -> None:
-        """Remove the first ``chars`` characters of the waiting text."""
         self._waiting_chars -= chars
         while self._waiting and chars >= len(self._waiting[0].text):
             chars -= len(self._waiting.pop(0).text)

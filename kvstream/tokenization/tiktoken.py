@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class TiktokenTokenizer(Tokenizer):
-    """A tiktoken encoding, with a chat template if there is one."""
-
     def __init__(
         self,
         encoding: tiktoken.Encoding,

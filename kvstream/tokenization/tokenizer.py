@@ -14,8 +14,6 @@ _CROSSING = re.compile(r"[^\W_][ ▁]+[^\W_]")
 
 
 class Spans(NamedTuple):
-    """Tokens of a text and their places in it."""
-
     ids: np.ndarray
     """int32 [n]."""
     starts: np.ndarray
@@ -100,8 +98,6 @@ class Decoder(ABC):
 
 
 class ByteDecoder(Decoder):
-    """Decoder for tokens that are byte strings."""
-
     def __init__(self, pieces: Sequence[bytes], skip: frozenset[int]) -> None:
         self._pieces = pieces
         self._skip = skip

@@ -27,7 +27,6 @@ from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
 SDPA = "sdpa"
-"""transformers' own attention."""
 
 
 def _plain_attention(
@@ -66,8 +65,12 @@ class _Layer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write [1, K, n, D] after the valid entries; return all of them."""
         if self.k is None or self.v is None:
-            self.k = key_states.new_empty(_shape(key_states, self.capacity), dtype=self.dtype)
-            self.v = value_states.new_empty(_shape(value_states, self.capacity), dtype=self.dtype)
+            self.k, self.v = (
+                states.new_empty(
+                    *states.shape[:2], self.capacity, states.shape[-1], dtype=self.dtype
+                )
+                for states in (key_states, value_states)
+            )
         end = self.used + key_states.shape[-2]
         self.k[:, :, self.used : end] = key_states
         self.v[:, :, self.used : end] = value_states
@@ -82,10 +85,6 @@ class _Layer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.capacity
-
-
-def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
-    return (*states.shape[:2], capacity, states.shape[-1])
 
 
 def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
@@ -110,12 +109,8 @@ def attention(model: BoundedModel, name: str) -> Iterator[None]:
         model.model.set_attn_implementation(hook.NAME)
 
 
-def largest_memory(steps: Sequence[tuple[int, int]]) -> int:
-    """Return the maximum number of entries of memory and chunk; `steps` as in `read_floor`."""
-    held, most = 0, 0
-    for chunk, memory in steps:
-        most, held = max(most, held + chunk), min(memory, held + chunk)
-    return most
+def _row(model: BoundedModel, ids: Sequence[int]) -> Tensor:
+    return torch.tensor([list(ids)], device=model.device)
 
 
 @torch.inference_mode()
@@ -128,7 +123,9 @@ def read_floor(
     name: str = FLOOR,
 ) -> Record:
     """Read `ids` in `steps` (chunk, entries after it), then write `tokens` tokens."""
-    most = largest_memory(steps)
+    held, most = 0, 0
+    for chunk, memory in steps:
+        most, held = max(most, held + chunk), min(memory, held + chunk)
     size = max(most, steps[-1][1] + len(question) + tokens)
     # transformers' own attention takes keys of the type of the queries.
     dtype = model.attention_dtype if name == FLOOR else model.dtype
@@ -145,9 +142,9 @@ def read_floor(
         return (out.last_hidden_state if model.head_is_plain else out.logits)[0]
 
     def logits(more: Sequence[int]) -> Tensor:
-        return model.logits(forward(torch.tensor([list(more)], device=model.device))[-1:])[0]
+        return model.logits(forward(_row(model, more))[-1:])[0]
 
-    text = torch.tensor([list(ids)], device=model.device)
+    text = _row(model, ids)
     with attention(model, name):
         watch = Stopwatch(model.device)
         at = 0
@@ -185,7 +182,7 @@ def read_plain(
         out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
         return out.logits[0, -1]
 
-    text = torch.tensor([list(ids)], device=model.device)
+    text = _row(model, ids)
     with attention(model, SDPA):
         watch = Stopwatch(model.device)
         for part in text.split(chunk or text.shape[1], dim=1):
@@ -194,10 +191,5 @@ def read_plain(
         layers: Any = [cache.layers[spec.index] for spec in model.layers]
         size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
         size += held_bytes(model, 0)
-        answer(
-            lambda more: logits(torch.tensor([list(more)], device=model.device)),
-            question,
-            tokens,
-            watch,
-        )
+        answer(lambda more: logits(_row(model, more)), question, tokens, watch)
     return {**watch.record(), "peak_kv_tokens": len(ids), "peak_kv_bytes": size}

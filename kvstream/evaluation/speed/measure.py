@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, is_out_of_memory
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task, run
@@ -35,8 +35,6 @@ FACTS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits."""
-
     repeat_s: float
     """A slower system runs only once per length; a token-by-token reading is extrapolated."""
     give_up_s: float
@@ -55,7 +53,6 @@ class Bench:
     peak_flops: float
     advance: Callable[[str], None]
     out: dict[System, str] = field(default_factory=dict)
-    """Systems that no longer run, and why."""
     last: dict[System, tuple[int, float]] = field(default_factory=dict)
     """Tokens and seconds of the length before."""
 
@@ -103,8 +100,8 @@ class Bench:
                 result = run(system, task)
         except KvstreamError as error:
             self.out[system] = str(error)
-        except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-            if not _of_memory(error):
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
                 raise
             self.out[system] = "out of memory"
         if system in self.out:
@@ -214,16 +211,10 @@ def _share_of_selection(system: System, task: Task) -> float | None:
     try:
         waiting = run(system, replace(task, exact_times=True))
     except (MemoryError, RuntimeError) as error:
-        if not _of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return None
     return float(waiting["select_s"] / waiting["prefill_s"])
-
-
-def _of_memory(error: BaseException) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return "allocate memory" in str(error)
 
 
 def _faster_plain(rows: list[Record]) -> list[Record]:

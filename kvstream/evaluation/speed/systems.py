@@ -32,7 +32,6 @@ class Kind:
 
     run: Callable[[System, Task], Record]
     title: str
-    """Its name in tables."""
     modes: Mapping[str, bool] = field(default_factory=lambda: {"": False})
     """Whether each of its modes has a budget, which it then reads once with every budget."""
     grows: tuple[str, ...] = ()
@@ -69,7 +68,6 @@ class System:
 
     @property
     def warm(self) -> int:
-        """Tokens of its first round."""
         return KINDS[self.name].warm if self.name in KINDS else WARM
 
     def beside(self, other: System) -> bool:
@@ -81,7 +79,6 @@ class System:
 
 
 def check(against: Sequence[str]) -> None:
-    """Raise UsageError for an unknown name."""
     known = (*FLOORS, *KINDS)
     for name in against:
         if name not in known:
@@ -105,14 +102,11 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
 
 @dataclass
 class Task:
-    """The input of all systems."""
-
     session: Session
     ids: Sequence[int]
     question: Sequence[int]
     """Ids after the text and before the answer."""
     tokens: int
-    """Number of tokens of the answer, whatever they are."""
     limit_s: float
     """Seconds after which a system that reads token by token is extrapolated."""
     steps: Sequence[tuple[int, int]] = ()

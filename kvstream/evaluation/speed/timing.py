@@ -33,7 +33,6 @@ class Clock:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a GPU has finished all submitted work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -22,8 +22,6 @@ SHORTEST = 400
 
 
 class Cutter:
-    """Cuts text into stretches that are shown and stretches that are folded."""
-
     def __init__(
         self,
         of: Kept,
@@ -44,7 +42,6 @@ class Cutter:
         self.texts = 0
 
     def sections(self) -> list[Section]:
-        """Return the whole text, in order."""
         made: list[Section] = []
         items: list[Text | Fold] = []
         source, heading, chars = -1, None, 0

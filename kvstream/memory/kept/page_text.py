@@ -109,7 +109,6 @@ def _ranges(
 
 
 def _united(every: Sequence[Sequence[Piece]]) -> list[Piece]:
-    """Return the passages of several memories, each once."""
     pieces: list[Piece] = []
     for piece in sorted((p for each in every for p in each), key=lambda p: (p.start, -p.end)):
         if not pieces or piece.start >= pieces[-1].end:

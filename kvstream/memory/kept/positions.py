@@ -18,7 +18,6 @@ class Kept:
     """A copy of the positions in a memory. It does not change when the memory does."""
 
     names: Sequence[str]
-    """Names of the sources."""
     bases: Sequence[int]
     """Global byte offset of each source's beginning."""
     records: Sequence[SourceRecord]

@@ -47,8 +47,6 @@ class Piece:
 
 @dataclass
 class Reread:
-    """The result of a second reading of the sources."""
-
     pieces: list[Piece] = field(default_factory=list)
     """The requested text, in order."""
     ends: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -127,8 +125,6 @@ class _Before(SourceOver):
 
 
 class _Gathered:
-    """A second reading of the sources."""
-
     def __init__(
         self, of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], sources: SourceSet
     ) -> None:

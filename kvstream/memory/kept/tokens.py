@@ -17,8 +17,6 @@ NEAR = (400, 250, 160, 100, 60, 30)
 
 @dataclass(frozen=True)
 class KeptTokens:
-    """The kept tokens of all readings."""
-
     starts: np.ndarray
     """int64 [U], sorted and distinct: global byte offset of each token."""
     known: tuple[np.ndarray, np.ndarray]
@@ -58,7 +56,6 @@ class KeptTokens:
         return NEAR[-1], KeptTokens(self.starts[chosen], self.known, self.counts[chosen])
 
     def ordinals(self, found: Reread) -> np.ndarray:
-        """Return the ordinal of each token: int64 [U]."""
         places, ordinals = self.known
         if np.isin(self.starts, places).all() or not len(found.tokens):
             return np.interp(self.starts, places, ordinals).astype(np.int64)
