@@ -112,11 +112,6 @@ class ModelEntry:
     """Whether its KV cache can be bounded; None: unknown until it is loaded."""
 
 
-def reader_is_shipped() -> bool:
-    """Return whether this copy of kvstream has the adapter of ``reader``."""
-    return reader.is_shipped()
-
-
 def reader_is_ready() -> bool:
     """Return whether ``reader`` can be loaded: its base was fetched and its adapter is here."""
     return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()

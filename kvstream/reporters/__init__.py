@@ -1,5 +1,1 @@
 """Show a run to the user. Reporters receive events and know nothing else."""
-
-from kvstream.reporters.reporter import Reporter, Reporters
-
-__all__ = ["Reporter", "Reporters"]

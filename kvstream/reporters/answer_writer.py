@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Result
 from kvstream.reporters.citation_lines import looked_lines, news_lines
-from kvstream.reporters.format import json_line, visible
-from kvstream.reporters.reporter import Reporter, Sink
+from kvstream.reporters.format import Sink, json_line, visible
 
 
-class AnswerWriter(Reporter):
-    """Writes answers one after the other to a stream that it does not own.
+class AnswerWriter:
+    """Writes answers to a stream that it does not own; with `labels`, below their questions.
 
-    With `labels`, each answer follows a line with its question. `receipt` is added to that of each
-    answer in JSON.
+    `receipt` is added to that of each answer in JSON.
     """
 
     def __init__(
@@ -51,18 +49,21 @@ class AnswerWriter(Reporter):
                 record = event.result.to_json()
                 record["receipt"] = {**record.get("receipt", {}), **self.receipt}
                 self._write(json_line(record, self.stream))
-            elif event.result.news is not None:
-                for line in news_lines(event.result, shutil.get_terminal_size().columns):
-                    self._write(line + "\n")
-            elif self.streamed:
-                # The streamed text is the answer; only white space at its ends was cut.
-                self._write("\n" if self.last_character != "\n" else "")
             else:
-                self._write(event.result.answer.rstrip("\n") + "\n")
-            if self.is_terminal and not self.as_json and event.result.news is None:
-                for line in looked_lines(event.result, shutil.get_terminal_size().columns):
-                    self._write(line + "\n")
+                self._answer(event.result, shutil.get_terminal_size().columns)
             self.streamed.clear()
+
+    def _answer(self, result: Result, width: int) -> None:
+        lines = looked_lines(result, width) if self.is_terminal else []
+        if result.news is not None:
+            lines = news_lines(result, width)
+        elif self.streamed:
+            # The streamed text is the answer; only white space at its ends was cut.
+            self._write("\n" if self.last_character != "\n" else "")
+        else:
+            self._write(result.answer.rstrip("\n") + "\n")
+        for line in lines:
+            self._write(line + "\n")
 
     def close(self) -> None:
         """End the line of an answer that was interrupted."""

@@ -33,11 +33,7 @@ def looked_lines(result: Result, width: int) -> list[str]:
 def citation_lines(
     citations: Sequence[Mapping[str, Any]], width: int, answer: str = ""
 ) -> list[str]:
-    """Return source, lines (or page, or chapter), weight and text of the heaviest passages.
-
-    No line is wider than `width` cells. Of a long passage, show the part with the words of the
-    answer.
-    """
+    """Return source, place, weight and text of the heaviest passages, in `width` cells."""
     if not citations:
         return []
     lines = ["", "Where the model looked:"]
@@ -45,11 +41,15 @@ def citation_lines(
         tail = f"{place_of(cited)} ({share(cited['weight'], 1.0)})"
         head = f"[{number}] "
         name = end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
-        lines.append(head + name + tail)
-        room = LINES * max(16, width - len(INDENT))
-        text = _around(_one_line(str(cited["text"])), answer, room)
-        lines += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
+        lines += [head + name + tail, *_passage(cited["text"], width, answer)]
     return lines
+
+
+def _passage(text: str, width: int, answer: str = "") -> list[str]:
+    """Return the beginning of a text, or the part with the words of the answer, indented."""
+    room = max(16, width - len(INDENT))
+    shown = _around(_one_line(text), answer, LINES * room)
+    return [INDENT + line for line in wrapped(shown, room, LINES)]
 
 
 def news_lines(result: Result, width: int) -> list[str]:
@@ -60,8 +60,7 @@ def news_lines(result: Result, width: int) -> list[str]:
         place = f" · {end_of(_one_line(str(passage['source'])), 40)}{place_of(passage)}"
     lines = [f"--- {news['time']}{place} ---", *result.answer.rstrip("\n").split("\n")]
     if passage is not None and result.generated:
-        text = _around(_one_line(str(passage["text"])), result.answer, LINES * (width - 4))
-        lines += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
+        lines += _passage(passage["text"], width, result.answer)
     return lines
 
 
@@ -72,8 +71,7 @@ def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
     told = ["", "Lines with the words of the question:"]
     for found in lines["matches"]:
         told.append(f"{end_of(_one_line(found['source']), max(8, width - 12))}:{found['line']}")
-        text = _one_line(found["text"])
-        told += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
+        told += _passage(found["text"], width)
     return told
 
 
@@ -84,10 +82,7 @@ def match_places(lines: Mapping[str, Any] | None) -> list[str]:
 
 
 def coverage_line(result: Result, *, pictures: bool) -> str | None:
-    """Return the share of the document that memory still represents, with a map of the document.
-
-    Return None if the share is unknown or if nothing was evicted.
-    """
+    """Return the share of the text that memory represents, with a map; None if all or unknown."""
     if result.coverage is None or not result.evicted:
         return None
     text = "what was read" if result.interrupted else "the text"
@@ -128,10 +123,7 @@ def _one_line(text: str) -> str:
 
 
 def _around(text: str, answer: str, room: int) -> str:
-    """Return `text` from shortly before the place with the most words of the answer.
-
-    About `room` cells will be shown. Return the whole text if its beginning has as many words.
-    """
+    """Return `text` from before the place with the most words of the answer, for `room` cells."""
     wanted = {word.casefold() for word in _WORD.findall(answer) if _tells(word)}
     words = text.split(" ")
     ends = [0]

@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from kvstream.events import (
-    CollectionEvent,
-    CollectionStarted,
-    DocumentDone,
-    DocumentFailed,
-    DocumentStarted,
-    Notice,
-)
+from kvstream import events
+from kvstream.events import CollectionEvent
 from kvstream.reporters.cells import cells, cut, end_of, padded
 from kvstream.reporters.format import counted, duration, number, share, size, visible
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller, kept_share
@@ -45,11 +39,11 @@ class Collected(Teller):
         self.tell_waiting()
         with self.lock:
             self.tally.add(event)
-        if isinstance(event, Notice):
+        if isinstance(event, events.Notice):
             self.warn(event.message)
-        elif isinstance(event, DocumentFailed):
+        elif isinstance(event, events.DocumentFailed):
             self.tell(f"Failed: {_named(event.name, event.reason)}")
-        elif isinstance(event, DocumentDone):
+        elif isinstance(event, events.DocumentDone):
             for record in event.records:
                 for warning in record.get("warnings", ()):
                     self.warn(_named(event.name, warning))
@@ -78,7 +72,7 @@ class CollectedLines(Collected):
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
-        if isinstance(event, CollectionStarted):
+        if isinstance(event, events.CollectionStarted):
             self.tell(start_line(self.tally))
         elif self.tally.clock() >= self.next_line and self.tally.began is not None:
             self.progress()
@@ -92,15 +86,12 @@ class CollectedLines(Collected):
     def finish(self, into: str | None) -> None:
         self.close()
         if self.is_terminal:
-            for line in table(self.tally, shutil.get_terminal_size().columns):
-                self._plain(line)
+            with suppress(OSError):
+                for line in table(self.tally, shutil.get_terminal_size().columns):
+                    self.stream.write(line + "\n")
+                self.stream.flush()
         for line in last_lines(self.tally, into):
             self.tell(line)
-
-    def _plain(self, line: str) -> None:
-        with suppress(OSError):
-            self.stream.write(line + "\n")
-            self.stream.flush()
 
 
 class CollectedLive(CollectedLines):
@@ -119,7 +110,7 @@ class CollectedLive(CollectedLines):
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
-        if isinstance(event, DocumentStarted) and self.live is None:
+        if isinstance(event, events.DocumentStarted) and self.live is None:
             self._start()
 
     def tell(self, message: str) -> None:
@@ -150,13 +141,9 @@ class CollectedLive(CollectedLines):
 
         # The panel is transient: the lines that follow have what it showed.
         self.live = Live(
-            get_renderable=self._draw,
-            console=self.console,
-            refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            transient=True,
-        )
+            get_renderable=self._draw, console=self.console, transient=True,
+            refresh_per_second=REFRESHES_PER_SECOND, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
         self.live.start()
 
     def _draw(self) -> Panel:
@@ -237,10 +224,7 @@ def table(tally: Tally, width: int) -> Iterator[str]:
 
 
 def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
-    """Yield what was done, what failed and what it cost.
-
-    Failed documents are only named: their reasons were shown before.
-    """
+    """Yield what was done, what failed (the reasons were shown before) and what it cost."""
     if tally.failed:
         yield f"Failed: {counted(tally.failed, 'document')}"
         for event in tally.failures:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from textwrap import fill
-from typing import Any
+from typing import Any, Protocol
 from unicodedata import category
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -24,12 +24,21 @@ _PILED = re.compile(rf"[^\w\s\x00-\x7f]{{{_MARKS + 1},}}")
 """Any run of signs that may have too many marks; letters and digits are none."""
 
 
+class Sink(Protocol):
+    """The methods of a stream to which answers go: stdout, or a file of the user."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
 def visible(text: str) -> str:
     """Replace control characters by visible signs. Every text passes here unless it is data.
 
-    This includes the characters that open or close an embedding, an override or an isolate of
-    bidirectional text, and the marks of a character after its first ones. A carriage return before
-    a newline is left out.
+    So are controls of bidirectional text, and the marks of a character after its first ones. A
+    carriage return before a newline is left out.
     """
     return _CONTROL.sub(_sign, _PILED.sub(lambda run: _each_mark(run[0], lambda _: "�"), text))
 
@@ -85,10 +94,7 @@ def _finite(value: Any) -> Any:
 
 
 def hanging(head: str, text: str, width: int) -> str:
-    """Wrap `text` behind `head` into lines of at most `width` columns.
-
-    The text is aligned behind `head` in all lines. Lines break only between words.
-    """
+    """Wrap `text` between words, aligned behind `head`, into lines of at most `width` columns."""
     return fill(
         text, width, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,

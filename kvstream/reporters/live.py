@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as RichLive
 from rich.panel import Panel
 from rich.table import Table
@@ -28,10 +28,8 @@ WIDEST = 100
 
 @dataclass
 class Snapshot:
-    """State that the panel shows. The thread of the run fills it, the display thread draws it.
-
-    The display thread never calls the engine. The thread of the run requests the expensive values
-    (coverage, retained) between two chunks, at most as often as the panel is drawn.
+    """State that the panel shows. The thread of the run fills it, also with the expensive values
+    (coverage, retained), so that the display thread never calls the engine.
     """
 
     started: Started | None = None
@@ -107,18 +105,12 @@ class Live(Teller):
         self.line_open = False
         self._begin(None)
 
-    def loading(self, model: str) -> None:
-        # Write a line instead of a panel: a download has its own progress bar.
-        self._open_line(f"Loading {model} ...")
-
-    def converting(self, what: str) -> None:
-        self._open_line(f"Reading {what} ...")
-
-    def _open_line(self, words: str) -> None:
-        """Write a line that is erased later. Cut it, because only one line can be erased."""
+    def wait_for(self, work: str) -> None:
+        # A line that is erased later, and no panel: a download has its own progress bar. It is cut,
+        # because only one line can be erased.
         self._stop()
         self._clear_line()
-        self.stream.write(f.visible(f.shortened(words, self.console.width - 1)))
+        self.stream.write(f.visible(f.shortened(work, self.console.width - 1)))
         self.stream.flush()
         self.line_open = True
 
@@ -226,15 +218,16 @@ class Live(Teller):
         return PanelView(view, self.clock() - self.began)
 
 
+def panel_width(console_width: int) -> int:
+    """Return the columns of a panel. The terminal writes ^C behind the last line; without room for
+    it, a new line would begin, and the panel would be drawn again one line too low.
+    """
+    return min(console_width - len("^C"), WIDEST)
+
+
 def _inner_width(console_width: int) -> int:
     """Return the columns of a sparkline: without border, padding and label of the panel."""
-    return max(10, _panel_width(console_width) - 4 - LABEL)
-
-
-def _panel_width(console_width: int) -> int:
-    # The terminal writes ^C behind the last line. Without room for it, a new line would begin,
-    # and the panel would be drawn again one line too low.
-    return min(console_width - len("^C"), WIDEST)
+    return max(10, panel_width(console_width) - 4 - LABEL)
 
 
 LABEL = 8
@@ -265,7 +258,7 @@ class PanelView:
         rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
         for label, content in self._rows(started, step):
             rows.add_row(label, content)
-        most = _panel_width(console.width) - 6
+        most = panel_width(console.width) - 6
         name = f"{started.model} · {started.method} · "
         budget = f"budget {f.number(started.budget_tokens)} entries"
         whole = f"{name}{budget}, {f.size(started.budget_bytes)}"
@@ -274,13 +267,13 @@ class PanelView:
         title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
         yield Panel(
-            Group(rows),
+            rows,
             title=title,
             title_align="left",
             subtitle=Text(sizes, style="dim") if started.schedule else None,
             subtitle_align="right",
             border_style="blue",
-            width=_panel_width(console.width),
+            width=panel_width(console.width),
             padding=(0, 1),
         )
 
@@ -377,13 +370,12 @@ class PanelView:
     def _read_words(self, step: StepDone) -> str:
         words = f.counted(step.seen, "token")
         total = step.estimated_tokens
-        if total and total > step.seen:
+        if total and total <= step.seen:  # at the end, the speed of the summary
+            return f"{words} · {f.number(step.speed or self.view.speed)} tokens/s"
+        if total:
             words = f"{f.number(step.seen)} of ~{f.number(total)} ({f.share(step.seen, total)})"
-        reading = not total or total > step.seen
-        # Show the present speed during reading, and at the end the speed of the summary.
-        speed = self.view.speed if reading else step.speed or self.view.speed
-        fast = f" · {f.number(speed)} tokens/s"
-        if total and total > step.seen and self.view.speed:
+        fast = f" · {f.number(self.view.speed)} tokens/s"
+        if total and self.view.speed:
             left = f" · {f.duration((total - step.seen) / self.view.speed)} left"
             return _fitting(self.width, words + fast + left, words + left)
         return words + fast

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from kvstream.events import (
-    Answered,
-    AnswerStarted,
-    Event,
-    Notice,
-    PartRead,
-    Result,
-    Started,
-    StepDone,
-)
+from kvstream import events
+from kvstream.events import Event, Result, Started, StepDone
 from kvstream.reporters.citation_lines import coverage_line, looked_lines, support_line
 from kvstream.reporters.format import counted, duration, in_lines, number, share, size, visible
-from kvstream.reporters.reporter import Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +20,16 @@ FIRST_LINE_AFTER = 5.0
 LONGEST_WAIT = 60.0
 
 
-class Teller(Reporter):
-    """Writes only warnings, as lines on a stream: the output of ``-q``."""
+class Recorder(Protocol):
+    """What gets every event of a run beside the reporter, in order."""
+
+    def show(self, event: Event, /) -> None: ...
+
+
+class Teller:
+    """Writes only warnings, as lines on a stream: the output of ``-q``, and the base of others."""
+
+    recorders: Sequence[Recorder] = ()
 
     verbose = False
     """Also show the numbers behind a warning."""
@@ -53,11 +52,18 @@ class Teller(Reporter):
         self.waiting: list[str] = []
         """Lines to be written later, because a signal arrived during a write."""
 
+    def wait_for(self, work: str) -> None:
+        """Announce work that may take long, and that comes before the first event."""
+
+    def make_way(self) -> None:
+        """Prepare for a whole answer, which may be written to the same terminal."""
+
     def show(self, event: Event) -> None:
+        """Show one event of the run. Events arrive in order."""
         self.tell_waiting()
-        if isinstance(event, AnswerStarted):
+        if isinstance(event, events.AnswerStarted):
             self.answering, self.number = True, event.number
-        elif isinstance(event, Notice) and not self.answering:
+        elif isinstance(event, events.Notice) and not self.answering:
             # A notice during an answer would break its line; the result repeats the notice.
             if not event.note:
                 self.warn(event.message)
@@ -65,11 +71,13 @@ class Teller(Reporter):
                 self.tell_once(event.message, f"Warning: {event.message}")
             elif self.notes:
                 self.tell_once(event.message, event.message)
-        elif isinstance(event, Answered):
+        elif isinstance(event, events.Answered):
             self.answering = False
             if self.cites:
                 self.cite(event.result)
             self.warn_of(event.result)
+        for recorder in self.recorders:
+            recorder.show(event)
 
     def cite(self, result: Result) -> None:
         """Write the passages of an answer. From the second answer on, write its question first."""
@@ -80,10 +88,10 @@ class Teller(Reporter):
             self.tell(line)
 
     def warn_of(self, result: Result) -> None:
-        """Write the warnings of an answer. Warnings of the reading appear once for all answers.
+        """Write the warnings of an answer; those of the reading appear once for all answers.
 
-        If the stream is no terminal, write the question above the warnings of a later answer. The
-        warnings of a comparison name method and question themselves.
+        Above the warnings of a later answer stands its question, except on a terminal, and except
+        for a comparison, whose warnings name it.
         """
         own = [w for w in result.warnings if w not in self.noticed and w not in result.of_reading]
         self.noticed.clear()
@@ -106,6 +114,7 @@ class Teller(Reporter):
             self.tell(line)
 
     def tell(self, message: str) -> None:
+        """Show a message that is no event, such as what Ctrl-C does."""
         self.write(message)
 
     def cost(self, result: Result) -> None:
@@ -153,9 +162,7 @@ class Teller(Reporter):
                 return
 
     def write_above(self, console: Console, message: str) -> None:
-        """Write a message above a panel of rich, which moves down. If a signal handler interrupts a
-        write of the panel, the message waits.
-        """
+        """Write a message above a panel of rich, or later if a signal interrupts its drawing."""
         from rich.text import Text
 
         try:
@@ -164,6 +171,7 @@ class Teller(Reporter):
             self.waiting.append(message)
 
     def close(self) -> None:
+        """End the report and leave the terminal as it was. May be called twice."""
         self.write_waiting()
 
 
@@ -178,11 +186,8 @@ class Plain(Teller):
         self.wait = FIRST_LINE_AFTER
         self.next_line = clock() + self.wait
 
-    def loading(self, model: str) -> None:
-        self.write(f"Loading {model} ...")
-
-    def converting(self, what: str) -> None:
-        self.write(f"Reading {what} ...")
+    def wait_for(self, work: str) -> None:
+        self.write(work)
 
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -194,12 +199,12 @@ class Plain(Teller):
                 self.write(step_line(event))
                 self.wait = min(2 * self.wait, LONGEST_WAIT)
                 self.next_line = self.clock() + self.wait
-        elif isinstance(event, PartRead):
+        elif isinstance(event, events.PartRead):
             part = f"part {event.number} of {event.count}"
             tokens = counted(event.tokens, "token")
             self.write(f"{part} · {tokens} · {duration(event.seconds)}")
         super().show(event)
-        if isinstance(event, Answered):
+        if isinstance(event, events.Answered):
             self.cost(event.result)
 
 
@@ -230,9 +235,7 @@ def answering_line(event: Started) -> str:
 
 def step_line(event: StepDone) -> str:
     """Return the progress of the reading in one line."""
-    speed = event.speed
-    total = event.estimated_tokens
-    retained = event.retained()
+    speed, total, retained = event.speed, event.estimated_tokens, event.retained()
     parts = [
         f"read {number(event.seen)} of ~{number(total)} tokens ({share(event.seen, total)})"
         if total
@@ -288,16 +291,11 @@ def summary(result: Result) -> str:
     elif result.evicted:
         left = kept_share(result.read, result.retained)
     return cost_line(
-        result.read,
-        left,
-        (result.peak_kv_tokens, result.peak_kv_bytes),
-        (result.budget_tokens, result.budget_bytes),
-        result.prefill_s + result.answer_s,
-        result.lines,
-        result.shards,
-        _owners(result),
-        result.bytes_read,
-    )
+        result.read, left, peak=(result.peak_kv_tokens, result.peak_kv_bytes),
+        budget=(result.budget_tokens, result.budget_bytes), owners=_owners(result),
+        seconds=result.prefill_s + result.answer_s, lines=result.lines, shards=result.shards,
+        sizes_read=result.bytes_read,
+    )  # fmt: skip
 
 
 def kept_share(read: int, retained: int) -> str:
@@ -315,10 +313,7 @@ def verbose_line(result: Result) -> str:
 
 
 def _owners(result: Result) -> tuple[str, str]:
-    """Name the model that has the peak in entries, and the one that has the peak in bytes.
-
-    Return empty texts unless two models took part.
-    """
+    """Name the models with the peak in entries and in bytes; empty unless two took part."""
     if result.skim is None or result.skim["model"] is None:
         return "", ""
     names = {"skim": f" ({result.skim['model']})", "answer": f" ({result.model})"}

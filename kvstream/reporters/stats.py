@@ -5,22 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from kvstream.events import (
-    Answered,
-    AnswerStarted,
-    AnswerToken,
-    Event,
-    Notice,
-    PartRead,
-    Started,
-    StepDone,
-)
-from kvstream.reporters.format import json_text
+from kvstream import events
+from kvstream.events import Event, StepDone
+from kvstream.reporters.format import Sink, json_text
 from kvstream.reporters.process import device_bytes, resident_bytes
-from kvstream.reporters.reporter import Reporter, Sink
 
 
-class Stats(Reporter):
+class Stats:
     """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works."""
 
     def __init__(self, stream: Sink) -> None:
@@ -33,19 +24,21 @@ class Stats(Reporter):
 
     def record(self, event: Event) -> dict[str, Any]:
         """Return the fields of an event; a step also has its retention since the previous step."""
-        if isinstance(event, Started | PartRead):  # each part begins with empty memory
-            self.held = ()
-        if isinstance(event, StepDone):
-            return self._step(event)
-        if isinstance(event, Answered):
-            return {"event": "answered", **event.result.to_json()}
-        if isinstance(event, AnswerStarted):
-            number, question = event.number, event.question
-            return {"event": "answer_started", "question": question, "number": number}
-        if isinstance(event, Started):
+        match event:
+            case StepDone():
+                return self._step(event)
+            case events.Answered():
+                return {"event": "answered", **event.result.to_json()}
+            case events.AnswerStarted(question=question, number=number):
+                return {"event": "answer_started", "question": question, "number": number}
+            case events.Notice():
+                return {"event": "notice", **vars(event)}
+            case events.AnswerToken():
+                return {"event": "answer_token", **vars(event)}
+        self.held = ()  # each part begins with empty memory
+        if isinstance(event, events.Started):
             return {"event": "started", **event.to_json()}
-        names = {PartRead: "part_read", Notice: "notice", AnswerToken: "answer_token"}
-        return {"event": names[type(event)], **vars(event)}
+        return {"event": "part_read", **vars(event)}
 
     def _step(self, event: StepDone) -> dict[str, Any]:
         before = self.held or (0,) * len(event.memory)

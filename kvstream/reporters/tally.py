@@ -7,14 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kvstream.events import (
-    CollectionEvent,
-    CollectionStarted,
-    DocumentDone,
-    DocumentFailed,
-    DocumentStarted,
-    DocumentStep,
-)
+from kvstream import events
+from kvstream.events import CollectionEvent, DocumentDone, DocumentFailed, DocumentStarted
 
 RANKED = 20
 """Maximum number of documents in the table at the end; the results have all."""
@@ -33,7 +27,6 @@ class Ranked:
     """Negative number of the document: among equals, the document done first is the best."""
     name: str = field(compare=False)
     answer: str = field(compare=False)
-    tokens: int = field(compare=False)
     warned: bool = field(compare=False)
 
 
@@ -72,13 +65,13 @@ class Tally:
 
     def add(self, event: CollectionEvent) -> None:
         """Count one event."""
-        if isinstance(event, CollectionStarted):
+        if isinstance(event, events.CollectionStarted):
             self.documents, self.bytes, self.workers = event.documents, event.bytes, event.workers
         elif isinstance(event, DocumentStarted):
             now = self.clock()
             self.began = now if self.began is None else self.began
             self.running[event.name] = event, now
-        elif isinstance(event, DocumentStep):
+        elif isinstance(event, events.DocumentStep):
             self.steps[event.name] = event.tokens
             self.shares[event.name] = event.share
         elif isinstance(event, DocumentDone):
@@ -152,7 +145,6 @@ class Tally:
             -self.done,
             event.name,
             " ".join(answer.split())[:SHOWN],
-            event.tokens,
             any(r.get("warnings") for r in event.records),
         )
         if len(self.best) < RANKED:

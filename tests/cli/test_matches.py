@@ -10,7 +10,6 @@ from fakes import FakeSession
 
 from kvstream.cli.shared.running import tell_matches
 from kvstream.events import Answered
-from kvstream.reporters import Reporters
 from kvstream.reporters.plain import Teller
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
@@ -28,7 +27,7 @@ def test_a_refusal_names_the_lines(answer: str, matches: list[dict], told: str) 
     [made] = [event.result for event in events if isinstance(event, Answered)]
     result = replace(made, answer=answer, lines={"matches": matches})
     stream = io.StringIO()
-    tell_matches(result, Reporters([Teller(stream)]))
+    tell_matches(result, Teller(stream))
     assert stream.getvalue() == told
 
 

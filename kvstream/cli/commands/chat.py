@@ -17,18 +17,11 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
+from kvstream.cli.shared import running
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
-from kvstream.cli.shared.running import (
-    WITHHELD,
-    check_early,
-    check_files,
-    plainly,
-    prepared,
-    reading,
-    reading_line,
-)
+from kvstream.cli.shared.running import check_early, plainly, prepared, reading
 from kvstream.cli.shared.source_paths import open_sources, tell_pages
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
@@ -62,13 +55,13 @@ def command(
       kvstream chat book.txt --budget 2k
     """
     _check(ctx, sources, memory, options)
-    check_files(options, sources, memory)
+    running.check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(
             stack, plainly(options), answers=True, ends_early=True
         )
         if memory is not None:
-            _, talk = open_memory(ctx, memory, options, reporter)
+            talk = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
             pages = opened.check()
@@ -83,11 +76,11 @@ def command(
                 talk = shown(model.memory_of(opened, request), reporter.show)
             interrupts.reading = False
         if not options.quiet:
-            reporter.tell(reading_line(talk))
+            reporter.tell(running.reading_line(talk))
         writer = AnswerWriter(output, as_json=options.json)
         stack.callback(writer.close)
         # The chat itself shows the answers and their warnings.
-        recorders = [each for each in reporter.reporters if isinstance(each, Stats)]
+        recorders = [each for each in reporter.recorders if isinstance(each, Stats)]
         history: list[tuple[str, str]] = []
         # Warnings of the reading were shown; those of a memory file appear with the first answer.
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
@@ -106,7 +99,7 @@ def command(
                             if warning not in told:
                                 reporter.tell(f"Warning: {warning}")
                         told = set(talk.warnings)
-                        code = code if event.result.withheld is None else WITHHELD
+                        code = code if event.result.withheld is None else running.WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
                 if not sys.stdin.isatty():  # without a terminal, only the exit code tells

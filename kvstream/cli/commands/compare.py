@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -17,15 +16,13 @@ from kvstream.cli.shared.arguments import asking, sources_or_usage, split_argume
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
-from kvstream.cli.shared.output import OutputFile, refuse_closed
+from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import check_early, check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
 from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.reporters.reporter import Reporters
-
-if TYPE_CHECKING:
-    from kvstream.api.model import Model
+from kvstream.reporters.format import Sink
+from kvstream.reporters.plain import Teller
 
 COPY = 1 << 20
 
@@ -111,13 +108,9 @@ def _check(options: Options, *, as_csv: bool) -> None:
 
 
 def _plans(
-    paths: Sequence[str],
-    options: Options,
-    output: TextIO | OutputFile,
-    reporter: Reporters,
-    interrupts: Interrupts,
+    paths: Sequence[str], options: Options, output: Sink, reporter: Teller, interrupts: Interrupts
 ) -> None:
-    """Write the lines of --dry-run."""
+    """Write a line of --dry-run for each method, or the reason why it cannot run."""
     sources = open_sources(paths, options, interrupts)
     sources.check()
     announce(reporter, options)
@@ -126,24 +119,15 @@ def _plans(
     for turn, name in enumerate(options.methods):
         if turn:
             sources = open_sources(paths, options, interrupts)
-        _plan(model, sources, name, options, output)
-
-
-def _plan(
-    model: Model, sources: Any, method: str, options: Options, output: TextIO | OutputFile
-) -> None:
-    """Write one method's line of --dry-run, or the reason why the method cannot run."""
-    try:
-        started = model.planned(sources, options.of_method(method))
-    except (BudgetError, UsageError) as error:
-        if len(options.methods) == 1:
-            raise
-        if options.json:
-            print_json(output, Row(method, None, 0.0, str(error)))
-        else:
-            output.write(f"{method}: {error}\n")
-        return
-    show_plan(started, options, output)
+        try:
+            show_plan(model.planned(sources, options.of_method(name)), options, output)
+        except (BudgetError, UsageError) as error:
+            if len(options.methods) == 1:
+                raise
+            if options.json:
+                print_json(output, Row(name, None, 0.0, str(error)))
+            else:
+                output.write(f"{name}: {error}\n")
 
 
 @contextmanager

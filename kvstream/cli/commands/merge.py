@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kvstream.cli.commands.remember import summary
+from kvstream.cli.commands.remember import memory_target, summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.model_choice import announce, open_model
@@ -38,9 +38,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
     """
     if len(files) < 2:
         raise click.UsageError("Name at least two memory files.", ctx)
-    target = options.output
-    if target is None or str(target) == "-":
-        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
+    target = memory_target(ctx, options.output)
     from kvstream.api.memories import refuse_repeated
     from kvstream.api.memory_files import check_writable, inspect
 
@@ -49,8 +47,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
     check_early(options)
     opened = [inspect(path) for path in files]  # read once, for the checks and the merge
     refuse_repeated(opened)
-    options = of_maker(str(opened[0].model["name"]), options)
-    options = replace(options, loading=loaded_as(options.loading, opened[0]))
+    options = loaded_as(of_maker(str(opened[0].model["name"]), options), opened[0])
     budget = options.request.run.budget
     if budget is not None and budget.tokens is None:
         raise UsageError("merge takes a --budget in entries per head, such as 4k.")

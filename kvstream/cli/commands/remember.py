@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,25 +15,16 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import reports
+from kvstream.cli.shared import reports, running
 from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
-from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
-from kvstream.cli.shared.running import (
-    check_checkpoint,
-    check_early,
-    check_files,
-    kept_line,
-    prepared,
-    reading,
-    reading_line,
-    show_plan,
-)
+from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading, reading_line
 from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.reporters import Reporters
-from kvstream.reporters.format import json_text, size
+from kvstream.reporters.format import Sink, json_text, size
+from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -85,9 +76,7 @@ def command(
                 "No output folder: name the folder for the memory files with -o FOLDER.", ctx
             )
         return read_each(ctx, "remember", sources, options)
-    target = options.output or memory
-    if target is None or str(target) == "-":
-        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
+    target = memory_target(ctx, options.output or memory)
     if memory is not None and question:
         raise click.UsageError(
             "The questions of a memory cannot change; give -Q with the first reading only.", ctx
@@ -119,10 +108,10 @@ def remember(
         "--checkpoint": options.request.checkpoint, "--stats": options.stats,
         "--report": options.report,
     }  # fmt: skip
-    check_files(replace(options, output=target), paths)
+    running.check_files(replace(options, output=target), paths)
     refuse_clashes(others, {"--memory": base})
     check_writable(target)
-    check_early(options)
+    running.check_early(options)
     if base is None:
         refuse_later_questions(options.skim)
     with ExitStack() as stack:
@@ -140,13 +129,13 @@ def remember(
             if options.dry_run:
                 plan = model.planned(sources, request)
                 reporter.close()
-                show_plan(plan, options, output)
+                running.show_plan(plan, options, output)
                 return 0
             tell_pages(reporter, pages)
             with reading(interrupts):
                 memory = shown(model.memory_of(sources, request), reporter.show)
         else:
-            _, memory = open_memory(ctx, base, options, reporter)
+            memory = open_memory(ctx, base, options, reporter)
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
             with reading(interrupts):
@@ -155,9 +144,7 @@ def remember(
         return INTERRUPTED if memory.interrupted else 0
 
 
-def _write(
-    memory: Memory, target: Path, options: Options, output: TextIO | OutputFile, reporter: Reporters
-) -> None:
+def _write(memory: Memory, target: Path, options: Options, output: Sink, reporter: Teller) -> None:
     """Save the memory and tell of it. Raises KvstreamError."""
     try:
         digest = memory.save(target)
@@ -180,6 +167,13 @@ def _write(
             reporter.tell(kept_line(memory.answering))
         if not memory.questions and memory.evicted:
             reporter.tell(EXPECT)
+
+
+def memory_target(ctx: click.Context, path: Path | None) -> Path:
+    """Return where to save a memory. Raises click's UsageError for none, and for stdout."""
+    if path is None or str(path) == "-":
+        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
+    return path
 
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:

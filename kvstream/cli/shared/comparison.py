@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared import reports
@@ -16,8 +16,8 @@ from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line
 from kvstream.cli.shared.source_paths import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
-from kvstream.reporters.format import json_line, shortened, visible
-from kvstream.reporters.reporter import Reporters
+from kvstream.reporters.format import Sink, json_line, shortened, visible
+from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -38,8 +38,8 @@ class Comparison:
     """Temporary files of sources that can be read only once, by the names of the sources."""
     options: Options
     as_csv: bool
-    output: TextIO | OutputFile
-    reporter: Reporters
+    output: Sink
+    reporter: Teller
     interrupts: Interrupts
     rows: list[Row] = field(default_factory=list)
     stopped: Exception | None = None
@@ -197,7 +197,7 @@ def spread(coverage: Sequence[float]) -> float:
     return sum(p * math.log(1 / p) for p in shares) / math.log(len(coverage))  # never -0.0
 
 
-def print_json(output: TextIO | OutputFile, row: Row) -> None:
+def print_json(output: Sink, row: Row) -> None:
     if row.result is None:
         record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
     else:

@@ -13,7 +13,7 @@ from kvstream.cli.options.table import OF_MEMORY, Options, refuse_revision
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
-from kvstream.reporters import Reporter
+from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -86,23 +86,22 @@ def summarizing(options: Options) -> Options:
 
 
 def announce(
-    reporter: Reporter, options: Options, *, summary: bool = False, fixed: bool = False
+    reporter: Teller, options: Options, *, summary: bool = False, fixed: bool = False
 ) -> None:
-    """Name the models of the run, announce that they are loaded, and describe pocket.
-
-    `fixed`: a memory file names the model, so do not advise to choose another one.
-    """
+    """Announce that the models are loaded, and describe pocket, unless it is `fixed` by a file."""
     if not options.quiet and options.skim == NONE and options.model == POCKET and not fixed:
         reporter.tell(EXTRACTS if summary else demonstration(options))
     alone = options.skim in (NONE, WORDS, SELF, AUTO)
-    reporter.loading(options.model if alone else f"{options.model} and {options.skim}")
+    models = options.model if alone else f"{options.model} and {options.skim}"
+    reporter.wait_for(f"Loading {models} ...")
 
 
 def demonstration(options: Options) -> str:
     """Describe pocket, and how to get better answers."""
-    from kvstream.api.models import reader_is_ready, reader_is_shipped
+    from kvstream.api.models import reader_is_ready
+    from kvstream.store import reader
 
-    if reader_is_shipped() and not reader_is_ready():
+    if reader.is_shipped() and not reader_is_ready():
         return f"{DEMONSTRATION}; for better answers {FETCH}"
     why = _why_alone(options)
     if why is None:
@@ -131,11 +130,8 @@ def _for_one(options: Options) -> str | None:
 
 
 def open_model(options: Options) -> Model:
-    """Load the model. The import is local because torch takes seconds to import.
-
-    Raises UsageError, ModelError.
-    """
-    from kvstream.api.model import Model
+    """Load the model. Raises UsageError, ModelError."""
+    from kvstream.api.model import Model  # torch takes seconds to import
 
     refuse_revision(options.model)
     return Model.open(options.loading, None if options.skim == NONE else options.skim)

@@ -15,26 +15,18 @@ from kvstream.api.options import AUTO
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
+from kvstream.cli.shared import running
 from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
-from kvstream.cli.shared.running import (
-    WITHHELD,
-    check_early,
-    check_files,
-    origin,
-    plainly,
-    prepared,
-)
+from kvstream.cli.shared.running import check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
-from kvstream.reporters import Reporter
-from kvstream.reporters.answer_writer import AnswerWriter
+from kvstream.reporters.plain import Teller
 from kvstream.settings import ModelSettings
 from kvstream.store import reader
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
     from kvstream.api.memory_files import MemoryFile
-    from kvstream.api.model import Model
 
 
 def ask(ctx: click.Context, path: Path, options: Options) -> int:
@@ -43,26 +35,18 @@ def ask(ctx: click.Context, path: Path, options: Options) -> int:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     questions = options.request.questions
     refuse_reading(ctx)
-    check_early(options)
+    running.check_early(options)
     if os.path.isdir(path):
         return ask_folder(ctx, path, options)
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
-        _, memory = open_memory(ctx, path, options, reporter)
-        labels = len(questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
-        stack.callback(writer.close)
-        for number, question in enumerate(questions):
-            last = number + 1 == len(questions)
-            for event in memory.stream(question, last=last, **options.answers):
-                # An answer ends its line before messages about it are written.
-                ended = isinstance(event, Answered)
-                for each in (writer, reporter) if ended else (reporter, writer):
-                    each.show(event)
-                if isinstance(event, Answered) and event.result.withheld is not None:
-                    code = WITHHELD
+        memory = open_memory(ctx, path, options, reporter)
+        writer = running.answer_writer(stack, output, options)
+        for number, question in enumerate(questions, 1):
+            for event in memory.stream(question, last=number == len(questions), **options.answers):
+                code = running.show(event, writer, reporter) or code
     return code
 
 
@@ -85,19 +69,14 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
         announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
-        labels = len(questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
-        stack.callback(writer.close)
+        writer = running.answer_writer(stack, output, options)
         for number, question in enumerate(questions):
             found = memories.answers(question, **options.answers)
             for problem in memories.problems:
                 reporter.show(Notice(problem))
             best = found[0][1]
             for event in (AnswerStarted(question, number), Answered(best.result)):
-                writer.show(event)
-                reporter.show(event)
-            if best.withheld is not None:
-                code = WITHHELD
+                code = running.show(event, writer, reporter) or code
             if not options.quiet:
                 ranked = len(files) - len(memories.problems)
                 told = f"Ranked {ranked:,} memories; asked the first {len(found)}:"
@@ -117,32 +96,29 @@ def refuse_reading(ctx: click.Context) -> None:
         )
 
 
-def open_memory(
-    ctx: click.Context, path: Path, options: Options, reporter: Reporter
-) -> tuple[Model, Memory]:
-    """Open the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
+def open_memory(ctx: click.Context, path: Path, options: Options, reporter: Teller) -> Memory:
+    """Load the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
     from kvstream.api.memory_files import inspect
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
     if options.skim == NONE:  # a skimming model is loaded in its original form
-        options = replace(options, loading=loaded_as(options.loading, file))
+        options = loaded_as(options, file)
     announce(reporter, options, fixed=True)
-    model = open_model(options)
-    memory = model.recall(file)
+    memory = open_model(options).recall(file)
     if not options.quiet:
         reporter.tell(str(file))
     tell_of_loading(reporter, memory, file)
-    return model, memory
+    return memory
 
 
-def loaded_as(loading: ModelSettings, file: MemoryFile) -> ModelSettings:
-    """Return how to load the model of a file, so that nothing of its memory is rounded."""
-    return ModelSettings(**file.loading(vars(loading)))
+def loaded_as(options: Options, file: MemoryFile) -> Options:
+    """Return options that load the model of a file so that nothing of its memory is rounded."""
+    return replace(options, loading=ModelSettings(**file.loading(vars(options.loading))))
 
 
-def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> None:
+def tell_of_loading(reporter: Teller, memory: Memory, *files: MemoryFile) -> None:
     """Show the warnings that loading added to those of the files."""
     earlier = {warning for file in files for warning in file.warnings}
     for warning in memory.warnings:
@@ -151,10 +127,8 @@ def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> N
 
 
 def _of_models(made: str, answering: str | None, path: Path, options: Options) -> Options:
-    """Return the options with the models of the memory at `path`, unless the user named others.
-
-    These are the model that made the memory and the one that answers from it. Raises UsageError for
-    another `--skim`.
+    """Return the options with the models that made the memory at `path` and answer from it, unless
+    the user named others. Raises UsageError for another `--skim`.
     """
     skim = options.skim
     if skim == AUTO:  # the model that made the memory can also answer alone

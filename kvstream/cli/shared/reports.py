@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +12,8 @@ from kvstream.api.options import TABLE, require
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.saying import say
 from kvstream.events import Answered, Event
-from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.format import size
+from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -54,7 +52,7 @@ class PageFile:
         self.output.discard()
 
 
-class RunReport(Reporter):
+class RunReport:
     """Collects the events of a run, and writes the page at the end of the `with` block."""
 
     def __init__(self, options: Options) -> None:
@@ -77,30 +75,17 @@ class RunReport(Reporter):
     def __enter__(self) -> RunReport:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None and self.complete:
-            try:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None and self.complete:
                 self.file.write(self.page.html())
-            except BaseException:
-                self.file.discard()
-                raise
-        else:
-            self.file.discard()
+        finally:
+            self.file.discard()  # unless it was written
 
 
-def opened(stack: ExitStack, options: Options) -> list[Reporter]:
-    """Return the reporter of ``--report``, if given. The page is written when `stack` closes."""
-    return [] if options.report is None else [stack.enter_context(RunReport(options))]
-
-
-def of(reporter: Reporters) -> RunReport | None:
-    """Return the reporter that makes a page, if any."""
-    return next((r for r in reporter.reporters if isinstance(r, RunReport)), None)
+def of(reporter: Teller) -> RunReport | None:
+    """Return what makes a page, if any."""
+    return next((r for r in reporter.recorders if isinstance(r, RunReport)), None)
 
 
 def _settings(options: Options) -> dict[str, object]:

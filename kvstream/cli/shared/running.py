@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small, require
@@ -25,11 +25,11 @@ from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pa
 from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
-from kvstream.reporters import Reporter, Reporters
+from kvstream.reporters import plain
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.citation_lines import match_places
-from kvstream.reporters.format import counted, entries, json_text
-from kvstream.reporters.plain import Plain, Teller, answering_line, cost_line, kept_share, plan_line
+from kvstream.reporters.format import Sink, counted, entries, json_text
+from kvstream.reporters.plain import Recorder, Teller
 from kvstream.reporters.stats import Stats
 from kvstream.settings import jsonable
 from kvstream.streams import apart, printing_to_stderr
@@ -47,12 +47,11 @@ SOME_FAILED = 7
 
 def prepared(
     stack: ExitStack, options: Options, *, answers: bool = False, ends_early: bool = False
-) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
-    """Open the output of the answer, the reporter of progress, and the handler of Ctrl-C.
+) -> tuple[Sink, Teller, Interrupts]:
+    """Open the output, the reporter and the handler of Ctrl-C. Raises KvstreamError.
 
     `answers`: answers are written, so stdout must be open if it is the output. If they go to a
-    file, a terminal shows their passages. `ends_early`: see `OutputFile.finish`. Raises
-    KvstreamError.
+    file, a terminal shows their passages. `ends_early`: see `OutputFile.finish`.
     """
     if answers:
         refuse_closed(options.output)
@@ -63,18 +62,19 @@ def prepared(
     output = opened_output(stack, options, ends_early=ends_early)
     if may_print:
         stack.enter_context(printing_to_stderr())
-    progress = _progress(options, answer_on_terminal=output.isatty())
-    progress.verbose = options.verbose
-    progress.cites = answers and cites_apart(options, output)
-    reporters: list[Reporter] = [progress]
-    reporters += reports.opened(stack, options)
+    reporter = _progress(options, answer_on_terminal=output.isatty())
+    reporter.verbose = options.verbose
+    reporter.cites = answers and cites_apart(options, output)
+    recorders: list[Recorder] = []
+    if options.report is not None:
+        recorders.append(stack.enter_context(reports.RunReport(options)))
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
-        reporters.append(Stats(stats))
-    reporter = Reporters(reporters)
+        recorders.append(Stats(stats))
+    reporter.recorders = recorders
     stack.callback(reporter.close)
-    return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
+    return output, reporter, stack.enter_context(Interrupts(reporter.tell, stack.close))
 
 
 def check_files(options: Options, sources: Sequence[str] = (), memory: Path | None = None) -> None:
@@ -127,10 +127,8 @@ def read(paths: Sequence[str], options: Options) -> int:
             return 0
         tell_pages(reporter, pages)
         events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
-        labels = len(request.questions) > 1
-        writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
-        stack.callback(writer.close)
-        apart = request.every is not None and not options.json and not labels
+        writer = answer_writer(stack, output, options)
+        apart = request.every is not None and not options.json and not writer.labels
         if not request.follow:
             return _show(events, writer, output, reporter, options, apart=apart)
         watch = Watch(options.until_answer, request.every.seconds if request.every else None)
@@ -145,14 +143,9 @@ def read(paths: Sequence[str], options: Options) -> int:
 
 
 def _show(
-    events: Iterator[Event],
-    writer: AnswerWriter,
-    output: TextIO | OutputFile,
-    reporter: Reporter,
-    options: Options,
-    *,
-    apart: bool,
-) -> int:
+    events: Iterator[Event], writer: AnswerWriter, output: Sink, reporter: Teller,
+    options: Options, *, apart: bool,
+) -> int:  # fmt: skip
     """Show the events of a reading, write its answers, and return the exit code.
 
     `apart`: print an empty line between two answers.
@@ -161,33 +154,42 @@ def _show(
     for event in events:
         if isinstance(event, AnswerStarted) and apart:
             output.write("\n" if answers else "")
+        code = show(event, writer, reporter) or code
         if isinstance(event, Answered):
             answers += 1
-            reporter.make_way()
-            writer.show(event)
-            reporter.show(event)
             if not (options.json or output.isatty() or cites_apart(options, output)):
                 tell_matches(event.result, reporter)
-            if event.result.withheld is not None:
-                code = WITHHELD
-        else:
-            # The panel ends before the first token is written.
-            reporter.show(event)
-            writer.show(event)
     return code
 
 
-def cites_apart(options: Options, output: TextIO | OutputFile) -> bool:
+def answer_writer(stack: ExitStack, output: Sink, options: Options) -> AnswerWriter:
+    """Return what writes the answers of a command until `stack` closes."""
+    labels = len(options.request.questions) > 1
+    writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
+    stack.callback(writer.close)
+    return writer
+
+
+def show(event: Event, writer: AnswerWriter, reporter: Teller) -> int:
+    """Write and show an event; return the exit code of an answer."""
+    if not isinstance(event, Answered):
+        reporter.show(event)  # the panel ends before the first token is written
+        writer.show(event)
+        return 0
+    reporter.make_way()
+    writer.show(event)  # ends its line before messages about it
+    reporter.show(event)
+    return 0 if event.result.withheld is None else WITHHELD
+
+
+def cites_apart(options: Options, output: Sink) -> bool:
     """Return whether the answer goes to a file and its passages to the terminal."""
     in_file = isinstance(output, OutputFile) and not options.json
     return in_file and not options.quiet and sys.stderr.isatty()
 
 
-def tell_matches(result: Result, reporter: Reporter) -> None:
-    """After a refusal, report the log lines that have words of the question.
-
-    Only a terminal shows them below the answer.
-    """
+def tell_matches(result: Result, reporter: Teller) -> None:
+    """After a refusal, report the log lines with the question's words, as a terminal does."""
     from kvstream.api.answer import Answer
 
     places = match_places(result.lines)
@@ -200,11 +202,8 @@ def plainly(options: Options) -> Options:
     return replace(options, progress="none" if options.progress == "none" else "plain")
 
 
-def check_checkpoint(options: Options, reporter: Reporter) -> None:
-    """Refuse an invalid file of --checkpoint before a model is loaded, and report its position.
-
-    Raises UsageError, SourceError, KvstreamError.
-    """
+def check_checkpoint(options: Options, reporter: Teller) -> None:
+    """Check the file of --checkpoint, and report its position. Raises KvstreamError."""
     if options.request.checkpoint is None:
         return
     from kvstream.api.memory_files import checkpoint_tokens
@@ -251,19 +250,12 @@ def kept_line(kept: Mapping[str, Any]) -> str:
 
 def reading_line(memory: Memory) -> str:
     """Return cost and result of a reading, for runs without an answer."""
-    return cost_line(
-        memory.read_tokens,
-        kept_share(memory.read_tokens, memory.retained),
-        memory.peak,
-        memory.budget,
-        memory.seconds,
-        memory.lines,
-        memory.shards,
-        sizes_read=(
-            sum(source.get("part", source["bytes"]) for source in memory.sources),
-            sum(source["bytes"] for source in memory.sources),
-        ),
-    )
+    read, whole = memory.read_tokens, sum(source["bytes"] for source in memory.sources)
+    some = sum(source.get("part", source["bytes"]) for source in memory.sources)
+    return plain.cost_line(
+        read, plain.kept_share(read, memory.retained), memory.peak, memory.budget, memory.seconds,
+        memory.lines, memory.shards, sizes_read=(some, whole),
+    )  # fmt: skip
 
 
 def origin(options: Options) -> dict[str, Any]:
@@ -284,9 +276,7 @@ def quiet_libraries(options: Options) -> None:
     quiet(offline=options.loading.offline, verbose=options.verbose, bars=bars)
 
 
-def opened_output(
-    stack: ExitStack, options: Options, *, ends_early: bool = False
-) -> TextIO | OutputFile:
+def opened_output(stack: ExitStack, options: Options, *, ends_early: bool = False) -> Sink:
     """Return stdout, or the file of -o."""
     if options.output is None or options.output == Path("-"):
         return sys.stdout
@@ -296,7 +286,7 @@ def opened_output(
 
 
 @contextmanager
-def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
+def whole_or_none(output: Sink) -> Iterator[None]:
     """Write a file of several results only if the run succeeds, else keep an earlier file."""
     try:
         yield
@@ -306,11 +296,11 @@ def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
         raise
 
 
-def _progress(options: Options, *, answer_on_terminal: bool) -> Teller | Any:
+def _progress(options: Options, *, answer_on_terminal: bool) -> Teller:
     if options.quiet or options.progress == "none":
         return Teller(sys.stderr)
     if options.progress == "plain" or not can_be_live():
-        return Plain(sys.stderr)
+        return plain.Plain(sys.stderr)
     from kvstream.reporters.live import Live
 
     return Live(sys.stderr, stays=not answer_on_terminal)
@@ -325,7 +315,7 @@ def can_be_live() -> bool:
     )
 
 
-def show_plan(started: Started, options: Options, output: TextIO | OutputFile) -> None:
+def show_plan(started: Started, options: Options, output: Sink) -> None:
     """Write what --dry-run prints for a run."""
     unused = started.unused
     if options.json:
@@ -333,9 +323,9 @@ def show_plan(started: Started, options: Options, output: TextIO | OutputFile) -
         record = {"dry_run": True, **started.to_json(), "warnings": warnings}
         output.write(json_text(record) + "\n")
         return
-    lines = [plan_line(started), _parts_line(started)]
+    lines = [plain.plan_line(started), _parts_line(started)]
     if (answering := started.answering) is not None:
-        lines += [answering_line(answering), _parts_line(answering)]
+        lines += [plain.answering_line(answering), _parts_line(answering)]
     lines += [unused] if unused else []
     output.write("".join(f"{line}\n" for line in lines))
     output.flush()
@@ -352,11 +342,7 @@ def _parts_line(started: Started) -> str:
 
 
 def check_early(options: Options) -> None:
-    """Check the options before the work.
-
-    Raises UsageError for unknown methods or settings and for missing extras, and BudgetError for a
-    budget that is too small for any text.
-    """
+    """Check methods, settings, extras and a small budget. Raises UsageError and BudgetError."""
     if options.report is not None:
         require("jinja2", "report", "--report")
     refuse_small(options.request.run.budget)

@@ -14,8 +14,8 @@ from typing import Any
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.interrupts import InterruptibleInput
 from kvstream.errors import SourceError, UsageError
-from kvstream.reporters import Reporter
 from kvstream.reporters.format import counted
+from kvstream.reporters.plain import Teller
 
 
 def check_shards(paths: Sequence[str]) -> None:
@@ -88,13 +88,13 @@ def _ended_empty() -> bool:
     return events == [select.POLLHUP]
 
 
-def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
+def tell_pages(reporter: Teller, pages: Mapping[str, int]) -> None:
     """Report the PDFs that are converted, before the first event of a reading."""
     if not pages:
         return
     total = sum(pages.values())
     what = next(iter(pages)) if len(pages) == 1 else f"{len(pages):,} PDFs"
-    reporter.converting(f"{what} ({counted(total, 'page')})")
+    reporter.wait_for(f"Reading {what} ({counted(total, 'page')}) ...")
 
 
 def can_be_read_again(path: str) -> bool:

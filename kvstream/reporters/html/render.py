@@ -32,41 +32,28 @@ _IN_JSON = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'"}
 
 def render(page: Page) -> str:
     """Return the whole HTML file."""
-    styles = {name: _static(name) for name in STYLES}
-    scripts = {name: _static(name) for name in SCRIPTS}
+    styles, scripts = ([_static(name) for name in names] for names in (STYLES, SCRIPTS))
     citations = [c for run in page.runs for result in run.results for c in result.citations]
     places = () if page.document is None else page.document.cited
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            page=page,
-            policy=policy(styles.values(), scripts.values()),
-            styles=[Markup(text) for text in styles.values()],
-            scripts=[Markup(text) for text in scripts.values()],
-            data=script_json(_data(page)),
-            questions=_questions(page),
-            numbers={id(c): i for i, c in enumerate(citations)},
-            places=places,
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        page=page,
+        policy=policy(styles, scripts),
+        styles=map(Markup, styles),
+        scripts=map(Markup, scripts),
+        data=script_json(_data(page)),
+        questions=_questions(page),
+        numbers={id(c): i for i, c in enumerate(citations)},
+        places=places,
     )
 
 
 def policy(styles: Any, scripts: Any) -> str:
-    """Return a content-security policy that allows only these styles and scripts.
-
-    It forbids requests, forms, and scripts created from text.
-    """
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"style-src {' '.join(map(_source, styles))}",
-            f"script-src {' '.join(map(_source, scripts))}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
+    """Return a policy of only these styles and scripts: no requests, forms, or scripts of text."""
+    return (
+        f"default-src 'none'; style-src {' '.join(map(_source, styles))}; "
+        f"script-src {' '.join(map(_source, scripts))}; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
@@ -83,22 +70,16 @@ def _static(name: str) -> str:
 def _environment() -> Environment:
     """Return an environment in which `html` escapes everything that a template writes."""
     environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,
-        finalize=html,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader(__package__), autoescape=True, finalize=html,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {
         "number": number, "size": size, "duration": duration, "rounded": _rounded,
         "folded": folded, "place": place, "rows": chart_rows,
     }  # fmt: skip
     environment.globals |= {
-        "share": share,
-        "key": id,
-        "is_text": lambda item: isinstance(item, Text),
-    }
+        "share": share, "key": id, "is_text": lambda item: isinstance(item, Text),
+    }  # fmt: skip
     return environment
 
 
