@@ -236,12 +236,11 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""
         own = vars(self)
+        support: dict[str, float | None] | None = None
+        if self.support is not None:
+            support = {**self.support, "probability": self.support.get("probability")}
         return {
-            "command": self.command,
-            "model": self.model,
-            "method": self.method,
-            "question": self.question,
-            "answer": self.answer,
+            **{n: own[n] for n in ("command", "model", "method", "question", "answer")},
             "budget": {"tokens": self.budget_tokens, "bytes": self.budget_bytes},
             "peak": {
                 "kv_tokens": self.peak_kv_tokens,
@@ -256,7 +255,7 @@ class Result:
             "citations": list(self.citations),
             "coverage": self.coverage,
             "skim": self.skim,
-            "support": self._support(),
+            "support": support,
             "not_in_text": list(self.absent),
             "withheld": self.withheld,
             "stopped": self.stopped,
@@ -266,11 +265,6 @@ class Result:
             **{n: own[n] for n in ("narrowed", "news", "receipt") if own[n] is not None},
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
-
-    def _support(self) -> dict[str, float | None] | None:
-        if self.support is None:
-            return None
-        return {**self.support, "probability": self.support.get("probability")}
 
 
 @dataclass(frozen=True)
@@ -344,28 +338,20 @@ class DocumentDone:
 
         This is the probability if the model is calibrated, else the focus, and 0 for a refusal.
         """
-        found = [
-            0.0 if r.get("abstains") else _support(r["support"])
-            for r in self.records
-            if r.get("support")
-        ]
+        found = []
+        for record in self.records:
+            if support := record.get("support"):
+                probability = support.get("probability")
+                known = support.get("focus", 0.0) if probability is None else probability
+                found.append(0.0 if record.get("abstains") else known)
         return max(found, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the line that ``--json`` prints for a document."""
-        key = "memory" if any(r["command"] == "remember" for r in self.records) else "answers"
-        found: Any = list(self.records)
-        return {
-            "document": self.name,
-            "file": self.file,
-            "present": self.present,
-            key: found[0] if key == "memory" else found,
-        }
-
-
-def _support(found: dict[str, float]) -> float:
-    probability = found.get("probability")
-    return found.get("focus", 0.0) if probability is None else probability
+        found: dict[str, Any] = {"answers": list(self.records)}
+        if any(r["command"] == "remember" for r in self.records):
+            found = {"memory": self.records[0]}
+        return {"document": self.name, "file": self.file, "present": self.present, **found}
 
 
 @dataclass(frozen=True)

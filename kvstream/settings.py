@@ -37,10 +37,7 @@ _BYTES = {
 
 
 def _times(digits: str, unit: int) -> int:
-    """Return a number such as ``1.5`` times a unit, rounded down.
-
-    Raises UsageError for more than MOST_DIGITS digits, and for a fraction of a token or byte.
-    """
+    """Return a number such as ``1.5`` times a unit, rounded down. Raises UsageError."""
     if len(digits) > MOST_DIGITS:
         raise UsageError(f"A number of {len(digits)} digits is more than any machine holds.")
     if unit == 1 and not float(digits).is_integer():
@@ -48,11 +45,11 @@ def _times(digits: str, unit: int) -> int:
     return int(float(digits) * unit)
 
 
-def parse_count(text: str) -> int:
-    """Parse a number of tokens or entries: ``4096``, ``4k`` (k = 1024), ``1.5M`` (M = 1024²).
-
-    Raises UsageError.
-    """
+def count_of(count: int | str) -> int:
+    """Return a number of tokens or entries: 4096, ``4k`` (k = 1024), ``1.5M`` (M = 1024²)."""
+    if isinstance(count, Integral):
+        return int(count)
+    text = str(count)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
     if not match:
         raise UsageError(f"{text!r} is not a whole number above 0; write it as 4096, 4k or 1M.")
@@ -60,14 +57,6 @@ def parse_count(text: str) -> int:
     if value < 1:
         raise UsageError(f"{text!r} is less than 1.")
     return value
-
-
-def count_of(count: int | str) -> int:
-    """Return a number of tokens or entries given as ``4096``, ``"4k"`` or ``"1M"``.
-
-    Raises UsageError.
-    """
-    return int(count) if isinstance(count, Integral) else parse_count(str(count))
 
 
 @dataclass(frozen=True)
@@ -84,19 +73,12 @@ class Budget:
 
     @classmethod
     def of(cls, budget: int | str | Budget | None) -> Budget | None:
-        """Return a budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``.
-
-        Raises UsageError.
-        """
-        if budget is None or isinstance(budget, Budget):
-            return budget
-        return cls.parse(str(budget))
+        """Return a budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``."""
+        return budget if budget is None or isinstance(budget, Budget) else cls.parse(str(budget))
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse a budget: ``4k`` and ``4096`` are entries per head, ``512MB``, ``1GiB`` and
-        ``4096B`` are bytes. Raises UsageError.
-        """
+        """Parse entries per head (``4k``, ``4096``) or bytes (``1GiB``, ``4096B``)."""
         match = re.fullmatch(r"\s*(-?)(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)
         if not match:
             raise UsageError(
@@ -119,9 +101,7 @@ class Budget:
         return cls(bytes=value) if unit.lower() in _BYTES else cls(tokens=value)
 
     def __str__(self) -> str:
-        return (
-            f"{self.tokens} entries per head" if self.tokens is not None else f"{self.bytes} bytes"
-        )
+        return f"{self.bytes} bytes" if self.tokens is None else f"{self.tokens} entries per head"
 
 
 def whole(name: str, value: object) -> int:
@@ -137,10 +117,7 @@ def whole(name: str, value: object) -> int:
 
 
 def threads_of(given: int | str) -> int:
-    """Return a number of threads that this machine can run. Far more make torch crash or hang.
-
-    Raises UsageError.
-    """
+    """Return a number of threads that this machine can run. Far more make torch crash or hang."""
     threads = whole("threads", given)
     cpus = os.cpu_count() or 1
     most = max(16, 4 * cpus)

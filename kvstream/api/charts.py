@@ -79,10 +79,7 @@ def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
 
 
 def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
-    """Return at each of `x` the value after the last step so far.
-
-    It is None before the first step and after the last one.
-    """
+    """Return at each of `x` the value so far; None before the first step and after the last one."""
     filled: list[float | None] = []
     value, end = None, max(known)
     for place in x:

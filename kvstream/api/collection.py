@@ -8,22 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
+from kvstream.api import options as api
 from kvstream.api.given import asked_of, path_of, settings_of, several_of, text_of
 from kvstream.api.model import Model
 from kvstream.api.models import worker_memory
-from kvstream.api.options import (
-    MemoryOptions,
-    ModelOptions,
-    ReadOptions,
-    Request,
-    by_method,
-    model_settings,
-    refuse_passages,
-    refuse_twice,
-    request_of,
-    require,
-    settled,
-)
+from kvstream.api.options import MemoryOptions, ModelOptions, ReadOptions, Request
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.run.request import never
@@ -90,7 +79,7 @@ def ask_each(
     if not asked:
         raise UsageError("No question: give it as question=, or use summarize_each().")
     methods = [text_of("methods", name) for name in several_of("methods", "names", methods)]
-    refuse_twice(methods, "methods=")
+    api.refuse_twice(methods, "methods=")
     command: Command = "compare" if methods else "ask"
     return _each(source, asked, command, model, methods, options)
 
@@ -128,16 +117,17 @@ def _each(
     asked = {name: value for name, value in options.items() if name not in _EACH}
     asked["command"] = command
     given = settings_of(asked.pop("set", None))
-    each = by_method(given, methods) if methods else [{"set": given}]
-    requests = [request_of(questions, **{**asked, **own}) for own in each]
+    each = api.by_method(given, methods) if methods else [{"set": given}]
+    requests = [api.request_of(questions, **{**asked, **own}) for own in each]
     where = {n: options[n] for n in ("ray", "into", "progress") if n in options}
     loading = options.get("loading") or {}
     if isinstance(model, Model) and loading:
         raise UsageError("The model is loaded already; loading= has no effect.")
-    chosen_model = (
-        model if isinstance(model, Model) else model_settings(path_of("model", model), loading)
-    )
-    return each_of(source, requests, chosen_model, **where)
+    if not isinstance(model, Model):
+        return each_of(
+            source, requests, api.model_settings(path_of("model", model), loading), **where
+        )
+    return each_of(source, requests, model, **where)
 
 
 def each_of(
@@ -157,8 +147,13 @@ def each_of(
 
     first = requests[0]
     interrupted = interrupted or first.interrupted
-    spread = _spread(model, first.workers, ray)
+    loaded = model if isinstance(model, Model) else None
     settings = model.settings if isinstance(model, Model) else model
+    spread = first.workers is not None or ray is not None
+    if spread:
+        api.require("ray", "ray", "Reading with workers")
+        if loaded is not None:
+            raise UsageError("Workers load the model themselves: give its name as model=.")
     learned = settings.model == POCKET
     parts = []
     for request in requests:
@@ -166,8 +161,8 @@ def each_of(
             if getattr(request, name) is not None:
                 raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
         if request.command == "remember":
-            refuse_passages(request.run.method)
-        request = settled(request, learned=learned, extracts=learned)
+            api.refuse_passages(request.run.method)
+        request = api.settled(request, learned=learned, extracts=learned)
         parts.append(Part(request.run.method, request))
     folder = None if into is None else Path(os.path.abspath(path_of("into", into)))
     # Functions of this process are not sent to workers.
@@ -181,18 +176,8 @@ def each_of(
     if spread:
         declared = first.worker_memory or worker_memory(settings, [p.request for p in parts])
         place = Workers(first.workers, ray, declared)
-    session = model.session if isinstance(model, Model) else None
+    session = None if loaded is None else loaded.session
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
-
-
-def _spread(model: ModelSettings | Model, workers: int | None, ray: str | None) -> bool:
-    """Return whether workers read the documents. Raises UsageError if they cannot."""
-    if workers is None and ray is None:
-        return False
-    require("ray", "ray", "Reading with workers")
-    if isinstance(model, Model):
-        raise UsageError("Workers load the model themselves: give its name as model=.")
-    return True
 
 
 def _paths(source: Paths) -> list[str]:

@@ -35,10 +35,8 @@ _ALIKE = {
 
 
 def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
-    """Return the models of most files: the model that made them, and the model that answers from
-    the passages beside them, or None if it is the same. None if no file can be read.
-
-    Files of two models take precedence: with both models loaded, files of either can be asked too.
+    """Return the most frequent models of files: what made them, and what else answers from their
+    passages, or None. Files of two models come first: files of either can then be asked.
     """
     found: Counter[tuple[str, str | None]] = Counter()
     for path in files:
@@ -176,10 +174,7 @@ def refuse_repeated(files: Sequence[MemoryFile]) -> None:
 
 
 def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
-    """Return a warning about sources that several files have; None if all sources differ.
-
-    Two sources are the same if they have the same name and content.
-    """
+    """Return a warning about sources (name and content) that several files have, or None."""
     held = Counter(
         source
         for file in files

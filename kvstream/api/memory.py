@@ -10,20 +10,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
+from kvstream.api import options as api
 from kvstream.api.answer import Answer, answers
 from kvstream.api.given import path_of, question_of, several_of, turns_of, whole_of
 from kvstream.api.memory_files import MemoryFile
-from kvstream.api.options import (
-    AnswerOptions,
-    MemoryOptions,
-    Request,
-    ShownOptions,
-    answer_settings,
-    check_options,
-    refuse_unsampled,
-    request_of,
-    settled,
-)
+from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.source_objects import SourceLike, open_sources
 from kvstream.errors import KvstreamError, UsageError
@@ -95,7 +86,7 @@ class Memory:
         """
         if not question_of(question).strip():
             raise UsageError("A question is empty.")
-        check_options(options, QuestionOptions.__annotations__)
+        api.check_options(options, QuestionOptions.__annotations__)
         with self._in_use():
             yield from self._answered(question, options)
 
@@ -110,11 +101,11 @@ class Memory:
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
         run = engine.run
         Request(strict=options.get("strict", False), extract=extract)  # refuses other values
-        refuse_unsampled(options, options.get("temp", run.temp))
+        api.refuse_unsampled(options, options.get("temp", run.temp))
         self._asked += 1
         engine.command = options.get("command", "ask")
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
-        changes = answer_settings(options)
+        changes = api.answer_settings(options)
         engine.run = replace(run, **changes)
         strict = options.get("strict", False)
         stop = several_of("stop", "strings", options.get("stop", ()))
@@ -150,16 +141,10 @@ class Memory:
             engine.run = run
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def _in_use(self, *, released: bool = False) -> Iterator[None]:
         """Used for one answer, reading or file at a time. Raises UsageError where it cannot be."""
-        if self._lost:
+        if self._lost and not released:
             raise UsageError(self._lost)
-        with self._alone():
-            yield
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Used for one thing at a time. Raises UsageError if it is in use."""
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "This memory is in use: another answer or reading is not finished. Read its events "
@@ -212,20 +197,20 @@ class Memory:
 
         Closing the generator before its end stops the reading, and the memory cannot be used then.
         """
-        check_options(options, MemoryOptions.__annotations__)
+        api.check_options(options, MemoryOptions.__annotations__)
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(
                 f"The first reading sets {min(fixed)}=; leave it out, or read everything again."
             )
         asked: dict[str, Any] = {"command": "remember", **options}
-        request = request_of((), **asked)
+        request = api.request_of((), **asked)
         sources = open_sources(source, text=text, interrupted=request.interrupted)
         return (yield from self.read_on(sources, request))
 
     def read_on(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of reading more text by a request; return this memory."""
-        request = settled(request)
+        request = api.settled(request)
         with self._in_use():
             try:
                 if self._skim is not None:
@@ -264,7 +249,7 @@ class Memory:
 
     def release(self) -> None:
         """Free its keys and values. The memory can no longer be asked."""
-        with self._alone():
+        with self._in_use(released=True):
             self._engine.release()
         self._lost = "This memory was released; recall its file, or read the sources again."
 

@@ -18,10 +18,7 @@ def inspect(path: str | os.PathLike[str]) -> MemoryFile:
 
 
 def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
-    """Return a file with its entries: as given, or read and checked.
-
-    Raises SourceError, also if the file changed after `path`, a file without entries, was read.
-    """
+    """Return a file with its entries. Raises SourceError, also if it has changed since."""
     if not isinstance(path, MemoryFile):
         return inspect(path)
     if path.whole:
@@ -32,19 +29,10 @@ def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
     return found
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise KvstreamError if a memory cannot be written to `path`."""
-    from kvstream.memory.file import check_writable as check
-
-    check(Path(path))
-
-
 def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
-    """Return how many tokens a checkpoint has read; None if there is no file yet.
+    """Return how many tokens a checkpoint has read, by its header; None if there is no file yet.
 
-    Only the header is read; the reading that resumes from it checks the whole file. Raises
-    UsageError if the file is a memory and no checkpoint, SourceError if it is neither, and
-    KvstreamError if it cannot be written.
+    Raises UsageError for a memory, SourceError, and KvstreamError if it cannot be written.
     """
     from kvstream.memory.checkpoint import tokens_of
 

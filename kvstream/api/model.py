@@ -6,34 +6,12 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from kvstream.api import options as api
 from kvstream.api.answer import Answer, answers
 from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, opened
-from kvstream.api.options import (
-    AUTO,
-    PASSAGES_METHOD,
-    SELF,
-    WORDS,
-    AnswerOptions,
-    MemoryOptions,
-    ModelOptions,
-    ReadOptions,
-    SourceOptions,
-    answer_settings,
-    beside_skimming,
-    by_method,
-    check_options,
-    model_settings,
-    refuse_beside_skimming,
-    refuse_later_questions,
-    refuse_passages,
-    refuse_twice,
-    request_of,
-    require,
-    settled,
-    skim_settings,
-)
+from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.source_objects import SourceLike, is_path, several, sources_for
 from kvstream.errors import SourceError, UsageError
@@ -49,11 +27,11 @@ if TYPE_CHECKING:
     from kvstream.session.session import Session as Session
 
 
-class TextOptions(SourceOptions, MemoryOptions, total=False):
+class TextOptions(api.SourceOptions, MemoryOptions, total=False):
     """How sources are read into a memory."""
 
 
-class AskOptions(SourceOptions, ReadOptions, total=False):
+class AskOptions(api.SourceOptions, api.ReadOptions, total=False):
     """How sources are read and questions are answered."""
 
 
@@ -71,7 +49,7 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     if skim_name is not None:
         options["skim"] = skim_name = path_of("skim", skim_name)
         refuse_misspelt(skim_name, (EMBEDDED, *OFFERS))
-    settings = model_settings(name, options)
+    settings = api.model_settings(name, options)
     if settings.revision is not None and is_local(name):
         raise UsageError(f"revision= is for models of the hub, and {name} is none; leave it out.")
     return Model.open(settings, skim_name)
@@ -112,13 +90,13 @@ class Model:
         from kvstream.session.scouting import Scouting
         from kvstream.session.session import Session
 
-        if (scout := skim_settings(settings, skim)) is not None:
+        if (scout := api.skim_settings(settings, skim)) is not None:
             both = Scouting.open(settings, scout)
             return cls(both.answerer, both, settings)
         session = Session.open(settings)
-        alone = Scouting(session, session if skim == SELF else None)
-        model = cls(session, alone if skim in (SELF, WORDS) else None, settings)
-        model.chooses = skim == AUTO
+        alone = Scouting(session, session if skim == api.SELF else None)
+        model = cls(session, alone if skim in (api.SELF, api.WORDS) else None, settings)
+        model.chooses = skim == api.AUTO
         return model
 
     @property
@@ -155,13 +133,13 @@ class Model:
         Closing the generator before its end stops the reading.
         """
         asked = {"command": "remember", **options}
-        request = request_of(questions, **asked)
+        request = api.request_of(questions, **asked)
         memory = yield from self.memory_of(self._sources(source, text, request), request)
         return memory
 
     def memory_of(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of a reading by a request; return the memory. Raises as `read`."""
-        refuse_passages(request.run.method)
+        api.refuse_passages(request.run.method)
         request = self._settled(request)
         if _in_parts(request):
             joined = yield from self._memory_of_parts(sources, request)
@@ -170,7 +148,7 @@ class Model:
             from kvstream.session.scouting import Scouted
 
             if scouting.scout is None:
-                refuse_later_questions(WORDS)
+                api.refuse_later_questions(api.WORDS)
             memory = yield from scouting.read(sources, request)
             if isinstance(memory, Scouted):
                 return Memory(scouting.reader, memory.memory, skim=(scouting, memory))
@@ -224,7 +202,7 @@ class Model:
         result. With ``method="passages"`` the words of the question alone choose what stays of the
         text: passages, which the model then reads.
         """
-        request = request_of(asked_of(question, questions), **options)
+        request = api.request_of(asked_of(question, questions), **options)
         return self.events(self._sources(source, text, request), request)
 
     def events(self, sources: SourceSet, request: Request) -> Iterator[Event]:
@@ -252,7 +230,7 @@ class Model:
         methods = [text_of("methods", name) for name in several_of("methods", "names", methods)]
         if not methods:
             raise UsageError("methods= is empty; name at least one method.")
-        refuse_twice(methods, "methods=")
+        api.refuse_twice(methods, "methods=")
         if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
             raise UsageError(
                 "Each method reads the text again, and an open file or an iterator can be read "
@@ -263,7 +241,7 @@ class Model:
             own["method"]: self.ask(
                 source, question, text=text, progress=progress, **(options | own)
             )
-            for own in by_method(settings_of(options.pop("set", None)), methods)
+            for own in api.by_method(settings_of(options.pop("set", None)), methods)
         }
 
     def plan(
@@ -279,7 +257,7 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
-        request = request_of(asked_of(question, questions), **options)
+        request = api.request_of(asked_of(question, questions), **options)
         return self.planned(self._sources(source, text, request), request)
 
     def planned(self, sources: SourceSet, request: Request) -> Started:
@@ -297,10 +275,10 @@ class Model:
         With ``skim=``, that may be a text that fitted, so that the answering model read it alone.
         Raises SourceError if it is no memory file, ModelError if another model made it.
         """
-        check_options(options, AnswerOptions.__annotations__)
+        api.check_options(options, AnswerOptions.__annotations__)
         given = isinstance(path, MemoryFile)
         file = opened(path)
-        answer = RunSettings(**answer_settings(options))
+        answer = RunSettings(**api.answer_settings(options))
         alone = self._reader.model_name != file.model["name"] == self.name
         engine = (self.session if alone else self._reader).recall(file, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
@@ -339,7 +317,7 @@ class Model:
         from kvstream.collection.distribution import Workers
         from kvstream.collection.sharding import read_shards as read_on_workers
 
-        require("ray", "ray", "Reading with workers")
+        api.require("ray", "ray", "Reading with workers")
         size = request.worker_memory or worker_memory(self.settings, (request,))
         place = Workers(request.workers, None, size)
         memory = yield from read_on_workers(
@@ -361,14 +339,14 @@ class Model:
         """Return the scout with the answering model; None if no scout reads the text."""
         from kvstream.session.scouting import Scouting, choose_scout
 
-        if request.run.method == PASSAGES_METHOD:
+        if request.run.method == api.PASSAGES_METHOD:
             return Scouting(self.session)
         if request.command in ("summarize", "compare"):
             return None
-        if self.chooses and not beside_skimming(request):
+        if self.chooses and not api.beside_skimming(request):
             return choose_scout(self.session, sources.size_hint(), request)
         if self.scouting is not None:
-            refuse_beside_skimming(request)
+            api.refuse_beside_skimming(request)
         return self.scouting
 
     def _road(self, request: Request, sources: SourceSet) -> Session | Scouting:
@@ -405,14 +383,14 @@ class Model:
 
         Raises BudgetError if the budget cannot hold one entry, UsageError.
         """
-        return self.room_of(request_of((), **options))
+        return self.room_of(api.request_of((), **options))
 
     def room_of(self, request: Request) -> int:
         """Return the maximum bytes of the KV cache for a request, with that of a scout.
 
         Raises as `kv_bytes`.
         """
-        run = settled(request, known=True).run
+        run = api.settled(request, known=True).run
         return sum(session.kv_bytes(run) for session in self.readers)
 
     @property
@@ -421,7 +399,7 @@ class Model:
         return tuple(dict.fromkeys((self.session, self._reader)))
 
     def _settled(self, request: Request) -> Request:
-        return settled(
+        return api.settled(
             request,
             learned=all(session.foresees for session in self.readers),
             extracts=self.session.default_extract,

@@ -71,19 +71,6 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best offered model for this machine."""
-
-    name: str
-    speed: int | None
-    """Expected tokens of text per second on a CPU."""
-
-    def __str__(self) -> str:
-        speed = f", which reads about {self.speed} tokens/s here" if self.speed else ""
-        return f"The best model that fits this machine is {self.name}{speed}."
-
-
-@dataclass(frozen=True)
 class ModelEntry:
     """A model that `load` accepts. Sizes are in bytes, or None if unknown."""
 
@@ -117,8 +104,8 @@ def reader_is_ready() -> bool:
     return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()
 
 
-def best_model() -> Best:
-    """Return the largest offered model that this machine holds and reads fast enough, or pocket.
+def best_model() -> offered.Offer | None:
+    """Return the largest offered model that this machine holds and reads fast enough, if any.
 
     It need not be fetched. The speed is that of large products here, which were timed once.
     """
@@ -139,18 +126,15 @@ def best_model() -> Best:
         takes = (2 if eight else 4) * offer.bytes  # 4-bit weights become 8-bit or 16-bit
         fits = takes * (1 if eight else 2) < room.free and takes + offer.bytes < disk
         if fits and (room.device == "cuda" or tokens >= LEAST_SPEED):
-            return Best(offer.name, round(tokens) if room.device == "cpu" else None)
-    return Best(POCKET, None)
+            return offer
+    return None
 
 
 def default_model() -> str:
-    """Return the model that answers questions if none is named: the best one that was fetched.
-
-    A model larger than `reader` counts only if this machine reads fast enough with it.
-    """
+    """Return the best fetched model; one larger than `reader` only if it is fast enough here."""
     small = offered.OFFERS[reader.NAME].passed
     larger = [o for o in offered.OFFERS.values() if o.passed > small and o.is_here()]
-    best = offered.OFFERS.get(best_model().name) if larger else None
+    best = best_model() if larger else None
     fast = [o for o in larger if best is not None and o.passed <= best.passed]
     if fast:
         return max(fast, key=lambda offer: (offer.passed, bool(offer.same_as))).name
@@ -228,7 +212,8 @@ def _entry(
     try:
         settings = json.loads((folder / "config.json").read_text("utf-8"))
         text = settings.get("text_config") or settings
-        facts["kind"] = _kind(settings.get("model_type"))
+        kind = settings.get("model_type")
+        facts["kind"] = None if kind is None else str(kind)
         facts["trained"] = _whole(text.get("max_position_embeddings"))
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["bounded"], facts["problem"] = _bounded(settings, text)
@@ -282,10 +267,6 @@ def is_here(name: str) -> bool:
         return False
 
 
-def _kind(found: Any) -> str | None:
-    return None if found is None else str(found)
-
-
 def _whole(found: Any) -> int | None:
     return None if found is None else int(found)
 
@@ -301,9 +282,7 @@ def _number_bytes(where: str) -> tuple[int | None, int | None]:
 
 
 def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """Return whether the KV cache of a configuration can be bounded, and why not.
-
-    Return (None, None) if only the probe can tell, when the model is loaded."""
+    """Return whether the KV cache can be bounded (None: only loading tells), and why not."""
     kind = text.get("model_type") or settings.get("model_type")
     reason = UNBOUNDED.get(kind or "")
     if settings.get("is_encoder_decoder"):
@@ -316,6 +295,7 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
 def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
     """Return the entry of a GGUF file, from its header."""
     from kvstream.model.gguf_config import architecture_problem
+    from kvstream.model.precision import automatic_dtype
 
     facts: dict[str, Any] = {}
     try:
@@ -327,7 +307,7 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
         facts["problem"] = architecture_problem(file)
         facts["bounded"] = facts["problem"] is None
         full = gguf_file.all_float32(file.tensors.values())
-        each = 4 if full else number_bytes(room)
+        each = 4 if full else automatic_dtype(room.device).itemsize
         # The KV cache has the 16-bit type of the converted weights, even if float32 is computed.
         facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file, 4 if full else 2)
         weights = round(file.parameters * each * HEADROOM)
@@ -338,13 +318,6 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
     except NOT_UNDERSTOOD as error:
         facts["problem"] = f"its header cannot be understood ({type(error).__name__}: {error})"
     return ModelEntry(name, where, target, **facts)
-
-
-def number_bytes(room: Room) -> int:
-    """Return the default bytes per number of a converted GGUF file."""
-    from kvstream.model.precision import automatic_dtype
-
-    return automatic_dtype(room.device).itemsize
 
 
 def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:

@@ -28,14 +28,14 @@ from kvstream.settings import Budget, CommandName, ModelSettings, RunSettings, t
 WORDS, SELF = "words", "self"
 """Values of `skim` that name no other model: the words of the questions alone choose what the model
 reads of a long text, or the model itself reads all of it first."""
-_OF_COMMAND_LINE = ("none",)
-"""Values of ``--skim`` that are no models."""
 PASSAGES_METHOD = "passages"
 """Method that keeps passages instead of KV entries."""
 TABLE = {**table(RunSettings), **table(Request)}
 """The options of a reading by name."""
 PER_ANSWER = tuple(name for name, row in TABLE.items() if row.per_answer)
 """Options that may differ between the answers of a memory."""
+SAMPLING = {name: row.default for name, row in TABLE.items() if "temp" in row.needs}
+"""Options without effect at temperature 0, and their defaults."""
 
 
 class ModelOptions(TypedDict, total=False):
@@ -133,10 +133,8 @@ def skim_settings(answering: ModelSettings, skim: str | None) -> ModelSettings |
     """Return the settings of the skimming model, or None without one. Raises UsageError."""
     if skim in (None, WORDS, SELF, AUTO):
         return None
-    if skim in _OF_COMMAND_LINE:
-        raise UsageError(
-            f"skim= is the name of a model, {WORDS!r}, {SELF!r} or None, not {skim!r}."
-        )
+    if skim == "none":  # of the command line
+        raise UsageError(f"skim= is the name of a model, {WORDS!r}, {SELF!r} or None, not 'none'.")
     fresh = ModelSettings(model=skim)
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
     return replace(fresh, **{name: getattr(answering, name) for name in same})
@@ -184,8 +182,8 @@ def refuse_twice(methods: Sequence[object], option: str) -> None:
 
 def refuse_unsampled(options: Mapping[str, Any], temp: float) -> None:
     """Raise UsageError for options of sampling at temperature 0, where they have no effect."""
-    for name, row in TABLE.items():
-        if "temp" in row.needs and not temp and options.get(name, row.default) != row.default:
+    for name, default in SAMPLING.items():
+        if not temp and options.get(name, default) != default:
             raise UsageError(
                 f"{name}= has no effect at temperature 0, which always takes the most likely "
                 "token; add temp=0.7, or leave it out."
@@ -194,12 +192,8 @@ def refuse_unsampled(options: Mapping[str, Any], temp: float) -> None:
 
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options; at temperature 0 without those of sampling."""
-    sampled = bool(options.get("temp"))
-    return {
-        k: v
-        for k, v in options.items()
-        if sampled or k not in TABLE or "temp" not in TABLE[k].needs
-    }
+    idle = () if options.get("temp") else SAMPLING
+    return {name: value for name, value in options.items() if name not in idle}
 
 
 def refuse_later_questions(scout: object) -> None:
@@ -212,10 +206,7 @@ def refuse_later_questions(scout: object) -> None:
 
 
 def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
-    """Make a request from questions and options; `settled` chooses its method.
-
-    Raises UsageError.
-    """
+    """Make a request from questions and options; `settled` chooses its method."""
     check_options(options, _KNOWN)
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
@@ -297,10 +288,7 @@ def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 def settings_by_method(
     given: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
 ) -> dict[str, dict[str, str]]:
-    """Return the settings of each method in ``{"METHOD.NAME": value}``, as text.
-
-    With `strict`, a setting of another method raises UsageError; otherwise it is left out.
-    """
+    """Return the settings of each method in ``{"METHOD.NAME": value}``; `strict` refuses others."""
     settings: dict[str, dict[str, str]] = {method: {} for method in methods}
     for path, value in settings_of(given).items():
         owner, dot, name = path.strip().partition(".")

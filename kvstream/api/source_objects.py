@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
-_END: Any = object()
-"""Returned by an iterator after its last piece. None is a piece that cannot be read."""
 
 
 @runtime_checkable
@@ -61,10 +59,8 @@ SourceLike: TypeAlias = "Content | Source | Text | Sequence[Content | Source | T
 
 
 def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
-    """Return whether a reading of `folder` reads the file at `path`, or would, once it is there.
-
-    A link in the folder may lead to the file. Files that kvstream wrote are not read, but one that
-    is `growing` cannot be recognized yet.
+    """Return whether a reading of `folder` reads the file at `path`, or would, once it is there:
+    also by a link, but not if kvstream wrote it, which nobody can tell while it is `growing`.
     """
     from kvstream.input import folders, outputs
     from kvstream.store.writing import same
@@ -136,18 +132,9 @@ def sources_for(
     due: Callable[[], bool] | None = None,
 ) -> SourceSet:
     """Open sources with the options of a request. Raises as `open_sources`."""
-    return open_sources(
-        source,
-        text=text,
-        plain=request.plain,
-        max_unpacked=request.max_unpacked,
-        follow=request.follow,
-        only=request.only,
-        since=request.since,
-        until=request.until,
-        due=due or request.due,
-        interrupted=request.interrupted,
-    )
+    same = ("plain", "max_unpacked", "follow", "only", "since", "until", "interrupted")
+    options = {name: getattr(request, name) for name in same}
+    return open_sources(source, text=text, due=due or request.due, **options)
 
 
 def several(source: SourceLike | None) -> list[Any]:
@@ -214,29 +201,34 @@ def _bytes(piece: str | bytes) -> bytes:
 class _PieceReader:
     """Reads an iterator of text or bytes like a file."""
 
+    _left = b""
+    _given = False
+    ended = ""
+    """If the source was empty from the start: a likely reason, and what to do about it."""
+
     def __init__(self, pieces: Iterator[str] | Iterator[bytes]) -> None:
         self.pieces = pieces
-        self._left = b""
-        self.ended = ""
-        """If the source was empty from the start: a likely reason, and what to do about it."""
-        self._given = False
 
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes of the next piece; empty after the last piece."""
-        while not self._left:
-            piece: Any = next(self.pieces, _END)
-            if piece is _END:
-                if not self._given:
-                    self.ended = (
-                        "the iterator has no text, or was read to its end already; give a new one."
-                    )
-                return b""
-            self._left, self._given = _bytes(piece), True
+    def read(self, size: int, /) -> bytes | None:
+        """Return at most `size` bytes; empty at the end, None if there is nothing yet."""
+        if not self._left:
+            found = self._next(size)
+            if not found:
+                if found is not None and not self._given:
+                    self.ended = self._reason()
+                return found
+            self._left, self._given = found, True
         data, self._left = self._left[:size], self._left[size:]
         return data
 
+    def _next(self, size: int) -> bytes | None:
+        return next(filter(None, map(_bytes, self.pieces)), b"")
 
-class _FileReader:
+    def _reason(self) -> str:
+        return "the iterator has no text, or was read to its end already; give a new one."
+
+
+class _FileReader(_PieceReader):
     """Reads an open file in binary or text mode as bytes."""
 
     def __init__(self, file: Readable, name: str) -> None:
@@ -244,43 +236,24 @@ class _FileReader:
 
         self._file, self._name = file, name
         self._take: Callable[[int], str | bytes | None] = reader_of(file)
-        self._left = b""
         self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
         """Whether the file ends by itself when the run is interrupted."""
-        self.ended = ""
-        """If the source was empty from the start: a likely reason, and what to do about it."""
-        self._given = False
-
-    def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; empty at the end, None if there is nothing yet."""
-        if not self._left:
-            found = self._taken(size)
-            if found is None or not found:
-                if found is not None and not self._given and self._is_behind_text():
-                    self.ended = (
-                        f"{self._name} was read to its end already; open it again, or give its "
-                        "path."
-                    )
-                return None if found is None else b""
-            self._left, self._given = _bytes(found), True
-        data, self._left = self._left[:size], self._left[size:]
-        return data
 
     def fileno(self) -> int:
         """Return the descriptor. Raises an error if the file has none."""
         return self._file.fileno()  # type: ignore[attr-defined, no-any-return]
 
-    def _is_behind_text(self) -> bool:
-        """Return whether the file position is behind its beginning; False for a pipe."""
-        try:
-            return bool(self._file.tell())  # type: ignore[attr-defined]
-        except (AttributeError, OSError, ValueError):
-            return False
+    def _reason(self) -> str:
+        with suppress(AttributeError, OSError, ValueError):  # a pipe
+            if self._file.tell():  # type: ignore[attr-defined]
+                return f"{self._name} was read to its end already; open it again, or give its path."
+        return ""
 
-    def _taken(self, size: int) -> str | bytes | None:
+    def _next(self, size: int) -> bytes | None:
         """Read from the file. Raises SourceError if it is closed or not in its encoding."""
         try:
-            return self._take(size)
+            found = self._take(size)
+            return None if found is None else _bytes(found)
         except OSError:
             raise
         except ValueError as error:

@@ -50,10 +50,7 @@ def main() -> None:
 
 
 def _terminated(number: int, _: FrameType | None) -> None:
-    """End at once. `Interrupts` replaces this handler before there is anything to close.
-
-    An exception would pass through the C++ code of a library that is being imported, which aborts.
-    """
+    """End at once: an exception would abort the C++ code of a library that is being imported."""
     told = b"Interrupted.\n" if number == signal.SIGINT else b"Terminated.\n"
     with suppress(OSError, ValueError, AttributeError):  # closed
         os.write(sys.stderr.fileno(), told)
@@ -61,9 +58,8 @@ def _terminated(number: int, _: FrameType | None) -> None:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but end at once where Python would abort, or print and drop it.
-
-    That is during an import, and as Python frees an object.
+    """Raise KeyboardInterrupt, but end at once during an import, where Python would abort, and as
+    an object is freed, where it would print and drop the exception.
     """
     while frame is not None:
         code, frame = frame.f_code, frame.f_back

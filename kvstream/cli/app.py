@@ -48,10 +48,7 @@ class ClosedPipeError(Exception):
 
 @contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Raise ClosedPipeError where click would end with exit code 1.
-
-    A reader that has read enough is no failure.
-    """
+    """Raise ClosedPipeError where click would end with exit code 1: no failure of the reader."""
     try:
         yield
     except OSError as error:
@@ -92,7 +89,7 @@ class App(Modules):
         values = config.load(path)
         if not values:
             return {}
-        from kvstream.cli.options.configured import configured
+        from kvstream.cli.options.option import configured
 
         known = {
             other: {o.name: o for o in options if o.name and o.expose_value}
@@ -198,8 +195,13 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
     except BaseException as error:
         if isinstance(error, (ClosedPipeError, BrokenPipeError)):
             return 0
+        message = str(error).strip().splitlines()
         if is_out_of_memory(error):
-            return _report(_memory_message(error), OUT_OF_MEMORY, verbose)
+            detail = f" ({message[0]})" if message else ""
+            return _report(
+                f"Out of memory{detail}. Lower --budget or --chunk-size, choose a smaller model or "
+                "--dtype bfloat16, or another --device.", OUT_OF_MEMORY, verbose
+            )  # fmt: skip
         if isinstance(error, OSError) and error.errno in FULL:
             return _report(f"Could not write the output: {error.strerror}.", 1, verbose)
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
@@ -211,21 +213,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             or (isinstance(error.code, int) and error.code > 128)  # of a signal
         ):
             raise  # any other is of a library or plugin, which must not end kvstream
-        message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         return _report(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
     finally:
         _drop_unwritten()
-
-
-def _memory_message(error: BaseException) -> str:
-    first = str(error).strip().splitlines()
-    detail = f" ({first[0]})" if first else ""
-    return (
-        f"Out of memory{detail}. Lower --budget or --chunk-size, choose a smaller model or "
-        "--dtype bfloat16, or another --device."
-    )
 
 
 def _drop_unwritten() -> None:
@@ -281,10 +273,8 @@ def _bound_kernel_caches() -> None:
 
 
 def _wait_for_input() -> None:
-    """Let reads of standard input wait for data, as shells do.
-
-    A process that shares it may have turned that off. A read without data would then look like the
-    end of the text.
+    """Let reads of standard input wait for data. If a process that shares it has turned that off, a
+    read without data would look like the end of the text.
     """
     if sys.platform == "win32":  # reads of its pipes always wait
         return

@@ -63,10 +63,7 @@ def load(path: Path | None = None) -> dict[str, Any]:
 
 
 def place(path: Path, *keys: str) -> str:
-    """Return ``PATH, line N``: where the file sets the value of nested keys, for an error message.
-
-    tomllib reports no lines, so look for the key, below the header of its table.
-    """
+    """Return ``PATH, line N`` of the value of nested keys, which tomllib does not report."""
     table: tuple[str, ...] = ()
     for number, line in enumerate(small_text(path).splitlines(), 1):
         if header := re.match(r"\s*\[([\w-]+)\]", line):
@@ -100,21 +97,13 @@ def aliases() -> dict[str, str]:
 
 
 def model_name(name: str) -> str:
-    """Resolve a model's name: return the target of an alias in the config file, or the name.
+    """Return the target of a short name, or the name. Raises UsageError for a typing error."""
+    from kvstream.store import offered  # not needed for help pages
 
-    Raises UsageError for a name that is close to a known one, and ModelError for a name of a model
-    that cannot be loaded here.
-    """
-    from kvstream.store.offered import (  # not needed for help pages
-        OFFERS,
-        refuse_misspelt,
-        refuse_unsupported,
-    )
-
-    known = {name: name for name in (EMBEDDED, *OFFERS)} | aliases()
-    refuse_misspelt(name, known)
+    known = {name: name for name in (EMBEDDED, *offered.OFFERS)} | aliases()
+    offered.refuse_misspelt(name, known)
     found = known.get(name, name)
-    refuse_unsupported(found)
+    offered.refuse_unsupported(found)
     return found
 
 
@@ -133,11 +122,10 @@ def for_command(
     path: Path,
     convert: Callable[[str, Any], Any] = lambda name, value: value,
 ) -> dict[str, Any]:
-    """Return the defaults of one command by parameter name.
+    """Return the defaults of one command by parameter name, as `convert` makes them.
 
-    ``known`` has the parameter names of every command. A key that no command has is a typing error
-    and raises UsageError, because it would otherwise be ignored silently. ``convert`` converts the
-    value of a named parameter; file, line and key are added to the message of its UsageError.
+    `known` has the parameter names of every command. Raises UsageError for other keys, which would
+    otherwise be ignored silently, with file, line and key.
     """
 
     def converted(name: str, value: Any, *keys: str) -> Any:
@@ -158,7 +146,7 @@ def for_command(
                 close = meant(key, known)
                 raise UsageError(
                     f"{place(path, key)}: [{key}] is not a command.{close} There are "
-                    f"{_listed(known)}."
+                    f"{', '.join(sorted(known))}."
                 )
             continue
         name = key.replace("-", "_")
@@ -196,7 +184,3 @@ def _refuse_twice(table: Mapping[str, Any], path: Path, *keys: str) -> None:
 
 def _like(key: str, names: Iterable[str]) -> str:
     return meant(key.replace("_", "-"), (name.replace("_", "-") for name in names))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

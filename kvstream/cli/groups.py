@@ -30,9 +30,8 @@ class Group(click.Group):
 
 
 class Modules(Group):
-    """Commands that are each the attribute ``command`` of a module of `package`.
-
-    `modules` has the name and the help line of each command, so that the help imports none.
+    """Commands that are each ``command`` of a module of `package`. `modules` has their help lines,
+    so that the help imports none.
     """
 
     def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:

@@ -18,8 +18,7 @@ from kvstream.logs.line_parser import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import SECTIONS, Finding
-from kvstream.reporters.cells import beginning, cells
-from kvstream.reporters.format import counted
+from kvstream.reporters.format import beginning, cells, counted
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""

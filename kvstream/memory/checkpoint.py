@@ -32,6 +32,7 @@ from kvstream.memory.saving import (
 )  # fmt: skip
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
 from kvstream.run.request import Request, never
+from kvstream.store import writing
 
 SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
@@ -82,7 +83,7 @@ class Checkpoint:
         Raises SourceError if the file is no memory file, UsageError if it is a memory but not a
         checkpoint, KvstreamError if it is not writable.
         """
-        file.check_writable(path)
+        writing.check_writable(path)
         self.path, self.every, self.base = path, every, base
         self.saved: MemoryFile | None = look(path) if path.exists() else None
         self.position: Position | None = None
@@ -204,7 +205,7 @@ def tokens_of(path: Path) -> int | None:
 
     Raises the errors of `Checkpoint`, which reads the whole file and checks its digest.
     """
-    file.check_writable(path)
+    writing.check_writable(path)
     return _position(path, file.read_notes(path)).tokens if path.exists() else None
 
 

@@ -108,23 +108,6 @@ def write(
     return digest
 
 
-def check_writable(path: Path) -> None:
-    """Raise KvstreamError if a file cannot be written there, before the long work begins."""
-    problem = None
-    try:
-        target = writing.replaceable(path)
-        if target is not None and not target.parent.is_dir():
-            problem = f"there is no folder {target.parent}"
-        elif target is not None and not os.access(target.parent, os.W_OK):
-            problem = f"the folder {target.parent} is read-only"
-        elif os.path.exists(path) and not os.access(path, os.W_OK):
-            problem = "permission denied"
-    except OSError as error:
-        problem = error.strerror or str(error)
-    if problem:
-        raise KvstreamError(f"Cannot write {path}: {problem}. Choose another file.")
-
-
 def read(path: Path) -> Content:
     """Return the content of a file after checking digests, schema and numbers.
 

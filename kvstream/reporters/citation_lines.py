@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstream.events import Result
-from kvstream.reporters.cells import beginning, cells, cut, end_of
-from kvstream.reporters.format import fit, share, strip, visible
+from kvstream.reporters.format import beginning, cells, cut, end_of, fit, share, strip, visible
 
 SHOWN = 3
 """Number of passages shown under an answer; the JSON has all."""

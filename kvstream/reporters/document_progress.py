@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, TextIO
 
 from kvstream import events
 from kvstream.events import CollectionEvent
-from kvstream.reporters.cells import cells, cut, end_of, padded
-from kvstream.reporters.format import counted, duration, number, share, size, visible
+from kvstream.reporters.format import (
+    cells,
+    counted,
+    cut,
+    duration,
+    end_of,
+    number,
+    padded,
+    share,
+    size,
+    visible,
+)
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller, kept_share
 from kvstream.reporters.tally import LISTED, Tally
 

@@ -1,4 +1,7 @@
-"""Formatting of numbers, times and text for people, and small charts made of characters."""
+"""Formatting of numbers, times and text for people, and small charts made of characters.
+
+Text has a width in cells of a terminal: a Chinese, Japanese or Korean character takes two.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from textwrap import fill
 from typing import Any, Protocol
 from unicodedata import category
@@ -62,10 +65,7 @@ def _each_mark(run: str, replace: Callable[[str], str]) -> str:
 
 
 def json_text(record: Any, *, ascii: bool = True) -> str:
-    """Return a record as JSON. Everything that is printed as JSON comes from here.
-
-    JSON has no NaN and no infinity, so such a number becomes null.
-    """
+    """Return a record as JSON, as all that is printed. NaN and infinity become null."""
     try:
         text = json.dumps(record, ensure_ascii=ascii, allow_nan=False)
     except ValueError:
@@ -186,3 +186,38 @@ def strip(shares: Sequence[float], empty: str = " ") -> str:
         empty if value <= 0 else BLOCKS[min(levels, round(levels * (value / top) ** 0.5))]
         for value in shares
     )
+
+
+def cells(text: str) -> int:
+    """Return the number of cells that a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # slow to import
+
+    return cell_len(text)
+
+
+def beginning(text: str, width: int, least: int = 0) -> str:
+    """Return the beginning of `text` in at most `width` cells, but at least `least` characters."""
+    if text.isascii():
+        return text[: max(width, least)]
+    ends = accumulate(map(cells, text))
+    fitting = next((i for i, end in enumerate(ends) if end > width), len(text))
+    return text[: max(fitting, least)]
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells; dots mark that it goes on."""
+    return text if cells(text) <= width else beginning(text, width - 3).rstrip() + "..."
+
+
+def end_of(text: str, width: int) -> str:
+    """Return the end of a path in at most `width` cells. It says more than the beginning."""
+    if cells(text) <= width:
+        return text
+    return "..." + beginning(text[::-1], width - 3)[::-1]
+
+
+def padded(text: str, width: int) -> str:
+    """Return `text` with blanks behind it, in at least `width` cells."""
+    return text + " " * (width - cells(text))

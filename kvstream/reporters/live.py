@@ -328,9 +328,8 @@ class PanelView:
         return words if len(words) <= self.width else short
 
     def _spark(self, values: list[float], top: float, style: str) -> Text:
-        """Return a sparkline on the same axis as the strips below: place in the text, if known.
-
-        Memory and chunk have the same scale, the budget, to show how one makes room for the other.
+        """Return a sparkline over the text, if its length is known. Memory and chunk have the scale
+        of the budget, to show how one makes room for the other.
         """
         step = self.view.step
         width = min(self.width, len(values))

@@ -118,10 +118,7 @@ class Teller:
         self.write(message)
 
     def cost(self, result: Result) -> None:
-        """Write what an answer cost; `verbose` also how memory covers the text.
-
-        One reading serves all questions, so its figures appear only under the first answer.
-        """
+        """Write what an answer cost; under the first one, also what the reading cost."""
         narrowed = narrowed_line(result)
         if narrowed is not None:
             self.tell(narrowed)

@@ -18,10 +18,7 @@ def resident_bytes() -> int | None:
 
 
 def device_bytes() -> int | None:
-    """Return the memory that torch has allocated on CUDA devices, or None if CUDA is not in use.
-
-    A reporter never imports torch; this only uses a torch that the run has already loaded.
-    """
+    """Return the bytes that torch has on CUDA devices, without importing it; None without CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

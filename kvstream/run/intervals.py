@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from kvstream.errors import UsageError
-from kvstream.settings import parse_count
+from kvstream.settings import count_of
 
 LEAST = 64
 """Minimum number of tokens between two answers. Reading fewer is much faster than answering."""
@@ -42,7 +42,7 @@ class Intervals:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:
             try:
-                tokens = parse_count(text)
+                tokens = count_of(text)
             except UsageError:
                 raise UsageError(
                     f"{text!r} is not an interval; write tokens as 4096 or 10k, time as 30s or "

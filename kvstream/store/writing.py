@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 import psutil
 
+from kvstream.errors import KvstreamError
+
 DAY = 24 * 3600.0
 PARTIAL = ".partial"
 """Suffix of the name of an incomplete file."""
@@ -39,6 +41,23 @@ def replaceable(path: Path) -> Path | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     return target if target.exists() and os.path.samestat(found, target.stat()) else None
+
+
+def check_writable(path: Path) -> None:
+    """Raise KvstreamError if a file cannot be written there, before the long work begins."""
+    problem = None
+    try:
+        target = replaceable(path)
+        if target is not None and not target.parent.is_dir():
+            problem = f"there is no folder {target.parent}"
+        elif target is not None and not os.access(target.parent, os.W_OK):
+            problem = f"the folder {target.parent} is read-only"
+        elif os.path.exists(path) and not os.access(path, os.W_OK):
+            problem = "permission denied"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        raise KvstreamError(f"Cannot write {path}: {problem}. Choose another file.")
 
 
 def hidden_name(target: Path) -> str:

@@ -25,5 +25,5 @@ def test_the_best_fetched_model_answers(
     monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], best: str, default: str
 ) -> None:
     monkeypatch.setattr(offered.Offer, "is_here", lambda offer: offer.name in here)
-    monkeypatch.setattr(models, "best_model", lambda: models.Best(best, None))
+    monkeypatch.setattr(models, "best_model", lambda: offered.OFFERS.get(best))
     assert models.default_model() == default

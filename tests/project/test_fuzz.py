@@ -18,7 +18,7 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
 from kvstream.input.sources import open_sources
 from kvstream.methods.registry import available
-from kvstream.settings import Budget, RunSettings, parse_count
+from kvstream.settings import Budget, RunSettings, count_of
 
 
 @pytest.mark.parametrize(("group", "cases"), [("parsers", 550), ("engine", 30)])
@@ -73,7 +73,7 @@ def test_a_budget_of_a_unit_that_is_none() -> None:
 
 def test_a_number_that_no_machine_has() -> None:
     with pytest.raises(UsageError, match="400 digits"):
-        parse_count("9" * 400)
+        count_of("9" * 400)
     with pytest.raises(UsageError):
         Budget.parse("9" * 400 + "GiB")
 

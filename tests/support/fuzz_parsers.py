@@ -38,7 +38,7 @@ from kvstream.passages.excerpts import excerpts_of
 from kvstream.reporters.format import visible
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request
-from kvstream.settings import Budget, RunSettings, parse_count
+from kvstream.settings import Budget, RunSettings, count_of
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
 from kvstream.tokenization.passages import Passages
 
@@ -90,7 +90,7 @@ def numbers(rng: random.Random, _: Path) -> None:
     """Parse counts and budgets, as typed."""
     text = some_text(rng, 12) if rng.random() < 0.5 else _number(rng)
     if rng.random() < 0.5:
-        assert parse_count(text) >= 1
+        assert count_of(text) >= 1
     else:
         budget = Budget.parse(text)
         assert (budget.tokens is None) != (budget.bytes is None)

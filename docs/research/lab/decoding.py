@@ -22,7 +22,7 @@ from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.speed.systems import QUESTION
 from kvstream.session.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings, parse_count
+from kvstream.settings import Budget, ModelSettings, RunSettings, count_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
@@ -47,7 +47,7 @@ def main() -> None:
     for kind in args.kinds.split(","):
         session = Session.open(ModelSettings(args.model, device="cpu", threads=1, **KINDS[kind]))
         for budget in args.budget.split(","):
-            readers[f"{kind} {budget}"] = opened(args, session, parse_count(budget))
+            readers[f"{kind} {budget}"] = opened(args, session, count_of(budget))
     spent: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(args.rounds):
         for name, reader in readers.items():
@@ -63,7 +63,7 @@ def main() -> None:
 
 def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Reader, list[int]]:
     """Return a reader that has read the text, and the ids of a question."""
-    ids = session.tokenizer.encode(args.text.read_text("utf-8"))[: parse_count(args.tokens)]
+    ids = session.tokenizer.encode(args.text.read_text("utf-8"))[: count_of(args.tokens)]
     run = RunSettings(budget=Budget(tokens=budget), method=args.method)
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
     for _ in reader.read(IdFeed([int(i) for i in ids])):

@@ -26,7 +26,7 @@ from kvstream.evaluation.splits import is_heldout
 from kvstream.model import int8
 from kvstream.model.loading import choose, folder, in_precision
 from kvstream.model.precision import Precision
-from kvstream.settings import INT8, ModelSettings, parse_count
+from kvstream.settings import INT8, ModelSettings, count_of
 from kvstream.tokenization.loading import load_tokenizer
 
 KINDS: dict[str, Precision | None] = {
@@ -55,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = ModelSettings(args.model, device="cpu")
     where = folder(settings)
-    count, chunk = parse_count(args.tokens), parse_count(args.chunk)
+    count, chunk = count_of(args.tokens), count_of(args.chunk)
     tokenizer = load_tokenizer(where)
     files = [f for f in args.files if not args.heldout or is_heldout(f.name.partition(".")[0])]
     files = files[:: max(1, len(files) // args.texts)][: args.texts]

@@ -9,8 +9,8 @@ import click
 
 from kvstream.cli.options.option import memory_file
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.running import read
+from kvstream.cli.shared.sources import asking, sources_or_usage, split_arguments
 from kvstream.errors import UsageError
 
 

@@ -18,14 +18,20 @@ from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import running
-from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import check_early, plainly, prepared, reading
-from kvstream.cli.shared.source_paths import open_sources, tell_pages
+from kvstream.cli.shared.sources import (
+    open_sources,
+    refuse_question,
+    sources_argument,
+    sources_or_usage,
+    tell_pages,
+)
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer_writer import AnswerWriter
+from kvstream.reporters.plain import Recorder
 from kvstream.reporters.stats import Stats
 
 HELP = """\
@@ -80,7 +86,7 @@ def command(
         writer = AnswerWriter(output, as_json=options.json)
         stack.callback(writer.close)
         # The chat itself shows the answers and their warnings.
-        recorders = [each for each in reporter.recorders if isinstance(each, Stats)]
+        shows: list[Recorder] = [writer, *(r for r in reporter.recorders if isinstance(r, Stats))]
         history: list[tuple[str, str]] = []
         # Warnings of the reading were shown; those of a memory file appear with the first answer.
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
@@ -91,7 +97,7 @@ def command(
             answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:
                 for event in answers:
-                    for each in (writer, *recorders):
+                    for each in shows:
                         each.show(event)
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
@@ -174,8 +180,7 @@ def turns(budget: int) -> int:
 def questions(tell: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of standard input that are not empty, until a line ends the chat.
 
-    On a terminal, show a prompt, and let the user edit the line if stdout is one, too. Help and
-    unknown commands are answered by `tell`.
+    A terminal has a prompt. `tell` answers help and unknown commands.
     """
     asked = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):  # invalid bytes must not end the chat

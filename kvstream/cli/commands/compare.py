@@ -12,14 +12,19 @@ import click
 
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import check_early, check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
-from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
+from kvstream.cli.shared.sources import (
+    asking,
+    can_be_read_again,
+    open_sources,
+    sources_or_usage,
+    split_arguments,
+)
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.format import Sink
 from kvstream.reporters.plain import Teller
@@ -67,10 +72,7 @@ def command(
 
 
 def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:
-    """Run every method of `options.methods` on the same sources and show them side by side.
-
-    Return the exit code.
-    """
+    """Run every method of `options.methods` on the same sources, and return the exit code."""
     _check(options, as_csv=as_csv)
     check_early(options)
     check_files(options, paths)

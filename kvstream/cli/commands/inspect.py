@@ -15,17 +15,8 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import SourceError
-from kvstream.reporters.cells import cut, padded
-from kvstream.reporters.format import (
-    counted,
-    duration,
-    entries,
-    hanging,
-    json_line,
-    number,
-    size,
-    visible,
-)
+from kvstream.reporters import format as f
+from kvstream.reporters.format import cut, padded
 
 WIDTH = 12
 """Width of the names on the left, in columns."""
@@ -69,7 +60,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
             damaged = SourceError.exit_code
             continue
         if json:
-            click.echo(json_line(record, sys.stdout), nl=False)
+            click.echo(f.json_line(record, sys.stdout), nl=False)
             continue
         if shown:
             click.echo()
@@ -89,14 +80,14 @@ def _is_text(path: Path) -> bool:
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the name of a text and its parts, of which the lower ones are indented."""
-    yield visible(str(path))
-    yield f"  {number(record['tokens'])} tokens, {number(record['bytes'])} bytes of text"
+    yield f.visible(str(path))
+    yield f"  {f.number(record['tokens'])} tokens, {f.number(record['bytes'])} bytes of text"
     parts = record["parts"]
     levels = sorted({part["level"] for part in parts})
     room = min(columns(), MOST) - max((len(p["place"]) for p in parts), default=0) - 14
     for part in parts:
-        title = "  " * (1 + levels.index(part["level"])) + visible(part["title"])
-        tokens = number(part["tokens"])
+        title = "  " * (1 + levels.index(part["level"])) + f.visible(part["title"])
+        tokens = f.number(part["tokens"])
         yield f"{padded(cut(title, room), room)} {tokens:>10}  {part['place']}".rstrip()
     if not parts:
         yield "  no headings"
@@ -115,52 +106,46 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the name of the file and its rows, wrapped to the width of a terminal."""
-    yield visible(str(path))
+    yield f.visible(str(path))
     for name, text in _rows(record):
-        head = f"  {name:{WIDTH}}"
-        yield hanging(head, visible(text), columns())
+        yield f.hanging(f"  {name:{WIDTH}}", f.visible(text), columns())
 
 
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     memory, tokens, peak = record["memory"], record["tokens"], record["peak"]
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["written"]))
-    yield "file", f"{size(memory['bytes'])}, written {written} by kvstream {record['version']}"
+    yield "file", f"{f.size(memory['bytes'])}, written {written} by kvstream {record['version']}"
     for source in memory["sources"][:SOURCES]:
-        yield "source", f"{source['name']} ({number(source['bytes'])} bytes)"
+        yield "source", f"{source['name']} ({f.number(source['bytes'])} bytes)"
     if (more := len(memory["sources"]) - SOURCES) > 0:
-        yield "", f"and {number(more)} more, which --json names"
+        yield "", f"and {f.number(more)} more, which --json names"
     for question in memory["questions"] or ["(none: made without a question)"]:
         yield "question", question
-    read, kept, evicted = (number(tokens[key]) for key in ("read", "retained", "evicted"))
+    read, kept, evicted = (f.number(tokens[key]) for key in ("read", "retained", "evicted"))
     yield "tokens", f"read {read} · kept {kept} · evicted {evicted}"
-    prompt = f"{number(tokens['prompt'])} of the prompt"
-    held = f"{entries(tokens['entries'])} ({prompt}) of {number(record['budget']['tokens'])}"
-    yield "KV cache", f"{held} · peak {number(peak['kv_tokens'])} ({size(peak['kv_bytes'])})"
+    prompt = f"{f.number(tokens['prompt'])} of the prompt"
+    held = f"{f.entries(tokens['entries'])} ({prompt}) of {f.number(record['budget']['tokens'])}"
+    yield "KV cache", f"{held} · peak {f.number(peak['kv_tokens'])} ({f.size(peak['kv_bytes'])})"
     types = f"weights in {record['dtype']}, KV cache in {record['kv_dtype']}"
     yield "model", f"{record['model']}, {types}"
     chosen = {name: value for name, value in record["settings"].items() if value not in ("", None)}
     settings = ", ".join(f"{name}={value}" for name, value in chosen.items())
     yield "method", record["method"] + (f" ({settings})" if settings else "")
-    yield "schedule", _schedule(record)
+    schedule, seconds = record["schedule"], memory["read_s"]
+    how = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
+    took = f" in {f.duration(seconds)}" if seconds else ""
+    yield "schedule", f"{how}, {f.counted(schedule['steps'], 'step')}{took}"
     if record["answering"] is not None:
         yield "passages", _passages(record["answering"])
     if (checkpoint := record["checkpoint"]) is not None:
         ended = "complete" if checkpoint["complete"] else "the reading has not ended"
-        yield "checkpoint", f"{counted(checkpoint['tokens'], 'token')}; {ended}"
+        yield "checkpoint", f"{f.counted(checkpoint['tokens'], 'token')}; {ended}"
     for warning in record["warnings"]:
         yield "warning", warning
     yield "sha256", memory["sha256"]
 
 
-def _schedule(record: Mapping[str, Any]) -> str:
-    schedule, seconds = record["schedule"], record["memory"]["read_s"]
-    told = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
-    steps = schedule["steps"]
-    told += f", {counted(steps, 'step')}"
-    return told + (f" in {duration(seconds)}" if seconds else "")
-
-
 def _passages(kept: Mapping[str, Any]) -> str:
-    told = f"{number(kept['passages'])} for {kept['model']} (budget {number(kept['budget'])}): "
-    told += f"{number(kept['bytes'])} of {number(kept['room_bytes'])} bytes"
-    return f"{told} · {number(kept['dropped_bytes'])} bytes dropped"
+    told = f"{f.number(kept['passages'])} for {kept['model']} (budget {f.number(kept['budget'])}): "
+    told += f"{f.number(kept['bytes'])} of {f.number(kept['room_bytes'])} bytes"
+    return f"{told} · {f.number(kept['dropped_bytes'])} bytes dropped"

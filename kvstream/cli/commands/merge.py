@@ -16,6 +16,7 @@ from kvstream.cli.shared.recalling import loaded_as, of_maker, tell_of_loading
 from kvstream.cli.shared.running import check_early, check_files, kept_line, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
+from kvstream.store import writing
 
 
 @reading_command("merge")
@@ -40,10 +41,10 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
         raise click.UsageError("Name at least two memory files.", ctx)
     target = memory_target(ctx, options.output)
     from kvstream.api.memories import refuse_repeated
-    from kvstream.api.memory_files import check_writable, inspect
+    from kvstream.api.memory_files import inspect
 
     check_files(options, [str(path) for path in files])
-    check_writable(target)
+    writing.check_writable(target)
     check_early(options)
     opened = [inspect(path) for path in files]  # read once, for the checks and the merge
     refuse_repeated(opened)

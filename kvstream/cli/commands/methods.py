@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,35 +76,26 @@ def _page(method: MethodInfo) -> str:
         help_text = each.help
         if limits := ", ".join(each.choices) or each.allowed:
             help_text += f" ({limits})"
-        lines.append(f"  --set {name}.{each.name}={_typed(each.default)}")
-        lines.append(
-            textwrap.fill(help_text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-        )
+        lines += [f"  --set {name}.{each.name}={_typed(each.default)}", _filled(help_text)]
     if lines:
         paragraphs.append("\n".join(lines))
     if method.preset is not None:
+        typed = [f"--set {name}.{key}={value}" for key, value in method.preset.settings.items()]
+        typed += [f"--{option} {value}" for option, value in method.preset.run.items()]
         # Non-breaking spaces: an option stays on a line with its value.
-        typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(method))
-        paragraphs.append(
-            f"  --preset paper is as in {method.preset.source}:\n"
-            + textwrap.fill(
-                typed,
-                WIDTH,
-                initial_indent=" " * 6,
-                subsequent_indent=" " * 6,
-                break_on_hyphens=False,
-                break_long_words=False,
-            ).replace("\u00a0", " ")
-        )
+        shown = _filled(" ".join(option.replace(" ", "\u00a0") for option in typed), whole=True)
+        told = f"  --preset paper is as in {method.preset.source}:"
+        paragraphs.append(f"{told}\n{shown}".replace("\u00a0", " "))
     return "\n\n".join(paragraphs)
 
 
-def _preset(method: MethodInfo) -> Iterator[str]:
-    """Yield the options that a preset stands for, as a user would type them."""
-    name, paper = method.name, method.preset
-    assert paper is not None
-    yield from (f"--set {name}.{setting}={value}" for setting, value in paper.settings.items())
-    yield from (f"--{option} {value}" for option, value in paper.run.items())
+def _filled(text: str, *, whole: bool = False) -> str:
+    """Wrap an indented text; with `whole`, between words only."""
+    indent = " " * 6
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent,
+        break_on_hyphens=not whole, break_long_words=not whole,
+    )  # fmt: skip
 
 
 def _typed(value: Any) -> str:

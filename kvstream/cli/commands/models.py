@@ -61,11 +61,7 @@ def command(ctx: click.Context, json: bool) -> None:
 
 
 def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
-    """Yield the rows of a table.
-
-    If it is wider than `width`, each model has a line for its uncut name and further lines for its
-    numbers and its problem.
-    """
+    """Yield the rows of a table; if it is wider than `width`, several lines for each model."""
     rows = [HEADINGS, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     problems = ["", *(entry.problem or "" for entry in found)]

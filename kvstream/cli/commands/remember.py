@@ -16,15 +16,22 @@ from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import reports, running
-from kvstream.cli.shared.arguments import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading, reading_line
-from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
+from kvstream.cli.shared.sources import (
+    check_shards,
+    open_sources,
+    refuse_question,
+    sources_argument,
+    sources_or_usage,
+    tell_pages,
+)
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import Sink, json_text, size
 from kvstream.reporters.plain import Teller
+from kvstream.store import writing
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -102,15 +109,13 @@ def remember(
     ctx: click.Context, paths: tuple[str, ...], base: Path | None, target: Path, options: Options
 ) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
-    from kvstream.api.memory_files import check_writable
-
     others = {
         "--checkpoint": options.request.checkpoint, "--stats": options.stats,
         "--report": options.report,
     }  # fmt: skip
     running.check_files(replace(options, output=target), paths)
     refuse_clashes(others, {"--memory": base})
-    check_writable(target)
+    writing.check_writable(target)
     running.check_early(options)
     if base is None:
         refuse_later_questions(options.skim)

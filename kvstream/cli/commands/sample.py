@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -18,7 +17,7 @@ from kvstream.cli.options.types import COUNT, SEED, FileType
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
-from kvstream.reporters.format import json_text, visible
+from kvstream.reporters.format import Sink, json_text, visible
 from kvstream.reporters.plain import Teller
 
 BUFFER = 64 * 1024
@@ -103,10 +102,7 @@ def command(
 
 
 def _text_of(name: str) -> tuple[int, Iterator[str]]:
-    """Return the number of characters of a text, and its blocks.
-
-    The text is read twice and never held as a whole.
-    """
+    """Return the characters of a text, and its blocks: it is read twice, and never held."""
     if name != "-":
         return sum(map(len, _blocks(name, None))), _blocks(name, None)
     if sys.stdin is None:
@@ -129,7 +125,7 @@ def _blocks(
         yield block.text
 
 
-def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
+def _write(pieces: Iterable[str], sink: Sink) -> None:
     """Write the pieces in large parts: each write is flushed, and a piece is only a sentence."""
     clean = visible if sink.isatty() else str
     waiting, size = [], 0

@@ -14,11 +14,9 @@ from kvstream.errors import closest
 class SectionedCommand(click.Command):
     """A command whose help page shows its options in sections, in the order of declaration.
 
-    ``--help`` omits the advanced options, ``--help-all`` shows them. `without` maps options without
-    effect in this command to the reason. They are refused on the command line, and ignored in the
-    environment and the config file, which apply to all commands. `helps` rewords shared options for
-    this command. `common` names advanced options that
-    ``--help`` of this command also shows.
+    ``--help`` omits the advanced options except those of `common`. Options of `without` have no
+    effect: they are refused with the reason on the command line, and ignored in the environment and
+    the config file, which apply to all commands. `helps` rewords shared options.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from kvstream.api.options import (
     AUTO,
     AUTOMATIC,
     PER_ANSWER,
+    SAMPLING,
     TABLE,
     WORDS,
     Request,
@@ -181,7 +182,7 @@ class Options:
         """The given options of `Memory.ask`."""
         request, names = self.request, self.request.given & set(PER_ANSWER)
         if not request.run.temp:  # options of sampling that come from the config file
-            names -= {"top_p", "top_k"}
+            names -= SAMPLING.keys()
         return {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
 
     def of_method(self, name: str) -> Request:
@@ -239,7 +240,7 @@ def reads(row: Row, command: str) -> bool:
 
 def click_option(row: Row, command: str = "") -> Option:
     """Return the option of a row for click. `command` chooses its help."""
-    kind = _type(row)
+    kind = type_of(row)
     flag = row.kind == "bool"
     default = "infinipot,keydiff,streaming" if (row.name, command) == METHODS else row.default
     text = row.helps.get(command, row.help)
@@ -269,7 +270,7 @@ METHODS = ("method", "compare")
 and a baseline."""
 
 
-def _type(row: Row) -> click.ParamType | None:
+def type_of(row: Row) -> click.ParamType | None:
     """Return click's type of an option."""
     named: dict[str, click.ParamType] = {
         "model": ModelType(), "skim": SkimType(), "method": MethodsType(), "output": OutputType(),

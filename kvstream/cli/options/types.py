@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.settings import Budget, count_of, seed_of, size_of, start_of
+from kvstream.settings import count_of, seed_of, size_of
 
 NONE = "none"
 """Value of --skim: one model reads everything."""
@@ -32,10 +32,8 @@ class Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-BUDGET = Parsed(Budget.of, "size")
 SIZE = Parsed(size_of, "size")
 COUNT = Parsed(count_of, "n")
-START = Parsed(start_of, "start")
 SEED = Parsed(seed_of, "integer")
 
 
@@ -126,10 +124,7 @@ def complete_files(
 
 
 class FileType(click.Path):
-    """Path of a file, which need not exist. An empty path is refused.
-
-    ``-`` is refused, too, unless the option `streams`: standard input or output.
-    """
+    """Path of a file, which need not exist. ``-`` is only for an option that `streams`."""
 
     def __init__(self, *, folder: bool = False, streams: bool = False) -> None:
         super().__init__(dir_okay=folder, path_type=Path)

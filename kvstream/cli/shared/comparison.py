@@ -13,7 +13,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import WITHHELD, answer_events
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
-from kvstream.cli.shared.source_paths import open_sources, tell_pages
+from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.format import Sink, json_line, shortened, visible
@@ -123,10 +123,7 @@ class Comparison:
             self.output.flush()
 
     def _refused(self, name: str, error: Exception) -> bool:
-        """Add a row and return True if only this method cannot run (budget too small, no gate).
-
-        Any other error, such as a source that cannot be read, ends the run.
-        """
+        """Add a row and return True if only this method cannot run (budget too small, no gate)."""
         refusals = (BudgetError, UsageError)
         if not isinstance(error, refusals):
             return False

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,13 @@ INTERRUPTED = 130
 
 def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
     """Read every document separately, report progress, and return the exit code."""
-    questions = options.request.questions
     if ctx.params.get("memory") is not None:
         raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.", ctx)
     if not paths:
         raise click.UsageError("Nothing to read: name a folder or files for --each.", ctx)
     refuse_revision(options.model)
-    into = None if options.output in (None, _STDOUT) else options.output
+    into = None if options.output in (None, Path("-")) else options.output
+    compares = command == "compare" or len(options.methods) > 1
     with ExitStack() as stack:
         quiet_libraries(options)
         reporter = _reporter(options)
@@ -44,14 +43,17 @@ def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: O
             interrupts.then += "; later the same command continues with the rest"
         if options.model == POCKET and not options.quiet:
             reporter.tell(EXTRACTS if command == "summarize" else demonstration(options))
-        outcomes = _outcomes(
-            command, paths, options,
-            {"into": into, "progress": reporter.note, "interrupted": interrupts},
+        alone = options.asking(checkpoint=None, every=None)
+        if compares:
+            alone = alone.asking(command="compare")
+        outcomes = each_of(
+            list(paths), [alone.of_method(name) for name in options.methods], options.loading,
+            ray=options.ray, into=into, progress=reporter.note, interrupted=interrupts,
         )  # fmt: skip
         interrupts.reading = True
         code, withheld = 0, False
         printed = options.json or (into is None and command != "remember")
-        labels = len(questions) > 1, _compares(command, options)
+        labels = len(options.request.questions) > 1, compares
         for outcome in outcomes:
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
             # An answer that could not be written to its file goes to stdout.
@@ -77,20 +79,6 @@ def _not_read(documents: int, into: Path | None) -> str:
     if into is not None:
         return f"{told} The same command continues with the rest."
     return f"{told} With -o FOLDER, the same command continues with the rest."
-
-
-def _compares(command: str, options: Options) -> bool:
-    """Return whether the answers of a document are of several methods."""
-    return command == "compare" or len(options.methods) > 1
-
-
-def _outcomes(
-    command: str, paths: Sequence[str], options: Options, run: dict[str, Any]
-) -> Iterator[Outcome]:
-    requests = [replace(options.of_method(m), checkpoint=None, every=None) for m in options.methods]
-    if _compares(command, options):
-        requests = [replace(request, command="compare") for request in requests]
-    return each_of(list(paths), requests, options.loading, ray=options.ray, **run)
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
@@ -129,6 +117,3 @@ def _reporter(options: Options) -> Collected:
     if options.progress == "plain" or not can_be_live():
         return CollectedLines(sys.stderr)
     return CollectedLive(sys.stderr)
-
-
-_STDOUT = Path("-")

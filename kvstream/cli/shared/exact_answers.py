@@ -12,18 +12,11 @@ import click
 
 from kvstream.api.exact import Asked, asks_of_rows, counted, has_times, route, row_questions
 from kvstream.cli.options.table import Options
-from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import refuse_closed
-from kvstream.cli.shared.running import (
-    SOME_FAILED,
-    check_files,
-    opened_output,
-    origin,
-    reading,
-)
+from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
-from kvstream.cli.shared.source_paths import can_be_read_again, open_sources
+from kvstream.cli.shared.sources import can_be_read_again, open_sources, sources_or_usage
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, place_of, wrapped
 from kvstream.reporters.format import fit, json_line, number, strip, visible
@@ -43,9 +36,7 @@ Left = list[tuple[Sequence[str], Options]]
 
 
 def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -> tuple[int, Left]:
-    """Answer the questions that need no model; return the exit code, and what a model has to read:
-    with --each perhaps other questions for other files.
-    """
+    """Answer what needs no model; return the exit code, and what is left for a model to read."""
     asked = {question: route(question) for question in options.request.questions}
     if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
         return 0, [(paths, _for_model(paths, options, asked))]
@@ -165,12 +156,7 @@ def count(
 
 
 def _with_receipt(record: dict[str, Any], sources: Any, options: Options) -> dict[str, Any]:
-    if not options.json:
-        return record
-    from kvstream.api.source_objects import identity
-
-    notes = list(sources.notes)
-    return {**record, "receipt": {**origin(options), "input": identity(sources), "notes": notes}}
+    return {**record, "receipt": receipt(options, sources)} if options.json else record
 
 
 def _of_rows(

@@ -24,10 +24,8 @@ WEAK = (_weakrefset.__file__, weakref.__file__)
 
 
 class Interrupts:
-    """While entered, the first SIGINT during the reading only sets a flag.
-
-    Before and after the reading nothing can be finished early, so SIGINT ends the run at once, as a
-    second SIGINT does.
+    """While entered, the first SIGINT during the reading only sets a flag. Any other ends the run,
+    because nothing can be finished early.
     """
 
     def __init__(
@@ -124,10 +122,8 @@ def _send_again(number: int) -> None:
 
 
 class InterruptibleInput(io.RawIOBase):
-    """Standard input, or a pipe or device by its path, that ends when the user interrupts.
-
-    Its writer may stay silent. A blocked read is restarted after a signal, so a normal read would
-    never see the flag. While ``due`` returns true, a read of an idle pipe returns None.
+    """Standard input, or a pipe or device by its path, that ends when the user interrupts: a normal
+    read is restarted after a signal. While ``due`` returns true, it returns None for an idle pipe.
     """
 
     begun: ClassVar[dict[object, tuple[int, bytes]]] = {}

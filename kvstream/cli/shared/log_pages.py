@@ -21,19 +21,19 @@ def log_page(log: LogSummary, rows: int) -> str:
     from kvstream.reporters.html.render import render
 
     told = record(log, rows)
-    levels = [(level, number(count)) for level, count in told["levels"].items()]
     names = [name for name, _ in log.sources]
     about = names[0] if len(names) == 1 else f"{len(names):,} logs"
+    facts = [
+        ("Lines", number(told["lines"]), ""),
+        ("Templates", number(told["templates"]), "lines of one shape"),
+        *((level.capitalize(), number(count), "lines") for level, count in told["levels"].items()),
+    ]
     return render(
         Page(
             title=f"Summary of {'standard input' if about == '-' else about}",
             command=command_line(),
             made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
-            facts=[
-                ("Lines", number(told["lines"]), ""),
-                ("Templates", number(told["templates"]), "lines of one shape"),
-                *((level.capitalize(), count, "lines") for level, count in levels),
-            ],
+            facts=facts,
             timelines=_timelines(log, told),
             tables=_tables(log, told),
             settings=[("rows", str(rows))],
@@ -121,17 +121,12 @@ def _tables(log: LogSummary, told: dict[str, Any]) -> list[Table]:
         moment = place["time"]
         return "" if moment is None else when(moment, place["line"], full=True)
 
-    rows = [
-        [
-            f"{finding['count']:,}",
-            finding["level"] or "",
-            written(finding["first"]),
-            written(finding["last"]),
-            f"{finding['first']['source'] or ''}:{finding['first']['line']}".lstrip(":"),
-            finding["example"] or finding["template"],
-            "; ".join(finding["notes"]),
-        ]
-        for finding in told["findings"]
-    ]
+    rows = []
+    for each in told["findings"]:
+        first, last = each["first"], each["last"]
+        place = f"{first['source'] or ''}:{first['line']}".lstrip(":")
+        example, notes = each["example"] or each["template"], "; ".join(each["notes"])
+        times = written(first), written(last)
+        rows.append([number(each["count"]), each["level"] or "", *times, place, example, notes])
     columns = ["lines", "level", "first", "last", "first line", "example", "notes"]
     return [Table("Findings", columns, rows, [True, *[False] * 6])] if rows else []

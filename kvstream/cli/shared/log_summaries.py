@@ -16,34 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.api.logs import (
-    MOST_TOKENS,
-    NOTHING_LEFT,
-    QUESTION,
-    ROWS,
-    ROWS_READ,
-    WIDTH,
-    LineParser,
-    LogSummary,
-    checked,
-    looks_like_log,
-    page,
-    page_of_screen,
-    record,
-)
+from kvstream.api import logs
 from kvstream.cli.options.option import first_typed, option, typed
-from kvstream.cli.options.table import OF_MEMORY, Options
-from kvstream.cli.options.table import ROWS as TABLE
+from kvstream.cli.options.table import OF_MEMORY, ROWS, Options
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.model_choice import POCKET, open_model
-from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import check_files, origin, reading
-from kvstream.cli.shared.source_paths import can_be_read_again
-from kvstream.cli.shared.source_paths import open_sources as open_for_reading
+from kvstream.cli.shared.running import check_files, opened_output, reading, receipt
+from kvstream.cli.shared.sources import can_be_read_again, open_sources
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.reporters.format import in_lines, json_text, size
+from kvstream.reporters.format import counted, in_lines, json_text, size
 from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
@@ -59,7 +42,7 @@ IDLE_SECONDS = 1.0
 """Idle time of a pipe after which fewer lines are enough, if they look like a log."""
 _OF_MODEL = frozenset((
     *OF_MEMORY, "stats", "checkpoint", "checkpoint_every", "system",
-    *(row.key for row in TABLE.values() if row.per_answer or row.stored),
+    *(row.key for row in ROWS.values() if row.per_answer or row.stored),
 )) - {"passages"}  # fmt: skip
 """Options of a reading by a model. With one of them, ``auto`` chooses the model.
 
@@ -83,13 +66,6 @@ width_option = option(
 )  # fmt: skip
 
 
-def open_sources(paths: Sequence[str | Source], *, plain: bool = False) -> Any:
-    """Open the sources. The import is local because it is slow."""
-    from kvstream.api.source_objects import open_sources
-
-    return open_sources(list(paths), plain=plain)
-
-
 def refuse_reading(ctx: click.Context) -> None:
     """Refuse options of a reading by a model with --as log. Raises click's UsageError."""
     if option := first_typed(ctx, sorted((*_OF_MODEL, "shards"))):
@@ -111,14 +87,13 @@ def is_log(
     if follow and all(map(_is_empty, paths)):
         return True  # the content is unknown, and most growing files are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
-    if first == "-":
-        return looks_like_log(head_of_pipe(None, plain=plain).splitlines())
-    if Path(first).is_fifo() and not follow:
-        return looks_like_log(head_of_pipe(Path(first), plain=plain).splitlines())
+    if first == "-" or (Path(first).is_fifo() and not follow):
+        path = None if first == "-" else Path(first)
+        return logs.looks_like_log(head_of_pipe(path, plain=plain).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False
     least = 1 if follow else 2  # a log that was just rotated may have one line so far
-    return looks_like_log(_head(open_sources([first], plain=plain)).splitlines(), least)
+    return logs.looks_like_log(_head(first, plain=plain).splitlines(), least)
 
 
 def _left_to_the_model(ctx: click.Context) -> bool:
@@ -129,13 +104,10 @@ def _left_to_the_model(ctx: click.Context) -> bool:
 
 
 def unrecognized(ctx: click.Context, paths: Sequence[str], *, plain: bool) -> str | None:
-    """Return the warning for a file that is named like a log but does not look like one.
-
-    None for a blank file, which is no text either.
-    """
+    """Return the warning for a file that is named like a log but does not look like one."""
     for path in paths:
         named = ".log" in os.path.basename(path) and os.path.isfile(path)
-        if named and not _left_to_the_model(ctx) and not _is_blank(path, plain=plain):
+        if named and not _left_to_the_model(ctx) and _has_text(path, plain=plain):
             return (
                 f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
                 "its templates instead."
@@ -143,11 +115,11 @@ def unrecognized(ctx: click.Context, paths: Sequence[str], *, plain: bool) -> st
     return None
 
 
-def _is_blank(path: str, *, plain: bool) -> bool:
-    """Return whether a file has no text at its beginning, or cannot be read."""
+def _has_text(path: str, *, plain: bool) -> bool:
+    """Return whether a file has text at its beginning; False if it cannot be read."""
     with suppress(KvstreamError):
-        return not _head(open_sources([path], plain=plain)).strip()
-    return True
+        return bool(_head(path, plain=plain).strip())
+    return False
 
 
 def _is_empty(path: str) -> bool:
@@ -155,22 +127,19 @@ def _is_empty(path: str) -> bool:
     return path != "-" and os.path.isfile(path) and not os.path.getsize(path)
 
 
-def summarize(
-    paths: Sequence[str],
-    options: Options,
-    *,
-    width: int | None = None,
-) -> int:
+def summarize(paths: Sequence[str], options: Options, *, width: int | None = None) -> int:
     """Read logs and print their page; at the time intervals of --every, also what is new."""
-    output, request = options.output, options.request
-    every, follow = in_time(request.every), request.follow
+    request = options.request
+    every, follow = request.every, request.follow
+    if every is not None and every.seconds is None:
+        raise UsageError(
+            "Without a model, kvstream counts no tokens in a log, so --every N has no effect; use "
+            "a time, such as --every 30s, or let the model read: --as prose."
+        )
     rows = request.passages if "passages" in request.given else None
     check_files(options, paths)
     with ExitStack() as stack:
-        out: Any = sys.stdout
-        if output is not None and output != Path("-"):
-            out = OutputFile(output, rescued=True)
-            stack.callback(out.finish, quiet=options.quiet)
+        out = opened_output(stack, options)
         page_file = None
         if options.report is not None:
             page_file = PageFile(options.report, quiet=options.quiet)
@@ -181,8 +150,7 @@ def summarize(
         interrupts.reading, interrupts.gentle = True, follow or every is not None
         interrupts.then = "" if follow else "printing the page of what was read so far"
         waiting = _Waiting(every, follow=follow)
-        due = waiting.due
-        sources = open_for_reading(paths, options, interrupts, due=due)
+        sources = open_sources(paths, options, interrupts, due=waiting.due)
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
@@ -192,7 +160,7 @@ def summarize(
         if before:
             names = sources.names[:-1] if follow else sources.names
             sources.reorder(in_order(names, plain=options.request.plain))
-        log = LogSummary()
+        log = logs.LogSummary()
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         with reading(interrupts):
@@ -216,7 +184,7 @@ def summarize(
             teller.tell(reports.stopped())
         reports.tell(last=True, interrupted=interrupts() and not follow)
         if page_file is not None:
-            page_file.write(log_page(log, rows or ROWS))
+            page_file.write(log_page(log, rows or logs.ROWS))
         for warning in sources.warnings:
             teller.tell(f"Warning: {warning}")
         if not options.quiet:
@@ -243,7 +211,7 @@ class _Waiting:
 
     def line(self, name: str, lines: int) -> str:
         """Describe the wait, and how to get a page."""
-        so_far = f"{lines:,} line{'' if lines == 1 else 's'} so far"
+        so_far = f"{counted(lines, 'line')} so far"
         name = _shown_name(name)
         if self._every is None:
             how = "Ctrl-C prints the page; --every 30s prints it while you wait."
@@ -257,7 +225,7 @@ class _Waiting:
 class _Reports:
     """Prints the page, later what is new. A model that writes adds a paragraph above."""
 
-    _log: LogSummary
+    _log: logs.LogSummary
     _sources: Any
     _out: Any
     _options: Options
@@ -278,12 +246,12 @@ class _Reports:
         writes = self._options.model != POCKET
         paragraph, removed = self._paragraph(news=news) if writes else ("", [])
         if self._options.json:
-            made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
+            made = {
+                **logs.record(log, self._rows or logs.ROWS, news=news),
+                "new_lines": lines - self._told,
+            }
             made |= {"interrupted": interrupted, "warnings": list(self._sources.warnings)}
-            from kvstream.api.source_objects import identity
-
-            notes, found = list(self._sources.notes), identity(self._sources)
-            made["receipt"] = {**origin(self._options), "input": found, "notes": notes}
+            made["receipt"] = receipt(self._options, self._sources)
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
@@ -291,10 +259,9 @@ class _Reports:
             above = ""
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
-                count = lines - self._told
-                above = f"\n--- {now}: {count:,} new {'line' if count == 1 else 'lines'} ---\n"
+                above = f"\n--- {now}: {counted(lines - self._told, 'new line')} ---\n"
             if writes:
-                above += f"{in_lines(paragraph or NOTHING_LEFT)}\n\n"
+                above += f"{in_lines(paragraph or logs.NOTHING_LEFT)}\n\n"
             self._out.write(above + self._page(above.count("\n"), news=news))
         self._out.flush()
         if removed and not self._options.quiet:
@@ -315,11 +282,11 @@ class _Reports:
         """Return the page; `above` lines stand above it."""
         terminal = self._out.isatty()
         screen = shutil.get_terminal_size()
-        width = self._width or (screen.columns if terminal else WIDTH)
+        width = self._width or (screen.columns if terminal else logs.WIDTH)
         width = max(width, NARROWEST)
         if terminal and self._rows is None:
-            return page_of_screen(self._log, screen.lines - 1 - above, news=news, width=width)
-        return page(self._log, self._rows or ROWS, news=news, width=width)
+            return logs.page_of_screen(self._log, screen.lines - 1 - above, news=news, width=width)
+        return logs.page(self._log, self._rows or logs.ROWS, news=news, width=width)
 
     def _paragraph(self, *, news: bool) -> tuple[str, list[str]]:
         """Return the model's paragraph on the table, and the sentences that the check removed."""
@@ -327,9 +294,11 @@ class _Reports:
             if not self._options.quiet:
                 self._tell(f"Loading {self._options.model} ...")
             self._model = open_model(self._options)
-        table = page(self._log, ROWS_READ, news=news)
-        answer = self._model.ask(text=table, question=QUESTION, max_tokens=MOST_TOKENS, thin="off")
-        return checked(answer.text, table)
+        table = logs.page(self._log, logs.ROWS_READ, news=news)
+        answer = self._model.ask(
+            text=table, question=logs.QUESTION, max_tokens=logs.MOST_TOKENS, thin="off"
+        )
+        return logs.checked(answer.text, table)
 
 
 def _shown_name(name: str) -> str:
@@ -363,7 +332,7 @@ def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
     keys: dict[int, tuple[float, float]] = {}
     dated = True
     for i, name in enumerate(names):
-        parser = LineParser()
+        parser = logs.LineParser()
         first = math.inf if _is_empty(name) else _first_time(parser, name, plain=plain)
         if first is None:
             return order
@@ -372,19 +341,21 @@ def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
     return sorted(order, key=lambda i: keys[i] if dated else keys[i][::-1])
 
 
-def _first_time(parser: LineParser, name: str, *, plain: bool) -> float | None:
+def _first_time(parser: logs.LineParser, name: str, *, plain: bool) -> float | None:
     """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
-        lines = _head(open_sources([name], plain=plain)).splitlines()
+        lines = _head(name, plain=plain).splitlines()
         entries = (parser.entry(line) for line in lines)
         return next((e.time for e in entries if e is not None and e.time is not None), None)
     return None
 
 
-def _head(sources: Any) -> str:
-    """Return the first `HEAD` characters of the sources."""
+def _head(source: str | Source, *, plain: bool) -> str:
+    """Return the first `HEAD` characters of a source."""
+    from kvstream.api.source_objects import open_sources  # slow
+
     held = ""
-    for block in sources:
+    for block in open_sources(source, plain=plain):
         held += block.text
         if len(held) >= HEAD:
             break
@@ -392,16 +363,13 @@ def _head(sources: Any) -> str:
 
 
 def head_of_pipe(path: Path | None, *, plain: bool) -> str:
-    """Return the first characters of a named pipe, or of standard input (None).
-
-    The next reader gets them again.
-    """
+    """Return the first characters of a pipe (None: stdin), which its next reader also gets."""
     data, last = b"", time.monotonic()
 
     def clear() -> bool:
         """Return whether an idle pipe has given enough lines to recognize a log."""
         idle = time.monotonic() > last + IDLE_SECONDS
-        return idle and looks_like_log(data.decode("utf-8", "replace").splitlines())
+        return idle and logs.looks_like_log(data.decode("utf-8", "replace").splitlines())
 
     source = InterruptibleInput(lambda: False, due=clear, path=path)
     while len(data) < HEAD and data.count(b"\n") < ENOUGH:
@@ -413,15 +381,5 @@ def head_of_pipe(path: Path | None, *, plain: bool) -> str:
 
     source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file
-        return _head(open_sources([Source(io.BytesIO(data), "-")], plain=plain))
+        return _head(Source(io.BytesIO(data), "-"), plain=plain)
     return ""
-
-
-def in_time(every: Any) -> Any:
-    """Return the interval of --every. Raises UsageError for an interval in tokens."""
-    if every is not None and every.seconds is None:
-        raise UsageError(
-            "Without a model, kvstream counts no tokens in a log, so --every N has no effect; use "
-            "a time, such as --every 30s, or let the model read: --as prose."
-        )
-    return every

@@ -133,10 +133,7 @@ class OutputFile:
         """Do nothing: every write is flushed."""
 
     def close(self) -> None:
-        """Give the file its name if anything was written, else remove it.
-
-        If renaming fails, write the text to stdout. Raises KvstreamError.
-        """
+        """Give the file its name if anything was written, else remove it. Raises KvstreamError."""
         with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
         if self.failed is not None and sys.exception() is None:
@@ -158,10 +155,8 @@ class OutputFile:
             raise self.failure(error) from error
 
     def finish(self, *, quiet: bool, ends_early: bool = False) -> None:
-        """Close the file and report it on stderr. Raises KvstreamError.
-
-        If an exception ends the run, what was written goes to stdout instead, because the file
-        would look complete; not if the user may end the run at any time (`ends_early`).
+        """Close the file and report it. Raises KvstreamError. If an exception ends the run, write
+        the text to stdout: the file would look complete. A run that `ends_early` may end any time.
         """
         if self.wrote and self.temporary is not None and not ends_early and sys.exception():
             self._rescue(self.temporary)
@@ -188,10 +183,8 @@ def refuse_clashes(
     inputs: Mapping[str, Path | None],
     sources: Sequence[str] = (),
 ) -> None:
-    """Raise UsageError if an output would destroy another one or an input, before anything is read.
-
-    `outputs` and `inputs` are paths by option. Standard output is always an output, because a shell
-    may append it to a source.
+    """Raise UsageError if an output would destroy another one or an input, by option. Stdout always
+    is an output, because a shell may append it to a source.
     """
     named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
     read = [(option, path) for option, path in inputs.items() if path and os.path.isfile(path)]

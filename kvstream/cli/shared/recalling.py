@@ -127,9 +127,7 @@ def tell_of_loading(reporter: Teller, memory: Memory, *files: MemoryFile) -> Non
 
 
 def _of_models(made: str, answering: str | None, path: Path, options: Options) -> Options:
-    """Return the options with the models that made the memory at `path` and answer from it, unless
-    the user named others. Raises UsageError for another `--skim`.
-    """
+    """Return the options with the models of a memory. Raises UsageError for another `--skim`."""
     skim = options.skim
     if skim == AUTO:  # the model that made the memory can also answer alone
         alone = answering is None or (options.model_given and options.model == made)

@@ -21,7 +21,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
-from kvstream.cli.shared.source_paths import check_shards, open_sources, tell_pages
+from kvstream.cli.shared.sources import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
@@ -146,10 +146,7 @@ def _show(
     events: Iterator[Event], writer: AnswerWriter, output: Sink, reporter: Teller,
     options: Options, *, apart: bool,
 ) -> int:  # fmt: skip
-    """Show the events of a reading, write its answers, and return the exit code.
-
-    `apart`: print an empty line between two answers.
-    """
+    """Show the events, write the answers (`apart`: by empty lines), and return the exit code."""
     code = answers = 0
     for event in events:
         if isinstance(event, AnswerStarted) and apart:
@@ -216,9 +213,8 @@ def check_checkpoint(options: Options, reporter: Teller) -> None:
 def answer_events(
     events: Iterator[Event], interrupts: Interrupts, *, on_the_way: bool = False
 ) -> Iterator[Event]:
-    """Yield the events, and tell the Ctrl-C handler while reading can be stopped.
-
-    With answers `on_the_way`, reading continues after an answer, unless it was interrupted.
+    """Yield the events, and tell the Ctrl-C handler while reading can be stopped: with answers
+    `on_the_way` also after an answer.
     """
     with reading(interrupts):
         for event in events:
@@ -268,6 +264,13 @@ def origin(options: Options) -> dict[str, Any]:
     }
     program = {"kvstream": __version__, "command_line": reports.command_line()}
     return {**program, "options": found}
+
+
+def receipt(options: Options, sources: Any) -> dict[str, Any]:
+    """Return what repeats a run without a model."""
+    from kvstream.api.source_objects import identity
+
+    return {**origin(options), "input": identity(sources), "notes": list(sources.notes)}
 
 
 def quiet_libraries(options: Options) -> None:

@@ -25,10 +25,7 @@ def columns() -> int:
 
 
 def quiet(*, offline: bool, verbose: bool, bars: bool = True) -> None:
-    """Silence libraries on stderr unless `verbose`. Call before they are imported.
-
-    `bars`: the hub may show progress bars.
-    """
+    """Silence libraries on stderr, and progress bars of the hub, before they are imported."""
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     if verbose:

@@ -83,18 +83,12 @@ def _figures(rows: Sequence[Row], methods: Sequence[str], width: int) -> Iterato
         if not results:
             table.append((method, *["-"] * 6))
             continue
-        first = results[0]
-        table.append(
-            (
-                method,
-                f"{first.prefill_s:.1f}",
-                f"{sum(r.answer_s for r in results):.1f}",
-                f"{first.tokens_per_s:,.0f}",
-                f"{max(r.peak_kv_tokens for r in results):,}",
-                f"{first.retained:,}",
-                f"{own[0].spread:.2f}",
-            )
-        )
+        first, answer_s = results[0], sum(r.answer_s for r in results)
+        peak = max(r.peak_kv_tokens for r in results)
+        table.append((
+            method, f"{first.prefill_s:.1f}", f"{answer_s:.1f}", f"{first.tokens_per_s:,.0f}",
+            f"{peak:,}", f"{first.retained:,}", f"{own[0].spread:.2f}",
+        ))  # fmt: skip
     wide = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
     if sum(wide) + 2 * len(wide) - 2 <= width:
         for line in (heads, *table):

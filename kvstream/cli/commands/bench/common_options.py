@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.options.option import given_options, option, stack
-from kvstream.cli.options.table import PROGRESS, refuse_revision
-from kvstream.cli.options.types import BUDGET, COUNT, SEED, START, FileType
+from kvstream.cli.options.table import PROGRESS, ROWS, refuse_revision, type_of
+from kvstream.cli.options.types import COUNT, SEED, FileType
 from kvstream.cli.shared.saying import quiet
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, PAPER, SCHEDULES, Budget, ModelSettings, RunSettings, table
+from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, table
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -62,13 +62,26 @@ def seed_option(section: str, help: str) -> Callable[[Any], Any]:
     )  # fmt: skip
 
 
+def listed(name: str, **changes: Any) -> Callable[[Any], Any]:
+    """Return an option of the table that takes several values, which are compared."""
+    row = ROWS[name]
+    inner = type_of(row)
+    assert inner is not None
+    given = row.default is not None
+    attributes = {
+        "type": ListType(inner), "default": row.default, "show_default": given,
+        "metavar": f"{row.metavar or 'NAME'},...", "help": row.help,
+    }  # fmt: skip
+    return option(row.flag, section="Compared", **(attributes | changes))
+
+
 case_options = stack(
-    option(
-        "--method", type=NAMES, default="infinipot", show_default=True, metavar="NAME,...",
-        section="Compared", help="Methods to compare (list: kvstream methods).",
+    listed(
+        "method", type=NAMES, default="infinipot",
+        help="Methods to compare (list: kvstream methods).",
     ),
-    option(
-        "--budget", type=ListType(BUDGET), metavar="SIZE,...", section="Compared",
+    listed(
+        "budget",
         help="Maximum size of the KV cache: entries per head (4k, 4096) or bytes (512MB). "
         "[default: 4k, or the model's trained length if that is less]",
     ),
@@ -81,27 +94,11 @@ case_options = stack(
         help="Use the settings and schedule of each method's paper (see kvstream methods NAME); "
         "options that you give take precedence.",
     ),
-    option(
-        "--schedule", type=ListType(click.Choice(SCHEDULES)), default="linear", show_default=True,
-        metavar="NAME,...", section="Compared", help="How memory grows from chunk to chunk.",
-    ),
-    option(
-        "--chunk", type=ListType(click.Choice(CHUNKS)), default="decremental", show_default=True,
-        metavar="NAME,...", section="Compared", help="decremental: chunks shrink; fixed: one size.",
-    ),
-    option(
-        "--keep", type=COUNTS, metavar="N,...", section="Compared",
-        help="Entries in memory after the last eviction. [default: as many as fit]",
-    ),
-    option(
-        "--start", type=ListType(START), metavar="N,paper,...", section="Compared",
-        help="Entries in memory after the first chunk; paper: --keep / number of chunks, as in "
-        "IMDC. [default: half of --keep]",
-    ),
-    option(
-        "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
-        help="Tokens per chunk, on average if decremental. [default: what the budget allows]",
-    ),
+    listed("schedule"),
+    listed("chunk", help="decremental: chunks shrink; fixed: one size."),
+    listed("keep"),
+    listed("start", metavar="N,paper,..."),
+    listed("chunk_size"),
 )  # fmt: skip
 
 result_options = stack(

@@ -6,23 +6,8 @@ from typing import Any
 
 import click
 
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import pages, result_output
-from kvstream.cli.commands.bench.common_options import (
-    SHARES,
-    case_options,
-    cases_of,
-    heldout_option,
-    lengths_option,
-    model_settings,
-    open_session,
-    refuse_idle,
-    result_options,
-    text_files,
-    text_option,
-    tokens_option,
-    trials_seed_option,
-    whole_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -36,9 +21,9 @@ KINDS = ("passkey", "fact", "kv")
     "--kind", type=click.Choice(KINDS), default="passkey", show_default=True, section="Measurement",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values.",
 )  # fmt: skip
-@lengths_option("Tokens of the documents.")
+@common.lengths_option("Tokens of the documents.")
 @option(
-    "--depths", type=SHARES, default="0.1,0.5,0.9", show_default=True, metavar="SHARE,...",
+    "--depths", type=common.SHARES, default="0.1,0.5,0.9", show_default=True, metavar="SHARE,...",
     section="Measurement", help="Position of the needle, from 0 (the beginning) to 1 (the end).",
 )  # fmt: skip
 @option(
@@ -50,22 +35,22 @@ KINDS = ("passkey", "fact", "kv")
     section="Measurement",
     help="Needles per document, each with its question; one of them is at the depth.",
 )  # fmt: skip
-@text_option("to hide the needles in")
+@common.text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @option(
     "--words", is_flag=True, section="Measurement", help="Hide the needles in random made-up words."
 )
-@heldout_option
-@trials_seed_option
-@tokens_option(24)
-@case_options
-@whole_option("the whole document")
+@common.heldout_option
+@common.trials_seed_option
+@common.tokens_option(24)
+@common.case_options
+@common.whole_option("the whole document")
 @option(
     "--near", is_flag=True, section="Compared",
     help="Also read only the text around the needle: what the model finds without eviction.",
 )  # fmt: skip
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.
 
@@ -88,18 +73,18 @@ def command(**values: Any) -> int:
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")
-    refuse_idle(values)
-    texts = text_files(paths, heldout=values["heldout"])
-    settings = model_settings(values)
+    common.refuse_idle(values)
+    texts = common.text_files(paths, heldout=values["heldout"])
+    settings = common.model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")
-    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near)
+    cases = common.cases_of(values, [WHOLE] * whole + [NEAR] * near)
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
     )  # fmt: skip
     records = Records(values["save"])
     filler = Filler.of(texts, words=values["words"], seed=plan.seed)
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     every = needle.trials(session, filler, plan, cases)

@@ -21,10 +21,7 @@ Row = dict[str, Any]
 
 
 def opened(values: dict[str, Any]) -> PageFile | None:
-    """Open the file of ``--report``, if given. It is removed unless a page is written.
-
-    Raises UsageError if two files of results are the same, or one is also an input.
-    """
+    """Open the file of ``--report``, if given. Raises UsageError if a file has two uses."""
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"]}
     inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
@@ -57,23 +54,19 @@ def write(
         return
     from kvstream.reporters.html.render import render
 
-    shown = list(tables)
-    drawn = list(plots)
+    shown, drawn = list(tables), list(plots)
     methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
-    file.write(
-        render(
-            Page(
-                title=title,
-                command=command_line(),
-                made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
-                tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
-                charts=[plot for plot in drawn if isinstance(plot, Chart)],
-                bars=[plot for plot in drawn if isinstance(plot, Bars)],
-                settings=[("model", settings.model), ("compared", ", ".join(methods))],
-                warnings=[each for each in shown if isinstance(each, str)],
-            )
-        )
+    page = Page(
+        title=title,
+        command=command_line(),
+        made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
+        tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
+        charts=[plot for plot in drawn if isinstance(plot, Chart)],
+        bars=[plot for plot in drawn if isinstance(plot, Bars)],
+        settings=[("model", settings.model), ("compared", ", ".join(methods))],
+        warnings=[each for each in shown if isinstance(each, str)],
     )
+    file.write(render(page))
 
 
 def tell(

@@ -7,18 +7,8 @@ from typing import Any
 
 import click
 
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import pages, result_output
-from kvstream.cli.commands.bench.common_options import (
-    case_options,
-    cases_of,
-    heldout_option,
-    model_settings,
-    open_session,
-    result_options,
-    text_files,
-    tokens_option,
-    trials_seed_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -35,12 +25,12 @@ from kvstream.cli.options.types import COUNT
     "--limit", type=COUNT, metavar="N", section="Measurement",
     help="Maximum tokens per text. [default: all]",
 )  # fmt: skip
-@heldout_option
-@trials_seed_option
-@tokens_option(24)
-@case_options
+@common.heldout_option
+@common.trials_seed_option
+@common.tokens_option(24)
+@common.case_options
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Stream texts under the budget and measure the loss of every token, given the memory.
 
@@ -57,11 +47,11 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
 
     page = pages.opened(values)
-    paths = text_files(values["files"], heldout=values["heldout"])
-    settings = model_settings(values)
-    cases = cases_of(values)
+    paths = common.text_files(values["files"], heldout=values["heldout"])
+    settings = common.model_settings(values)
+    cases = common.cases_of(values)
     records = Records(values["save"])
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
     every = perplexity.trials(session, paths, cases, values["limit"])
     total = len(paths) * len(cases)
     found, complete = result_output.measured(every, total, records, values, perplexity.so_far)

@@ -10,23 +10,8 @@ from typing import Any
 import click
 
 from kvstream.api.options import require
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import pages, result_output
-from kvstream.cli.commands.bench.common_options import (
-    case_options,
-    cases_of,
-    data_option,
-    heldout_option,
-    limit_option,
-    model_settings,
-    no_stdin,
-    open_session,
-    result_options,
-    text_files,
-    text_option,
-    tokens_option,
-    trials_seed_option,
-    whole_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
@@ -35,8 +20,8 @@ from kvstream.errors import UsageError
 
 
 @click.command("qa", cls=SectionedCommand)
-@data_option("Records as JSON lines, compressed or not; repeatable.")
-@limit_option("records")
+@common.data_option("Records as JSON lines, compressed or not; repeatable.")
+@common.limit_option("records")
 @option(
     "--where", multiple=True, metavar="KEY=VALUE", section="Measurement",
     help="Use only records with this value; repeatable.",
@@ -62,18 +47,18 @@ from kvstream.errors import UsageError
     "--within", type=COUNT, metavar="N", section="Measurement",
     help="Hide each context in a text of N tokens.",
 )  # fmt: skip
-@text_option("for --within")
-@heldout_option
+@common.text_option("for --within")
+@common.heldout_option
 @option(
     "--by-attribute", is_flag=True, section="Results",
     help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
 )  # fmt: skip
-@trials_seed_option
-@tokens_option(48)
-@case_options
-@whole_option("the context alone")
+@common.trials_seed_option
+@common.tokens_option(48)
+@common.case_options
+@common.whole_option("the context alone")
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Ask the questions of a data set and score the answers.
 
@@ -95,11 +80,11 @@ def command(**values: Any) -> int:
 
     page = pages.opened(values)
     require("rouge_score", "bench", "ROUGE")
-    no_stdin(values["data"])
+    common.no_stdin(values["data"])
     _refuse(values)
-    texts = text_files(values["text"], heldout=values["heldout"])
-    settings = model_settings(values)
-    cases = cases_of(values, [WHOLE] * values["whole"])
+    texts = common.text_files(values["text"], heldout=values["heldout"])
+    settings = common.model_settings(values)
+    cases = common.cases_of(values, [WHOLE] * values["whole"])
     where = [*values["where"], *["explicit=true"] * values["explicit"]]
     items = qa.choose(
         values["data"], where, values["limit"], values["seed"], heldout=values["heldout"]
@@ -118,7 +103,7 @@ def command(**values: Any) -> int:
     within = None
     if values["within"]:
         within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = result_output.measured(every, total, records, values, qa.so_far)

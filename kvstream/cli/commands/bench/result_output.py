@@ -42,19 +42,12 @@ def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], 
 
 @contextmanager
 def _live(total: int) -> Iterator[Callable[[str], None]]:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    bar = Progress(
-        BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True), transient=True,
+    bar = rich.Progress(
+        rich.BarColumn(20), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.description}"), console=Console(stderr=True), transient=True,
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=total)
@@ -92,16 +85,12 @@ def collect(records: Iterable[Row], advance: Callable[[str], None],
 
 
 def measured(
-    trials: Iterable[Trial],
-    total: int,
-    records: Records,
-    values: dict[str, Any],
+    trials: Iterable[Trial], total: int, records: Records, values: dict[str, Any],
     so_far: Callable[[list[Row]], str],
-) -> tuple[list[Row], bool]:
+) -> tuple[list[Row], bool]:  # fmt: skip
     """Return the record of every trial as `collect` does, with progress, and report errors.
 
-    Trials that `records` has are not run again; their number is reported. `values`: options of the
-    benchmark; `so_far`: words the progress. Raises the first error if no trial could be measured.
+    Trials that `records` has are not run again. Raises the first error if none could be measured.
     """
     from kvstream.evaluation.records import measure
 

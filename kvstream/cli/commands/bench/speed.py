@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.api.options import Request
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import pages, result_output
-from kvstream.cli.commands.bench.common_options import (
-    NAMES,
-    case_options,
-    cases_of,
-    lengths_option,
-    model_settings,
-    no_stdin,
-    open_session,
-    result_options,
-    text_option,
-    tokens_option,
-    trials_seed_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.table import model_options
@@ -32,9 +20,9 @@ if TYPE_CHECKING:
     from kvstream.api.model import Session
 
 speed_options = stack(
-    lengths_option("Tokens to read."),
+    common.lengths_option("Tokens to read."),
     option(
-        "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
+        "--against", type=common.NAMES, default="floor", show_default=True, metavar="NAME,...",
         section="Measurement",
         help="floor: same chunks and memory, no selection; floor-sdpa: the floor with "
         "transformers' attention; full: no eviction, with the fastest attention; transformers: a "
@@ -55,17 +43,17 @@ speed_options = stack(
         metavar="SECONDS", section="Measurement",
         help="Skip a run that would take longer, judged by the previous length.",
     ),
-    text_option("to read"),
+    common.text_option("to read"),
 )  # fmt: skip
 
 
 @click.command("speed", cls=SectionedCommand)
 @speed_options
-@trials_seed_option
-@tokens_option(24)
-@case_options
+@common.trials_seed_option
+@common.tokens_option(24)
+@common.case_options
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Measure how fast kvstream reads texts under a budget, and how much memory it needs.
 
@@ -81,7 +69,7 @@ def command(**values: Any) -> int:
     return compare(values)
 
 
-def compare(values: dict[str, Any], opened: Callable[..., Session] = open_session) -> int:
+def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open_session) -> int:
     """Measure and print; `opened` opens the session of the model settings."""
     if values["save"] is not None:
         raise click.UsageError(
@@ -92,11 +80,11 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = open_sessio
     from kvstream.evaluation.speed.measure import Bench, Limits
 
     page = pages.opened(values)
-    no_stdin(values["text"])
+    common.no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
-    settings = model_settings(values)
-    cases = cases_of(values)
+    settings = common.model_settings(values)
+    cases = common.cases_of(values)
     session = opened(settings, verbose=values["verbose"])
     every = systems.systems(session, cases, against)
     total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
