@@ -13,7 +13,7 @@ from kvstream.api.charts import Series, charts_of
 from kvstream.api.given import kind, path_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
+from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone
 from kvstream.reporters.format import counted, duration, entries, number, share, size
 from kvstream.reporters.html.page import Document, Page, Run
 from kvstream.version import __version__
@@ -34,16 +34,12 @@ divided by more than this number."""
 
 
 @dataclass
-class _Reading:
+class _Reading(Run):
     """Facts collected from the events of one reading."""
 
-    name: str
-    started: Started | None = None
     series: Series = field(default_factory=Series)
     kept: Kept | None = None
-    results: list[Result] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    problem: str = ""
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
 
@@ -86,6 +82,11 @@ class Report:
     def begin(self, name: str) -> None:
         """Begin another reading, such as the next method of a comparison."""
         self._readings.append(_Reading(name))
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is an answer, or a memory that was not asked."""
+        return any(reading.results or reading.facts for reading in self._readings)
 
     def fail(self, problem: str) -> None:
         """Record why the current reading failed."""
@@ -174,7 +175,6 @@ class Report:
 
     def _page(self, document: Document | None) -> Page:
         readings = self._readings
-        runs = [Run(r.name, r.started, r.results, r.problem) for r in readings]
         told = {w for r in readings for result in r.results for w in result.warnings}
         notices = dict.fromkeys(n for r in readings for n in r.notices if n not in told)
         facts = readings[0].facts if readings else []
@@ -196,7 +196,7 @@ class Report:
             title=self.title or self._title(),
             command=self.command,
             made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
-            runs=runs,
+            runs=readings,
             document=document,
             charts=charts_of([(r.name, r.series) for r in readings]),
             settings=[*self._settled(), *((k, str(v)) for k, v in self.settings.items())],

@@ -33,7 +33,6 @@ from kvstream.cli.options.types import (
     Finite,
     MethodsType,
     ModelType,
-    OutputType,
     Parsed,
     SkimType,
 )
@@ -273,7 +272,8 @@ and a baseline."""
 def type_of(row: Row) -> click.ParamType | None:
     """Return click's type of an option."""
     named: dict[str, click.ParamType] = {
-        "model": ModelType(), "skim": SkimType(), "method": MethodsType(), "output": OutputType(),
+        "model": ModelType(), "skim": SkimType(), "method": MethodsType(),
+        "output": FileType(folder=True, streams=True),  # `refuse` refuses a folder without --each
     }  # fmt: skip
     if row.name in named:
         return named[row.name]

@@ -136,10 +136,3 @@ class FileType(click.Path):
         if str(value) == "-" and not self.streams:
             self.fail("This needs a file, and - stands for standard input or output.", param, ctx)
         return super().convert(value, param, ctx)
-
-
-class OutputType(FileType):
-    """Path of a file, or of a folder with ``--each``; `table.refuse` refuses other folders."""
-
-    def __init__(self) -> None:
-        super().__init__(folder=True, streams=True)

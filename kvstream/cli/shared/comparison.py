@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kvstream.api.html_report import Report
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared import reports
 from kvstream.cli.shared.interrupts import Interrupts
@@ -61,7 +62,7 @@ class Comparison:
         methods = self.options.methods
         for turn, name in enumerate(methods):
             if page is not None:
-                page.page.begin(name)
+                page.begin(name)
             try:
                 if turn:
                     sources = open_sources(
@@ -72,7 +73,7 @@ class Comparison:
             except Exception as error:
                 self.reporter.make_way()
                 if page is not None:
-                    page.page.fail(str(error))
+                    page.fail(str(error))
                 if not self._refused(name, error):
                     self._end_early(error, methods[turn:])
                     _leave_out(page, methods[turn + 1 :], "Not run, because the run failed.")
@@ -153,13 +154,13 @@ class Comparison:
         self.output.flush()
 
 
-def _leave_out(page: reports.RunReport | None, methods: Sequence[str], reason: str) -> None:
+def _leave_out(page: Report | None, methods: Sequence[str], reason: str) -> None:
     """Name the methods without an answer on the page, if there is one."""
     if page is None:
         return
     for name in methods:
-        page.page.begin(name)
-        page.page.fail(reason)
+        page.begin(name)
+        page.fail(reason)
 
 
 def labels_of(questions: Sequence[str]) -> list[str]:

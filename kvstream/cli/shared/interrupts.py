@@ -49,11 +49,11 @@ class Interrupts:
         with suppress(ValueError):  # not in the main thread: the host program handles signals
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
             # Restore the cursor of the terminal and remove temporary files.
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
             if sys.platform == "win32":
                 return self
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._terminate)
+                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -61,18 +61,24 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.reading or self.pressed:
-            if _importing(frame):
-                # An exception here would pass through the C++ code of torch, which aborts. Waiting
-                # for the end of the import can take long.
-                self._leave("Interrupted.", number)
-            elif not _cleaning_up(frame):
-                raise KeyboardInterrupt
-            _send_again(number)
+        told, again = "Terminated", ""
+        if pressed := number == signal.SIGINT:
+            told, again = "Interrupted", " Press Ctrl-C again to stop."
+        if (pressed or self.gentle) and self.reading and not self.pressed:
+            self.pressed = True
+            if self.then:
+                self.tell(f"{told}: {self.then}.{again}")
             return
-        self.pressed = True
-        if self.then:
-            self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
+        if _importing(frame):
+            # An exception here would pass through the C++ code of torch, which aborts. Waiting for
+            # the end of the import can take long.
+            self._leave(f"{told}.", number)
+        elif not _cleaning_up(frame):
+            if pressed:
+                raise KeyboardInterrupt
+            self.tell("Terminated.")
+            raise SystemExit(128 + number)
+        _send_again(number)
 
     def _leave(self, message: str, number: int) -> None:
         """End the process at once, if `leave` can close what is open."""
@@ -82,19 +88,6 @@ class Interrupts:
             self.tell(message)
             self.leave()
         os._exit(128 + number)
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if not (self.gentle and self.reading) or self.pressed:
-            if _importing(frame):
-                self._leave("Terminated.", number)
-            elif _cleaning_up(frame):
-                _send_again(number)
-                return
-            self.tell("Terminated.")
-            raise SystemExit(128 + number)
-        self.pressed = True
-        if self.then:
-            self.tell(f"Terminated: {self.then}.")
 
 
 def _importing(frame: FrameType | None) -> bool:

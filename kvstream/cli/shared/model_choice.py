@@ -103,21 +103,15 @@ def demonstration(options: Options) -> str:
 
     if reader.is_shipped() and not reader_is_ready():
         return f"{DEMONSTRATION}; for better answers {FETCH}"
-    why = _why_alone(options)
+    ctx = click.get_current_context(silent=True)
+    chosen = ctx is None or ctx.info_name not in ("ask", "chat", "remember")
+    why = None if chosen or "model" in given_options() else _for_one(options)
     if why is None:
         return f"{DEMONSTRATION}; for better answers {OTHERS}."
     return (
         f"{DEMONSTRATION}, and the default with {why}; for better answers {OTHERS}, which then "
         "reads all of the text and takes longer."
     )
-
-
-def _why_alone(options: Options) -> str | None:
-    """Return the option for which `reader`, although it is there, is not the default."""
-    ctx = click.get_current_context(silent=True)
-    if ctx is None or ctx.info_name not in ("ask", "chat", "remember"):
-        return None
-    return None if "model" in given_options() else _for_one(options)
 
 
 def _for_one(options: Options) -> str | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from kvstream.api.html_report import Report
 from kvstream.api.options import TABLE, require
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.saying import say
-from kvstream.events import Answered, Event
 from kvstream.reporters.format import size
 from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
     from kvstream.cli.options.table import Options
 
 SHOWN_ELSEWHERE = (
@@ -52,40 +53,23 @@ class PageFile:
         self.output.discard()
 
 
-class RunReport:
-    """Collects the events of a run, and writes the page at the end of the `with` block."""
-
-    def __init__(self, options: Options) -> None:
-        from kvstream.api.html_report import Report
-
-        assert options.report is not None
-        self.file = PageFile(options.report, quiet=options.quiet)
-        self.page = Report(command=command_line(), settings=_settings(options))
-        self.complete = False
-
-    def show(self, event: Event) -> None:
-        self.page.show(event)
-        self.complete = self.complete or isinstance(event, Answered)
-
-    def add(self, memory: Memory) -> None:
-        """Show a memory that was not asked."""
-        self.page.add(memory)
-        self.complete = True
-
-    def __enter__(self) -> RunReport:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
-            if kind is None and self.complete:
-                self.file.write(self.page.html())
-        finally:
-            self.file.discard()  # unless it was written
+@contextmanager
+def reported(options: Options) -> Iterator[Report]:
+    """Yield what collects the events of a run; write its page if the run succeeds."""
+    assert options.report is not None
+    file = PageFile(options.report, quiet=options.quiet)
+    page = Report(command=command_line(), settings=_settings(options))
+    try:
+        yield page
+        if page.complete:
+            file.write(page.html())
+    finally:
+        file.discard()  # unless it was written
 
 
-def of(reporter: Teller) -> RunReport | None:
-    """Return what makes a page, if any."""
-    return next((r for r in reporter.recorders if isinstance(r, RunReport)), None)
+def of(reporter: Teller) -> Report | None:
+    """Return what makes the page of a run, if any."""
+    return next((r for r in reporter.recorders if isinstance(r, Report)), None)
 
 
 def _settings(options: Options) -> dict[str, object]:

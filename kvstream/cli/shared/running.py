@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.methods import plugins
-from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small, require
+from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import settled as settled_request
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
@@ -67,7 +67,7 @@ def prepared(
     reporter.cites = answers and cites_apart(options, output)
     recorders: list[Recorder] = []
     if options.report is not None:
-        recorders.append(stack.enter_context(reports.RunReport(options)))
+        recorders.append(stack.enter_context(reports.reported(options)))
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
@@ -346,8 +346,6 @@ def _parts_line(started: Started) -> str:
 
 def check_early(options: Options) -> None:
     """Check methods, settings, extras and a small budget. Raises UsageError and BudgetError."""
-    if options.report is not None:
-        require("jinja2", "report", "--report")
     refuse_small(options.request.run.budget)
     for method in options.methods:
         settled_request(options.of_method(method), known=True)

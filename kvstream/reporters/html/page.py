@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvstream.events import Result, Started
@@ -139,13 +139,13 @@ class Table:
     shares: Sequence[Sequence[float | None]] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """One reading and its answers."""
 
     name: str
-    started: Started | None
-    results: Sequence[Result] = ()
+    started: Started | None = None
+    results: list[Result] = field(default_factory=list)
     problem: str = ""
     """The reason why the run failed."""
 
