@@ -7,29 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
+
+from rich.panel import Panel
+from rich.text import Text
 
 from kvstream import events
 from kvstream.events import CollectionEvent
-from kvstream.reporters.format import (
-    cells,
-    counted,
-    cut,
-    duration,
-    end_of,
-    number,
-    padded,
-    share,
-    size,
-    visible,
-)
+from kvstream.reporters import format as f
+from kvstream.reporters.live import PanelTeller, panel_width
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller, kept_share
 from kvstream.reporters.tally import LISTED, Tally
 
-if TYPE_CHECKING:
-    from rich.panel import Panel
-
-REFRESHES_PER_SECOND = 4
 RUNNING = 4
 """Maximum number of documents listed as being read in the panel; the rest is counted."""
 NAME = 28
@@ -104,34 +93,20 @@ class CollectedLines(Collected):
             self.tell(line)
 
 
-class CollectedLive(CollectedLines):
+class CollectedLive(CollectedLines, PanelTeller):
     """Shows a panel over all documents instead of lines during the run."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        from rich.console import Console
-        from rich.live import Live
-
-        self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self.live: Live | None = None
 
     def progress(self) -> None:
         """Write no line: the panel shows the progress."""
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
-        if isinstance(event, events.DocumentStarted) and self.live is None:
+        if isinstance(event, events.DocumentStarted) and self.panel is None:
             self._start()
-
-    def tell(self, message: str) -> None:
-        if self.live is None:
-            self.write(message)
-        else:
-            self.write_above(self.console, message)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        running = self.live is not None
+        running = self.panel is not None
         self.close()
         try:
             yield
@@ -139,28 +114,12 @@ class CollectedLive(CollectedLines):
             if running:
                 self._start()
 
-    def close(self) -> None:
-        live, self.live = self.live, None
-        if live is not None:
-            with suppress(OSError):  # the terminal is gone
-                live.stop()
-        super().close()
-
     def _start(self) -> None:
-        from rich.live import Live
-
         # The panel is transient: the lines that follow have what it showed.
-        self.live = Live(
-            get_renderable=self._draw, console=self.console, transient=True,
-            refresh_per_second=REFRESHES_PER_SECOND, redirect_stdout=False, redirect_stderr=False,
-        )  # fmt: skip
-        self.live.start()
+        self.start_panel(self._draw, transient=True)
 
     def _draw(self) -> Panel:
-        from rich.panel import Panel
-        from rich.text import Text
-
-        width = min(self.console.width - len("^C"), 100)
+        width = panel_width(self.console.width)
         with self.lock:
             lines = panel_lines(self.tally, max(10, width - 4))
         return Panel(
@@ -175,23 +134,23 @@ class CollectedLive(CollectedLines):
 
 def start_line(tally: Tally) -> str:
     """Return the amount to read."""
-    how = f" · {number(tally.workers)} workers" if tally.workers > 1 else ""
-    return f"{counted(tally.documents, 'document')} · about {size(tally.bytes)} of text{how}"
+    how = f" · {f.number(tally.workers)} workers" if tally.workers > 1 else ""
+    return f"{f.counted(tally.documents, 'document')} · about {f.size(tally.bytes)} of text{how}"
 
 
 def count_line(tally: Tally) -> str:
     """Return the number of documents done, of those being read and of those that failed."""
-    parts = [f"{number(tally.done)} of {counted(tally.documents, 'document')} done"]
-    parts += [f"{number(len(tally.running))} being read"] if tally.running else []
-    parts += [f"{number(tally.failed)} failed"] if tally.failed else []
+    parts = [f"{f.number(tally.done)} of {f.counted(tally.documents, 'document')} done"]
+    parts += [f"{f.number(len(tally.running))} being read"] if tally.running else []
+    parts += [f"{f.number(tally.failed)} failed"] if tally.failed else []
     return " · ".join(parts)
 
 
 def speed_line(tally: Tally) -> str:
     """Return tokens per second, elapsed time and estimated time left."""
-    parts = [f"{number(tally.speed)} tokens/s", duration(tally.seconds)]
+    parts = [f"{f.number(tally.speed)} tokens/s", f.duration(tally.seconds)]
     left = tally.seconds_left
-    parts += [f"about {duration(left)} left"] if left else []
+    parts += [f"about {f.duration(left)} left"] if left else []
     return " · ".join(parts)
 
 
@@ -202,33 +161,33 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
     shown = list(tally.running.items())[:RUNNING]
     for name, (event, began) in shown:
         tokens = tally.steps.get(name)
-        said = [duration(tally.clock() - began)]
-        said += [counted(tokens, "token")] if tokens else []
+        said = [f.duration(tally.clock() - began)]
+        said += [f.counted(tokens, "token")] if tokens else []
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
         room = max(8, width - len(tail) - 3)
-        lines.append(f"{end_of(visible(name), room)} · {tail}")
+        lines.append(f"{f.end_of(f.visible(name), room)} · {tail}")
     if len(tally.running) > RUNNING:
-        lines.append(f"and {number(len(tally.running) - RUNNING)} more")
+        lines.append(f"and {f.number(len(tally.running) - RUNNING)} more")
     return [line[:width] for line in lines]
 
 
 def table(tally: Tally, width: int) -> Iterator[str]:
     """Yield the rows of documents by the support of their answers; none without support."""
-    rows = tally.ranking()
+    rows = sorted(tally.best, reverse=True)
     if not rows:
         return
-    names = [end_of(visible(row.name), NAME) for row in rows]
-    name = max(cells(shown) for shown in ("document", *names))
+    names = [f.end_of(f.visible(row.name), NAME) for row in rows]
+    name = max(f.cells(shown) for shown in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
     for row, shown in zip(rows, names, strict=True):
         mark = "!" if row.warned else " "
-        answer = cut(visible(row.answer), room)
-        support = share(row.support, 1.0) if row.support else "-"  # the text has no answer
-        yield f"{support:>7}  {padded(shown, name)} {mark}  {answer}".rstrip()
+        answer = f.cut(f.visible(row.answer), room)
+        support = f.share(row.support, 1.0) if row.support else "-"  # the text has no answer
+        yield f"{support:>7}  {f.padded(shown, name)} {mark}  {answer}".rstrip()
     if tally.done > len(rows):
-        yield f"({number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"
+        yield f"({f.number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"
     if any(row.warned for row in rows):
         yield "! marks an answer with a warning."
 
@@ -236,22 +195,22 @@ def table(tally: Tally, width: int) -> Iterator[str]:
 def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
     """Yield what was done, what failed (the reasons were shown before) and what it cost."""
     if tally.failed:
-        yield f"Failed: {counted(tally.failed, 'document')}"
+        yield f"Failed: {f.counted(tally.failed, 'document')}"
         for event in tally.failures:
             yield f"  {event.name}"
         if tally.failed > LISTED:
-            yield f"  and {number(tally.failed - LISTED)} more, listed above"
-    parts = [f"{number(tally.done)} of {counted(tally.documents, 'document')} done"]
+            yield f"  and {f.number(tally.failed - LISTED)} more, listed above"
+    parts = [f"{f.number(tally.done)} of {f.counted(tally.documents, 'document')} done"]
     if tally.present:
-        parts.append(f"{number(tally.present)} of them by an earlier run")
+        parts.append(f"{f.number(tally.present)} of them by an earlier run")
     if into is not None and tally.done:
         parts.append(f"results in {into}")
     yield " · ".join(parts)
     if tally.read:
         yield (
-            f"read {counted(tally.read, 'token')} · {kept_share(tally.read, tally.retained)} · "
-            f"peak {number(tally.peak)} of {number(tally.budget)} entries · "
-            f"{duration(tally.seconds)}"
+            f"read {f.counted(tally.read, 'token')} · {kept_share(tally.read, tally.retained)} · "
+            f"peak {f.number(tally.peak)} of {f.number(tally.budget)} entries · "
+            f"{f.duration(tally.seconds)}"
         )
 
 

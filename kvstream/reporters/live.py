@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live as RichLive
 from rich.panel import Panel
 from rich.table import Table
@@ -84,7 +84,43 @@ class Speed:
         return (seen - self.points[0][1]) / elapsed if elapsed > 0 else 0.0
 
 
-class Live(Teller):
+class PanelTeller(Teller):
+    """Writes messages above a panel of rich while one is drawn."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self.panel: RichLive | None = None
+
+    def start_panel(self, draw: Callable[[], RenderableType], *, transient: bool = False) -> None:
+        self.panel = RichLive(
+            get_renderable=draw, console=self.console, transient=transient,
+            refresh_per_second=REFRESHES_PER_SECOND, redirect_stdout=False, redirect_stderr=False,
+            vertical_overflow="crop",
+        )  # fmt: skip
+        self.panel.start()
+
+    def stop_panel(self) -> None:
+        panel, self.panel = self.panel, None
+        if panel is not None:
+            with suppress(OSError):  # the terminal is gone
+                panel.stop()
+
+    def tell(self, message: str) -> None:
+        if self.panel is None:
+            self.write(message)
+            return
+        try:
+            self.console.print(Text(f.visible(message)))
+        except RuntimeError:  # a signal interrupts the drawing: streams refuse a second write
+            self.waiting.append(message)
+
+    def close(self) -> None:
+        self.stop_panel()
+        super().close()
+
+
+class Live(PanelTeller):
     """Draws a panel on stderr while the run goes on.
 
     ``stays``: keep the panel during the answer, because the answer is written whole. Otherwise the
@@ -99,8 +135,6 @@ class Live(Teller):
         super().__init__(stream)
         self.stays = stays
         self.clock = clock
-        self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self.live: RichLive | None = None
         self.lock = threading.Lock()
         self.line_open = False
         self._begin(None)
@@ -108,7 +142,7 @@ class Live(Teller):
     def wait_for(self, work: str) -> None:
         # A line that is erased later, and no panel: a download has its own progress bar. It is cut,
         # because only one line can be erased.
-        self._stop()
+        self.stop_panel()
         self._clear_line()
         self.stream.write(f.visible(f.shortened(work, self.console.width - 1)))
         self.stream.flush()
@@ -131,18 +165,14 @@ class Live(Teller):
 
     def tell(self, message: str) -> None:
         self._clear_line()
-        if self.live is None:
-            self.write(message)
-        else:
-            self.write_above(self.console, message)
+        super().tell(message)
 
     def make_way(self) -> None:
         # A pipe may lead to this terminal: `kvstream ask ... | tee answer.txt`.
-        self._stop()
+        self.stop_panel()
 
     def close(self) -> None:
         self._clear_line()
-        self._stop()
         super().close()
 
     def _clear_line(self) -> None:
@@ -154,37 +184,22 @@ class Live(Teller):
 
     def _begin(self, started: Started | None) -> None:
         """Begin a new run. A comparison of methods has several runs, each with a panel."""
-        self._stop()
+        self.stop_panel()
         with self.lock:
             self.view = Snapshot(started=started)
             self.memory, self.chunks, self.speed = History(), History(), Speed()
             self.began = self.clock()
             self.asked_engine = float("-inf")
         if started is not None:
-            self._start()
+            self._clear_line()
+            self.start_panel(self._draw)
 
-    def _start(self) -> None:
-        self._clear_line()
-        if self.live is None and not self.view.done:
-            self.live = RichLive(
-                get_renderable=self._draw,
-                console=self.console,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                redirect_stdout=False,
-                redirect_stderr=False,
-                vertical_overflow="crop",
-            )
-            self.live.start()
-
-    def _stop(self) -> None:
-        if self.live is None:
-            return
-        live, self.live = self.live, None
-        self.view.done = True
-        # Erase the panel of a run that failed before its first chunk.
-        live.transient = self.view.step is None
-        with suppress(OSError):  # the terminal is gone
-            live.stop()
+    def stop_panel(self) -> None:
+        if self.panel is not None:
+            self.view.done = True
+            # Erase the panel of a run that failed before its first chunk.
+            self.panel.transient = self.view.step is None
+        super().stop_panel()
 
     def _step(self, event: StepDone) -> None:
         self.memory.add(max(event.memory, default=0))
@@ -210,7 +225,7 @@ class Live(Teller):
             self._ask_engine(self.view.step)
         self.view.answering, self.view.answer_tokens = event.question, 0
         if not self.stays:
-            self._stop()
+            self.stop_panel()
 
     def _draw(self) -> PanelView:
         with self.lock:

@@ -6,15 +6,12 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from kvstream import events
 from kvstream.events import Event, Result, Started, StepDone
 from kvstream.reporters.citation_lines import coverage_line, looked_lines, support_line
 from kvstream.reporters.format import counted, duration, in_lines, number, share, size, visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 FIRST_LINE_AFTER = 5.0
 LONGEST_WAIT = 60.0
@@ -157,15 +154,6 @@ class Teller:
             except RuntimeError:  # a signal handler during a write: streams refuse a second one
                 self.waiting.insert(0, line)
                 return
-
-    def write_above(self, console: Console, message: str) -> None:
-        """Write a message above a panel of rich, or later if a signal interrupts its drawing."""
-        from rich.text import Text
-
-        try:
-            console.print(Text(visible(message)))
-        except RuntimeError:  # streams refuse a second write
-            self.waiting.append(message)
 
     def close(self) -> None:
         """End the report and leave the terminal as it was. May be called twice."""

@@ -115,10 +115,6 @@ class Tally:
             return None
         return self.seconds * max(0, self.bytes - read) / read
 
-    def ranking(self) -> list[Ranked]:
-        """Return the documents whose answers the text supports most, the best first."""
-        return sorted(self.best, reverse=True)
-
     def _ended(self, name: str) -> None:
         self.steps.pop(name, None)
         self.shares.pop(name, None)

@@ -148,7 +148,7 @@ def test_what_cannot_be_is_told_before_a_model_is_loaded(
 
 
 def test_a_pipe_that_has_ended_empty_is_told_before_a_model_is_loaded(monkeypatch) -> None:
-    from kvstream.cli.shared.sources import _ended_empty
+    from kvstream.cli.shared.inputs import _ended_empty
 
     ours, theirs = os.pipe()
     with open(ours) as stdin, open(theirs, "wb") as writer:

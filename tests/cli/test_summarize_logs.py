@@ -58,7 +58,7 @@ def test_the_json_of_a_log_says_that_its_reading_was_interrupted(cli, log, monke
 
 def test_a_log_that_is_interrupted_before_its_first_line_is_not_empty(cli, monkeypatch) -> None:
     # A pipe that has not ended before the reading begins.
-    monkeypatch.setattr("kvstream.cli.shared.sources._ended_empty", lambda: False)
+    monkeypatch.setattr("kvstream.cli.shared.inputs._ended_empty", lambda: False)
     assert cli("summarize", "--as", "log", stdin=b"").code == 3
     pressed = property(lambda _: True, lambda *_: None)
     monkeypatch.setattr(logs.Interrupts, "pressed", pressed, raising=False)

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import click
 
-from kvstream.cli.options.option import memory_file
+from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
+from kvstream.cli.shared.inputs import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.running import read
-from kvstream.cli.shared.sources import asking, sources_or_usage, split_arguments
 from kvstream.errors import UsageError
 
 
 @reading_command("ask")
 @asking
-@memory_file
+@memory_option(
+    "Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
+    "relevant to the question.", folder=True,
+)  # fmt: skip
 @click.pass_context
 def command(
     ctx: click.Context,

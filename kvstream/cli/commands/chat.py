@@ -17,17 +17,10 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import running
+from kvstream.cli.shared import inputs, running
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import check_early, plainly, prepared, reading
-from kvstream.cli.shared.sources import (
-    open_sources,
-    refuse_question,
-    sources_argument,
-    sources_or_usage,
-    tell_pages,
-)
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer_writer import AnswerWriter
@@ -45,7 +38,7 @@ LEAVE = ("/quit", "/exit", "quit", "exit")
 
 
 @reading_command("chat")
-@sources_argument
+@inputs.sources_argument
 @memory_option("Ask this memory file (from kvstream remember).", folder=True)
 @click.pass_context
 def command(
@@ -69,7 +62,7 @@ def command(
         if memory is not None:
             talk = open_memory(ctx, memory, options, reporter)
         else:
-            opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
+            opened = inputs.open_sources(inputs.sources_or_usage(ctx, sources), options, interrupts)
             pages = opened.check()
             options = settled(options)
             announce(reporter, options)
@@ -77,7 +70,7 @@ def command(
             request = replace(
                 options.request, command="remember", extract=None, interrupted=interrupts
             )
-            tell_pages(reporter, pages)
+            inputs.tell_pages(reporter, pages)
             with reading(interrupts):
                 talk = shown(model.memory_of(opened, request), reporter.show)
             interrupts.reading = False
@@ -127,7 +120,9 @@ def _check(
             "Either name sources or give --memory; remember --memory reads sources into a memory.",
             ctx,
         )
-    refuse_question(ctx, sources, "ask it on standard input, where a chat reads its questions.")
+    inputs.refuse_question(
+        ctx, sources, "ask it on standard input, where a chat reads its questions."
+    )
     if "-" in sources or (memory is None and not sources):
         raise click.UsageError(
             "Standard input is for the questions: name a file to read, or --memory FILE.", ctx

@@ -12,19 +12,13 @@ import click
 
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
+from kvstream.cli.shared import inputs
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import check_early, check_files, prepared, show_plan, whole_or_none
 from kvstream.cli.shared.side_by_side import Row
-from kvstream.cli.shared.sources import (
-    asking,
-    can_be_read_again,
-    open_sources,
-    sources_or_usage,
-    split_arguments,
-)
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.format import Sink
 from kvstream.reporters.plain import Teller
@@ -33,7 +27,7 @@ COPY = 1 << 20
 
 
 @reading_command("compare")
-@asking
+@inputs.asking
 @option(
     "--csv", "as_csv", is_flag=True, section="Input and output",
     help="Print CSV: a header, then one line per method and question.",
@@ -60,7 +54,7 @@ def command(
       kvstream compare book.txt "Who hid it?" --budget 1k \\
           --method infinipot,snapkv
     """
-    paths, questions = split_arguments(ctx, arguments, question)
+    paths, questions = inputs.split_arguments(ctx, arguments, question)
     options = options.asking(questions=questions, command="compare")
     if options.each:
         from kvstream.cli.shared.each import read_each
@@ -68,7 +62,7 @@ def command(
         if as_csv:
             raise click.UsageError("--csv is for one text; use --json with --each.", ctx)
         return read_each(ctx, "compare", paths, options)
-    return compare(sources_or_usage(ctx, paths), options, as_csv=as_csv)
+    return compare(inputs.sources_or_usage(ctx, paths), options, as_csv=as_csv)
 
 
 def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:
@@ -85,9 +79,9 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
             _plans(paths, options, output, reporter, interrupts)
             return 0
         several = len(options.methods) > 1
-        once = [path for path in paths if several and not can_be_read_again(path)]
+        once = [path for path in paths if several and not inputs.can_be_read_again(path)]
         copies = stack.enter_context(_copied(once, interrupts))
-        sources = open_sources(paths, options, interrupts, copies=copies)
+        sources = inputs.open_sources(paths, options, interrupts, copies=copies)
         pages = sources.check()
         announce(reporter, options)
         comparison = Comparison(
@@ -113,14 +107,14 @@ def _plans(
     paths: Sequence[str], options: Options, output: Sink, reporter: Teller, interrupts: Interrupts
 ) -> None:
     """Write a line of --dry-run for each method, or the reason why it cannot run."""
-    sources = open_sources(paths, options, interrupts)
+    sources = inputs.open_sources(paths, options, interrupts)
     sources.check()
     announce(reporter, options)
     model = open_model(options)
     reporter.close()
     for turn, name in enumerate(options.methods):
         if turn:
-            sources = open_sources(paths, options, interrupts)
+            sources = inputs.open_sources(paths, options, interrupts)
         try:
             show_plan(model.planned(sources, options.of_method(name)), options, output)
         except (BudgetError, UsageError) as error:

@@ -15,10 +15,10 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import ROWS, Options, added
 from kvstream.cli.shared.exact_answers import STOPPED, count, for_each, show
+from kvstream.cli.shared.inputs import sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
-from kvstream.cli.shared.sources import sources_or_usage
 from kvstream.errors import UsageError
 from kvstream.settings import ModelSettings
 

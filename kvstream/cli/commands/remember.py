@@ -15,19 +15,12 @@ from kvstream.api.options import refuse_later_questions
 from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import reports, running
+from kvstream.cli.shared import inputs, reports, running
+from kvstream.cli.shared.interrupts import INTERRUPTED
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading, reading_line
-from kvstream.cli.shared.sources import (
-    check_shards,
-    open_sources,
-    refuse_question,
-    sources_argument,
-    sources_or_usage,
-    tell_pages,
-)
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import Sink, json_text, size
 from kvstream.reporters.plain import Teller
@@ -36,8 +29,6 @@ from kvstream.store import writing
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
-INTERRUPTED = 130
-"""Exit code if Ctrl-C stopped the reading, so that the file is about a part of the text."""
 EXPECT = (
     'No question was named: expect answers to some questions, and "not in the text" to others. '
     "Name questions with -Q if you know them: more answers are then right."
@@ -46,7 +37,7 @@ EXPECT = (
 
 
 @reading_command("remember")
-@sources_argument
+@inputs.sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="A question that you will ask: memory keeps what it needs. Repeatable.",
@@ -73,7 +64,7 @@ def command(
       kvstream remember --memory book.kvs sequel.txt -o both.kvs
       kvstream remember letters/ --each -o memories/
     """
-    refuse_question(ctx, sources, "give it with -Q.")
+    inputs.refuse_question(ctx, sources, "give it with -Q.")
     options = options.asking(questions=question, command="remember")
     if options.each:
         from kvstream.cli.shared.each import read_each
@@ -95,13 +86,13 @@ def command(
         )
     if any(not text.strip() for text in question):
         raise click.UsageError("A question is empty.", ctx)
-    paths = sources_or_usage(ctx, sources)
+    paths = inputs.sources_or_usage(ctx, sources)
     if options.request.shards is not None:
         if memory is not None:
             raise UsageError(
                 "--memory is for one reading, but --shards makes several; leave one of them out."
             )
-        check_shards(paths)
+        inputs.check_shards(paths)
     return remember(ctx, paths, memory, target, options)
 
 
@@ -123,7 +114,7 @@ def remember(
         # -o names the memory file; printed output goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
         interrupts.then = "keeping what was read so far"
-        sources = open_sources(paths, options, interrupts)
+        sources = inputs.open_sources(paths, options, interrupts)
         pages = sources.check()
         if base is None:
             check_checkpoint(options, reporter)
@@ -136,7 +127,7 @@ def remember(
                 reporter.close()
                 running.show_plan(plan, options, output)
                 return 0
-            tell_pages(reporter, pages)
+            inputs.tell_pages(reporter, pages)
             with reading(interrupts):
                 memory = shown(model.memory_of(sources, request), reporter.show)
         else:

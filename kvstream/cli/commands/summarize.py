@@ -6,10 +6,10 @@ import click
 
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import log_summaries
+from kvstream.cli.shared.inputs import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import summarizing
 from kvstream.cli.shared.running import read
 from kvstream.cli.shared.saying import say
-from kvstream.cli.shared.sources import refuse_question, sources_argument, sources_or_usage
 
 
 @reading_command("summarize", common=("every", "passages"))

@@ -94,13 +94,6 @@ def memory_option(help: str, *, folder: bool = False) -> Callable[[Any], Any]:
     )  # fmt: skip
 
 
-memory_file = memory_option(
-    "Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
-    "relevant to the question.",
-    folder=True,
-)
-
-
 def configured(option: click.Option, value: Any) -> Any:
     """Convert a value of the config file to the form that the command line gives an option.
 

@@ -13,29 +13,11 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import (
-    AUTO,
-    AUTOMATIC,
-    PER_ANSWER,
-    SAMPLING,
-    TABLE,
-    WORDS,
-    Request,
-    refuse_twice,
-    request_from,
-    settings_by_method,
-)
+from kvstream.api import options as api
+from kvstream.api.options import AUTO, WORDS, Request
+from kvstream.cli.options import types
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import Command, Option, given_options, typed
-from kvstream.cli.options.types import (
-    NONE,
-    FileType,
-    Finite,
-    MethodsType,
-    ModelType,
-    Parsed,
-    SkimType,
-)
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.settings import ModelSettings, Row, row, table
@@ -179,9 +161,9 @@ class Options:
     @property
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
-        request, names = self.request, self.request.given & set(PER_ANSWER)
+        request, names = self.request, self.request.given & set(api.PER_ANSWER)
         if not request.run.temp:  # options of sampling that come from the config file
-            names -= SAMPLING.keys()
+            names -= api.SAMPLING.keys()
         return {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
 
     def of_method(self, name: str) -> Request:
@@ -195,17 +177,17 @@ class Options:
         methods = tuple(m.strip() for m in values["method"].split(",") if m.strip())
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
-        refuse_twice(methods, "--method")
+        api.refuse_twice(methods, "--method")
         typed_settings = pairs(values["set"])
         owners = {path.partition(".")[0] for path in typed_settings}
-        if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:
+        if methods == (AUTO,) and len(own := owners & api.AUTOMATIC) == 1:
             methods = tuple(own)
         # A setting in the config file may belong to a method that this run does not use.
-        settings = settings_by_method(typed_settings, methods, strict=typed(ctx, "set"))
+        settings = api.settings_by_method(typed_settings, methods, strict=typed(ctx, "set"))
         keys = given_options()
         given = {name for name, row in ROWS.items() if row.key in keys}
         options = cls(
-            request_from({**values, "method": methods[0], "set": {}}, given=frozenset(given)),
+            api.request_from({**values, "method": methods[0], "set": {}}, given=frozenset(given)),
             ModelSettings(**{n: values[n] for n in (*table(ModelSettings), "quiet")}),
             methods,
             settings=settings,
@@ -214,7 +196,7 @@ class Options:
         return replace(options, request=options.of_method(methods[0]))
 
 
-ROWS: Mapping[str, Row] = {**TABLE, **table(ModelSettings), **table(Options)}
+ROWS: Mapping[str, Row] = {**api.TABLE, **table(ModelSettings), **table(Options)}
 """The table of options: all of commands that read, by name."""
 OF_MEMORY = tuple(row.key for row in ROWS.values() if row.of_memory)
 """Options that determine how a model keeps memory, as click names them."""
@@ -272,19 +254,19 @@ and a baseline."""
 def type_of(row: Row) -> click.ParamType | None:
     """Return click's type of an option."""
     named: dict[str, click.ParamType] = {
-        "model": ModelType(), "skim": SkimType(), "method": MethodsType(),
-        "output": FileType(folder=True, streams=True),  # `refuse` refuses a folder without --each
+        "model": types.ModelType(), "skim": types.SkimType(), "method": types.MethodsType(),
+        "output": types.FileType(folder=True, streams=True),  # a folder only with --each: `refuse`
     }  # fmt: skip
     if row.name in named:
         return named[row.name]
     if row.choices:
         return click.Choice(row.choices)
     if row.kind.startswith("Path"):
-        return FileType()
+        return types.FileType()
     if row.parse is not None:
-        return Parsed(row.parse, row.name)
+        return types.Parsed(row.parse, row.name)
     if row.kind == "float":
-        return Finite(row.least, row.most, min_open=row.above)
+        return types.Finite(row.least, row.most, min_open=row.above)
     if row.kind.startswith("int"):
         least, most = (None if n is None else int(n) for n in (row.least, row.most))
         return click.IntRange(least, most)
@@ -340,8 +322,8 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
 
 def _skim(ctx: click.Context, values: Mapping[str, Any]) -> str:
     """Return the value of --skim. A default gives way to typed options that it contradicts."""
-    skim: str = NONE if ctx.info_name in SKIMMED else values["skim"]
-    if typed(ctx, "skim") or skim in (AUTO, NONE):
+    skim: str = types.NONE if ctx.info_name in SKIMMED else values["skim"]
+    if typed(ctx, "skim") or skim in (AUTO, types.NONE):
         return skim
     later = ctx.info_name in ("chat", "remember")  # words need their questions first
     if (skim == WORDS and later) or ctx.params.get("memory"):
@@ -349,7 +331,7 @@ def _skim(ctx: click.Context, values: Mapping[str, Any]) -> str:
     one = (row.key for row in ROWS.values() if row.one_model)
     for_one = any(typed(ctx, key) and ctx.params[key] for key in one)
     same = typed(ctx, "model") and values["model"] == skim
-    return NONE if for_one or same or values.get("shards") else skim
+    return types.NONE if for_one or same or values.get("shards") else skim
 
 
 @contextmanager
@@ -387,7 +369,7 @@ def refuse(ctx: click.Context, values: Mapping[str, Any]) -> None:
         for other, why in each.excludes.items():
             if values.get(other):
                 raise click.UsageError(why, ctx)
-        if values.get("each") and each.one_text and values[name] != NONE:
+        if values.get("each") and each.one_text and values[name] != types.NONE:
             raise click.UsageError(f"{each.one_text}; leave it out, or leave out --each.", ctx)
     if typed(ctx, "quiet") and typed(ctx, "progress") and values["progress"] != "none":
         raise click.UsageError(
@@ -412,7 +394,7 @@ def _refuse_spread(ctx: click.Context, values: Mapping[str, Any]) -> None:
                     f"--shards reads one text on this machine; leave it or --{name} out.", ctx
                 )
         for name, one in ROWS.items():
-            if one.one_reading and values.get(name) not in (None, False, AUTO, NONE):
+            if one.one_reading and values.get(name) not in (None, False, AUTO, types.NONE):
                 raise UsageError(
                     f"{one.flag} is for one reading, but --shards makes several; leave one of them "
                     "out."

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kvstream.api.html_report import Report
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared import reports
+from kvstream.cli.shared.inputs import open_sources, tell_pages
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import WITHHELD, answer_events
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
-from kvstream.cli.shared.sources import open_sources, tell_pages
 from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.format import Sink, json_line, shortened, visible

@@ -13,15 +13,13 @@ import click
 
 from kvstream.api.collection import each_of
 from kvstream.cli.options.table import Options, refuse_revision
-from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.interrupts import INTERRUPTED, Interrupts
 from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
 from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quiet_libraries
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped
 from kvstream.reporters.document_progress import Collected, CollectedLines, CollectedLive
 from kvstream.reporters.format import counted, json_line, visible
-
-INTERRUPTED = 130
 
 
 def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
@@ -75,10 +73,9 @@ def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: O
 
 def _not_read(documents: int, into: Path | None) -> str:
     """Describe how many documents Ctrl-C left unread, and how to continue."""
+    how = "With -o FOLDER, the" if into is None else "The"
     told = f"Interrupted: {counted(documents, 'document')} not read."
-    if into is not None:
-        return f"{told} The same command continues with the rest."
-    return f"{told} With -o FOLDER, the same command continues with the rest."
+    return f"{told} {how} same command continues with the rest."
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:

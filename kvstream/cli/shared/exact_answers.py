@@ -12,11 +12,11 @@ import click
 
 from kvstream.api.exact import Asked, asks_of_rows, counted, has_times, route, row_questions
 from kvstream.cli.options.table import Options
+from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
-from kvstream.cli.shared.sources import can_be_read_again, open_sources, sources_or_usage
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, place_of, wrapped
 from kvstream.reporters.format import fit, json_line, number, strip, visible

@@ -19,12 +19,12 @@ import click
 from kvstream.api import logs
 from kvstream.cli.options.option import first_typed, option, typed
 from kvstream.cli.options.table import OF_MEMORY, ROWS, Options
+from kvstream.cli.shared.inputs import can_be_read_again, open_sources
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.model_choice import POCKET, open_model
 from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import check_files, opened_output, reading, receipt
-from kvstream.cli.shared.sources import can_be_read_again, open_sources
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import counted, in_lines, json_text, size
 from kvstream.reporters.plain import Teller

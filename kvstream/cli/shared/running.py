@@ -17,11 +17,11 @@ from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import reports
+from kvstream.cli.shared.inputs import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
-from kvstream.cli.shared.sources import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started

@@ -76,7 +76,8 @@ class Watch:
             same = self._said.get(result.question) == _plain(text)
             self._said[result.question] = _plain(text)
         passage = self._passage(result)
-        self._read = {each["name"]: each["bytes"] for each in _sources(result)}
+        sources = (result.receipt or {}).get("input", {}).get("sources", [])
+        self._read = {each["name"]: each["bytes"] for each in sources}
         if same:
             return None
         self.changed_at = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -88,11 +89,6 @@ class Watch:
             if cited["byte_end"] > self._read.get(str(cited["source"]), 0):
                 return cited
         return next(iter(result.citations), None)
-
-
-def _sources(result: Result) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (result.receipt or {}).get("input", {}).get("sources", [])
-    return found
 
 
 def _plain(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.shared.running import can_be_live
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_line
 from kvstream.streams import printing_to_stderr
@@ -31,9 +32,7 @@ def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], 
     """Yield a function to call after each piece of work, with a line about it."""
     if quiet or kind == "none":
         yield lambda _: None
-    elif kind == "live" or (
-        kind == "auto" and sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
-    ):
+    elif kind == "live" or (kind == "auto" and can_be_live()):
         with _live(total) as advance:
             yield advance
     else:
