@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from typing import TextIO
 
 _hiding = threading.RLock()
@@ -52,5 +53,11 @@ def without_panics() -> Iterator[None]:
     if not isinstance(getattr(sys.stderr, "name", None), int):  # the number of its descriptor
         yield
         return
-    with _hiding, open(os.devnull, "w") as nowhere, diverted(2, nowhere.fileno()):
+    with _hiding, diverted(2, _nowhere()):
         yield
+
+
+@cache
+def _nowhere() -> int:
+    """Return a descriptor of the null device, which stays open."""
+    return os.open(os.devnull, os.O_WRONLY)

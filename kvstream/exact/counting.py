@@ -43,6 +43,18 @@ class Found:
     text: str
     """The line, or the part of it around the words."""
 
+    @classmethod
+    def at(cls, block: TextBlock, char: int, line: int, text: str, begin: int, end: int) -> Found:
+        """Return the place of the words, which are `text` from `begin` to `end`; of no words, that
+        of the line.
+        """
+        start = max(text.rfind("\n", 0, begin) + 1, begin - SHOWN // 2)
+        stop = text.find("\n", end)
+        stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
+        shown = " ".join(text[start:stop].split())
+        length = len((text[begin:end] or shown).encode("utf-8", "replace"))
+        return cls(block, char, length, line, shown)
+
     def to_json(self, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
         """Return the JSON object of a citation."""
         source, line, place = self.block.source, self.line, self.block.place
@@ -75,10 +87,12 @@ class Tally:
             self.bin_bytes *= 2
         self.bins += np.bincount(bytes // self.bin_bytes, minlength=BINS)
 
-    def add(self, byte: int) -> None:
-        """Count a unit that begins at a place."""
+    def add(self, byte: int, form: str = "") -> None:
+        """Count a unit at a place, with words that are spelled in this form."""
         self.count += 1
         self.mark(np.array([byte]))
+        if form:
+            self.forms[" ".join(form.split())] += 1
 
     @property
     def spread(self) -> list[int]:
@@ -183,11 +197,7 @@ class _Search:
         begin, end = span.tolist()
         at, block = next(b for b in reversed(blocks) if b[0] <= begin)
         line = 1 + newlines + text.count("\n", 0, begin) + block.left_out
-        start = max(text.rfind("\n", 0, begin) + 1, begin - SHOWN // 2)
-        stop = text.find("\n", end)
-        stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
-        length = len(text[begin:end].encode("utf-8", "replace"))
-        return Found(block, begin - at, length, line, " ".join(text[start:stop].split()))
+        return Found.at(block, begin - at, line, text, begin, end)
 
 
 def _forms(found: np.ndarray, window: Window) -> Counter[str]:

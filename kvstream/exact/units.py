@@ -10,10 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
 
-from kvstream.exact.counting import SHOWN, Found, Tally
+from kvstream.exact.counting import Found, Tally
 from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.outline import Part, outline
 from kvstream.exact.routing import HEADINGS
@@ -193,29 +193,26 @@ def _close(held: Sequence[Line], words: Words | None, tally: Tally, *, open: boo
     """Count a unit of these lines if it has the words, and return whether it has."""
     if not open or not held:
         return False
-    found = None
-    if words is not None:
-        found = words.pattern.search("".join(line.text for line in held))
-        if found is None:
-            return False
-    begin, number = (0, 0) if found is None else (found.start(), 0)
-    while begin >= len(held[number].text):
-        begin -= len(held[number].text)
-        number += 1
-    _add(tally, held[number], begin, 0 if found is None else len(found[0]), found and found[0])
-    return True
+    if words is None:
+        _add(tally, held[:1])
+        return True
+    found = words.pattern.search("".join(line.text for line in held))
+    if found is not None:
+        _add(tally, held, *found.span(), found[0])
+    return found is not None
 
 
-def _add(tally: Tally, line: Line, begin: int, length: int, form: str | None) -> None:
-    tally.add(line.byte)
-    if form:
-        tally.forms[" ".join(form.split())] += 1
-    start = max(0, begin - SHOWN // 2)
-    shown = " ".join(line.text[start : start + SHOWN].split())
-    tally.last = Found(
-        line.block, line.pieces[0][1] + begin, length or len(shown), line.number, shown
-    )
-    tally.first = tally.first or tally.last
+def _add(tally: Tally, lines: Sequence[Line], begin: int = 0, end: int = 0, form: str = "") -> None:
+    """Count a unit of these lines, and note the place of its words in their text."""
+    text, char = "".join(line.text for line in lines), begin
+    pieces = ((line, *piece) for line in lines for piece in line.pieces)
+    for own, block, first, last in pieces:
+        if char < last - first:
+            tally.add(own.byte, form)
+            tally.last = Found.at(block, first + char, own.number, text, begin, end)
+            tally.first = tally.first or tally.last
+            return
+        char -= last - first
 
 
 def _count_code(
@@ -236,12 +233,11 @@ def _count_code(
         for kind, value in lexer.get_tokens(text)
     )
     pattern = r"^[ \t]*(?:\w+[ \t]+)*class[ \t]+\w+" if unit == "class" else pattern
-    starts = [0, *(at.start() for at in re.finditer(pattern or "", code, re.MULTILINE))]
-    for begin, end in zip(starts[1:], [*starts[2:], len(text)], strict=True):
+    starts = [at.start() for at in re.finditer(pattern or "", code, re.MULTILINE)]
+    for begin, end in pairwise([*starts, len(text)]):
         found = words.pattern.search(text, begin, end) if words else None
         if words is None or found:
-            line = held[text.count("\n", 0, begin)]
-            _add(tally, line, 0, 0, found and found[0])
+            _add(tally, [held[text.count("\n", 0, begin)]], form=found[0] if found else "")
     return True
 
 
@@ -260,8 +256,7 @@ def _count_items(lines: Iterator[Line], words: Words | None, tally: Tally) -> bo
     for item in items or ():
         found = words and words.pattern.search(json.dumps(item, ensure_ascii=False))
         if words is None or found:
-            tally.add(held[0].byte)
-            tally.forms.update([found[0]] if found else [])
+            tally.add(held[0].byte, found[0] if found else "")
     return isinstance(items, list)
 
 

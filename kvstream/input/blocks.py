@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 BOM = "\ufeff"
-_ERRORS = "kvstream.replace"
+ERRORS = "kvstream.replace"
+"""An error handler of codecs for `BlockDecoder.decode`."""
 _found = threading.local()
 
 
@@ -38,7 +40,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd", error.end
 
 
-codecs.register_error(_ERRORS, _replace)
+codecs.register_error(ERRORS, _replace)
 
 
 class Heading(str):
@@ -106,7 +108,7 @@ class BlockDecoder:
         self.position = start
         """Global byte offset of the next character."""
         self.replaced = 0
-        """Number of bytes that were not UTF-8."""
+        """Number of bytes that are invalid in the encoding."""
         self.first_replaced: int | None = None
         """Global byte offset of the first of these bytes."""
         self.rest = b""
@@ -116,31 +118,37 @@ class BlockDecoder:
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
         """Return the text of ``data``, or None if it completes no character."""
         data = self.rest + data
-        spans: list[tuple[int, int]] = []
-        controls: list[int] = []
-        _found.spans, _found.controls = spans, controls
-        begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
-        text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, _ERRORS, final)
-        self.rest = data[used:]
+        _found.spans, _found.controls = [], []
+        text, widths, wrong = self._decoded(data, final)
         if not text:
             return None
-        start, widths = self.position, None
-        self.position += used
-        if spans or controls:
-            widths = self._widths(data[:used], spans + [(c, c + 1) for c in controls])
-        if spans:
-            self.replaced += sum(end - begin for begin, end in spans)
+        start = self.position
+        self.position += len(data) - len(self.rest)
+        if wrong:
+            self.replaced += sum(end - begin for begin, end in wrong)
             if self.first_replaced is None:
-                self.first_replaced = start + spans[0][0]
+                self.first_replaced = start + wrong[0][0]
         if self._at_start:
             self._at_start = False
             if text[0] == BOM:
-                text, start = text[1:], start + len(BOM.encode())
-                widths = None if widths is None else widths[1:]
+                start += len(BOM.encode()) if widths is None else int(widths[0])
+                text, widths = text[1:], None if widths is None else widths[1:]
         return TextBlock(text, start, self.source, widths) if text else None
 
+    def _decoded(
+        self, data: bytes, final: bool
+    ) -> tuple[str, np.ndarray | None, Sequence[tuple[int, int]]]:
+        """Return the text of bytes that begin with `rest`, the bytes of each character (None: as in
+        UTF-8), and where replaced bytes begin and end. Update `rest`.
+        """
+        begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
+        text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, ERRORS, final)
+        self.rest = data[used:]
+        spans = _found.spans + [(place, place + 1) for place in _found.controls]
+        return text, self._spread(data[:used], spans) if spans else None, _found.spans
+
     @staticmethod
-    def _widths(data: bytes, spans: list[tuple[int, int]]) -> np.ndarray:
+    def _spread(data: bytes, spans: list[tuple[int, int]]) -> np.ndarray:
         """Return the bytes of each character, if each of ``spans`` became one character."""
         raw = np.frombuffer(data, dtype=np.uint8)
         begins = (raw & 0xC0) != 0x80

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.formats import PeekedStream
+from kvstream.input.formats import PeekedStream, reader_of
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def check(kind: str, path: Path) -> int | None:
 
             return page_count(path)
         if kind in PACKED:
-            _packed(kind, path).archive.close()
+            _packed(kind, path, [], []).archive.close()
     except SourceError:
         raise
     except Exception as error:  # as in parts_of
@@ -111,12 +111,7 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
         return pages(path, notes)
     if kind in STREAMED:
         return _file_parts(kind, path, notes, warnings)
-    return _packed_parts(_packed(kind, path), warnings)
-
-
-def _packed_parts(packed: Packed, warnings: list[str]) -> Iterator[Part]:
-    yield from packed.parts()
-    warnings += [*packed.warnings, *packed.undecoded.warnings(str(packed.path))]
+    return _packed(kind, path, notes, warnings).parts()
 
 
 def stream_parts(
@@ -139,8 +134,8 @@ def stream_parts(
 
 
 def _file_parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
-    with PeekedStream(path.open("rb")) as head:
-        size = path.stat().st_size
+    with path.open("rb") as file:
+        head, size = PeekedStream(reader_of(file)), path.stat().st_size
         for part in stream_parts(kind, head, str(path), notes, warnings, size):
             if part is not None:
                 yield part
@@ -178,10 +173,7 @@ def _blocks(
 
 
 def estimate(kind: str, path: Path) -> int:
-    """Estimate the bytes of text in a document from its structure and a sample; 0 if that fails.
-
-    Raises ValueError for a format that this module cannot estimate.
-    """
+    """Estimate the bytes of text in a document from its structure and a sample; 0 if that fails."""
     if kind not in LIBRARIES:
         raise ValueError(f"nothing here estimates the format {kind!r}")
     try:
@@ -190,7 +182,7 @@ def estimate(kind: str, path: Path) -> int:
 
             return estimated_bytes(path)
         if kind not in STREAMED:
-            return _packed(kind, path).estimate()
+            return _packed(kind, path, [], []).estimate()
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
         blocks = _blocks(kind, io.BytesIO(sample).read, "", Patience(""), [], [])
@@ -203,11 +195,7 @@ def estimate(kind: str, path: Path) -> int:
         return 0
 
 
-def _packed(kind: str, path: Path) -> Packed:
+def _packed(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Packed:
     from kvstream.input.zipped import Docx, Epub
 
-    if kind == "epub":
-        return Epub(path)
-    if kind == "docx":
-        return Docx(path)
-    raise ValueError(f"nothing here reads the format {kind!r}")
+    return {"epub": Epub, "docx": Docx}[kind](path, notes, warnings)

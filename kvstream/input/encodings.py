@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from kvstream.input.blocks import BOM, CONTROLS, TextBlock
+from kvstream.input.blocks import CONTROLS, ERRORS, BlockDecoder
 
 BOMS = (
     (b"\xff\xfe\x00\x00", "utf-32-le"),
@@ -40,7 +41,7 @@ _NOT_OF_PAGES = (
 )  # fmt: skip
 UNDECODED = "\udfff"
 """Half a surrogate pair, which no decoder returns. U+FFFD may also be in the page itself."""
-_MARK, _EXCEPT_CONTROLS = "kvstream.mark", "kvstream.except_controls"
+_MARK = "kvstream.mark"
 _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.I)
 
 
@@ -127,17 +128,6 @@ _ENDED = re.compile(
 """A control string that ends with a byte of a terminal of 8 bits, and not later."""
 
 
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Do as Python's ``replace``, but leave what begins a control sequence, which goes later."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    data, at = error.object, error.start
-    return (chr(data[at]), at + 1) if CONTROLS.match(data, at) else ("\ufffd", error.end)
-
-
-codecs.register_error(_EXCEPT_CONTROLS, _replace)
-
-
 def _declared(head: bytes) -> str | None:
     """Return the encoding that the page declares, if it is possible."""
     found = _CHARSET.search(head[:4096])
@@ -159,48 +149,28 @@ def _known(name: str) -> str | None:
     return known.name
 
 
-class OtherDecoder:
-    """Like `BlockDecoder`, for a text that is not in UTF-8."""
+class OtherDecoder(BlockDecoder):
+    """Decodes a text that is not in UTF-8."""
 
     def __init__(self, source: int, start: int, encoding: str) -> None:
-        self.source = source
-        self.position = start
-        """Global byte offset of the next character."""
-        self.replaced = 0
-        """Number of bytes that are invalid in the encoding."""
-        self.first_replaced: int | None = None
-        """Global byte offset of the first invalid byte."""
+        super().__init__(source, start)
         self.encoding = encoding
-        errors = "replace" if encoding.startswith("utf-") else _EXCEPT_CONTROLS
+        errors = "replace" if encoding.startswith("utf-") else ERRORS
         self._decoder = codecs.getincrementaldecoder(encoding)(errors)
-        self._rest = b""
-        self._at_start = True
 
-    def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
-        """Return the text of ``data``, or None if it completes no character."""
-        data, given = self._rest + data, data
-        text = self._decoder.decode(given, final)
-        self._rest = self._decoder.getstate()[0]
+    def _decoded(
+        self, data: bytes, final: bool
+    ) -> tuple[str, np.ndarray, Sequence[tuple[int, int]]]:
+        text = self._decoder.decode(data[len(self.rest) :], final)
+        self.rest = self._decoder.getstate()[0]
         if len(text) == len(data):  # the end of a control string is a letter in cp1252
             for found in _ENDED.finditer(data):
                 if ord(text[found.start()]) == data[found.start()]:
                     text = f"{text[: found.end() - 1]}\x9c{text[found.end() :]}"
-        used = len(data) - len(self._rest)
-        if not text:
-            return None
-        widths = self._widths(data[:used], text, final=final)
-        start = self.position
-        self.position += used
-        wrong = np.flatnonzero(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) == 0xFFFD)
-        if len(wrong):
-            self.replaced += int(widths[wrong].sum())
-            if self.first_replaced is None:
-                self.first_replaced = start + int(widths[: wrong[0]].sum())
-        if self._at_start:
-            self._at_start = False
-            if text[0] == BOM:
-                text, start, widths = text[1:], start + int(widths[0]), widths[1:]
-        return TextBlock(text, start, self.source, widths) if text else None
+        widths = self._widths(data[: len(data) - len(self.rest)], text, final=final)
+        wrong = [i for i, char in enumerate(text) if char == "\ufffd"] if "\ufffd" in text else []
+        ends = np.cumsum(widths)
+        return text, widths, [(int(ends[i] - widths[i]), int(ends[i])) for i in wrong]
 
     def _widths(self, data: bytes, text: str, *, final: bool) -> np.ndarray:
         """Return the number of bytes in ``data`` of each character of ``text``, int64 [n]."""

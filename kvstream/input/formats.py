@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import os
 import re
@@ -14,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from kvstream.errors import SourceError
 from kvstream.input.encodings import by_mark
@@ -58,6 +57,9 @@ SNIFF = 8192
 """Bytes at the beginning in which a NUL means that a file is not text."""
 WAIT_SECONDS = 0.05
 """Seconds between two attempts to read from a stream that has no data yet."""
+ZSTD_PIECE = 64
+"""Packed bytes of zstd to unpack at once. A block of 128 KiB takes at least four bytes, so they
+unpack to at most a few MiB."""
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -75,7 +77,8 @@ def kind_of(head: bytes) -> str:
 
 
 def reader_of(stream: Any) -> Callable[[int], Any]:
-    """Return the function of a stream that reads with one system call, if it has one.
+    """Return the function of a stream that reads with one system call, if it has one, so that a
+    pipe need not be waited for.
 
     It returns None if the stream has no data yet. The `read1` of a buffered stream that does not
     block returns the same for that as at the end.
@@ -90,13 +93,12 @@ def reader_of(stream: Any) -> Callable[[int], Any]:
     return read
 
 
-class PeekedStream(io.RawIOBase):
+class PeekedStream:
     """A stream that allows a look at its first bytes before they are read; counts bytes read."""
 
-    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
-        self.stream = stream
-        # With one system call per read, if the stream supports that, a pipe need not be waited for.
-        self._read: Callable[[int], bytes | None] = reader_of(stream)
+    def __init__(self, read: Callable[[int], bytes | None]) -> None:
+        """`read`: as `reader_of` returns it, or one that may return more bytes than requested."""
+        self._read = read
         self._looked_at = b""
         self.taken = 0
         """Number of bytes of the stream that were returned by `read`."""
@@ -112,28 +114,18 @@ class PeekedStream(io.RawIOBase):
             self._looked_at += more
         return self._looked_at
 
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes | None:
+    def read(self, size: int) -> bytes | None:
         """Return at most ``size`` bytes, empty at the end; None as described for `may_pause`."""
-        if self._looked_at:
-            size = len(self._looked_at) if size < 0 else size
-            data: bytes | None
-            data, self._looked_at = self._looked_at[:size], self._looked_at[size:]
-        else:
-            data = self._read(size) if self.may_pause else self._some(size)
-        self.taken += len(data or b"")
+        data = self._looked_at or (self._read(size) if self.may_pause else self._some(size))
+        if data is not None:
+            data, self._looked_at = data[:size], data[size:]
+            self.taken += len(data)
         return data
 
     def _some(self, size: int) -> bytes:
         while (data := self._read(size)) is None:
             time.sleep(WAIT_SECONDS)
         return data
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
 
 
 def _undecided(head: bytes) -> bool:
@@ -149,87 +141,57 @@ def _undecided(head: bytes) -> bool:
 def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
     """Return a function ``read(n)`` that unpacks ``head`` and returns at most n bytes at a time."""
     if kind == "gzip":
-        return gzip.GzipFile(fileobj=head, mode="rb").read1
+        return gzip.GzipFile(fileobj=cast(IO[bytes], head), mode="rb").read1
     if kind == "bz2":
         return Unpacked(head, bz2.BZ2Decompressor).read
     if kind == "xz":
         return Unpacked(head, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)).read
     if kind == "zstd":
-        return Unzstd(head, _zstd(name)).read
+        return Unpacked(head, _zstd(name).decompressobj, ZSTD_PIECE).read
     head.may_pause = True
     return head.read
 
 
 class Unpacked:
-    """Unpacks bzip2 or xz streams one after the other, with NULs as padding between them.
+    """Unpacks streams of one format, one after the other, with NULs as padding between them.
 
-    The readers of the standard library end without an error at padding, and at a stream that is
-    damaged at its beginning: all text after that would be lost without a message.
+    The readers of the libraries end without an error at padding, at a stream that is damaged at its
+    beginning, or in a cut stream of zstd: all text after that would be lost without a message.
     """
 
-    def __init__(self, head: PeekedStream, new: Callable[[], Any]) -> None:
-        self._head, self._new = head, new
+    def __init__(self, head: PeekedStream, new: Callable[[], Any], piece: int = 0) -> None:
+        """`new` makes an object that unpacks one stream; `piece`: packed bytes that it gets at
+        once, if it cannot limit the bytes that they unpack to.
+        """
+        self._head, self._new, self._piece = head, new, piece
         self._stream = new()
         self._open = False
         """Whether the last stream is incomplete."""
+        self._packed = self._ready = b""
 
     def read(self, size: int) -> bytes:
         """Return at most `size` bytes; b"" at the end.
 
-        Raises EOFError if the last stream is cut, and OSError or LZMAError if one is damaged.
+        Raises EOFError if the last stream is cut, and one of `damage_errors` if one is damaged.
         """
-        packed = b""
-        while True:
+        while not self._ready:
             if self._stream.eof:
-                packed, self._stream, self._open = self._stream.unused_data, self._new(), False
+                self._packed = self._stream.unused_data + self._packed
+                self._stream, self._open = self._new(), False
             if not self._open:
-                packed = packed.lstrip(b"\0")
-            if not packed and self._stream.needs_input:
-                packed = self._head.read(SNIFF) or b""
-                if packed:
+                self._packed = self._packed.lstrip(b"\0")
+            if not self._packed and getattr(self._stream, "needs_input", True):
+                self._packed = self._head.read(SNIFF) or b""
+                if self._packed:
                     continue
                 if self._open:
                     raise EOFError
                 return b""
             self._open = True
-            data: bytes = self._stream.decompress(packed, size)
-            packed = b""
-            if data:
-                return data
-
-
-class Unzstd:
-    """Unpacks zstd frames one after the other and detects whether the last one is complete.
-
-    The library's own reader does not: it treats a truncated stream like a complete one.
-    """
-
-    PIECE = 64
-    """Packed bytes to unpack at once. A block of 128 KiB takes at least four bytes, so they unpack
-    to at most a few MiB."""
-
-    def __init__(self, head: PeekedStream, library: Any) -> None:
-        self._head, self._library = head, library
-        self._frame = library.decompressobj()
-        self._open = False
-        """Whether the last frame is incomplete."""
-        self._packed = self._ready = b""
-
-    def read(self, size: int) -> bytes:
-        """Return at most `size` bytes; b"" at the end. Raises EOFError if the last frame is cut."""
-        while not self._ready:
-            if not self._packed:
-                self._packed = self._head.read(SNIFF) or b""
-            if not self._packed:
-                if self._open:
-                    raise EOFError
-                return b""
-            piece, self._packed = self._packed[: self.PIECE], self._packed[self.PIECE :]
-            self._ready = self._frame.decompress(piece)
-            self._open = not self._frame.eof
-            if self._frame.eof:
-                self._packed = self._frame.unused_data + self._packed
-                self._frame = self._library.decompressobj()
+            count = self._piece or len(self._packed)
+            packed, self._packed = self._packed[:count], self._packed[count:]
+            limit = () if self._piece else (size,)
+            self._ready = self._stream.decompress(packed, *limit)
         out, self._ready = self._ready[:size], self._ready[size:]
         return out
 

@@ -27,6 +27,7 @@ from kvstream.input.formats import (
     damage_errors,
     decompressed,
     kind_of,
+    reader_of,
 )
 from kvstream.input.source import shown_name
 
@@ -220,7 +221,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
     source = Inspected(name, path, size=status.st_size)
     with path.open("rb") as file:
         source.output = outputs.kind_of(file.peek(outputs.FIRST))
-        beginning = PeekedStream(file)
+        beginning = PeekedStream(reader_of(file))
         head = beginning.look()
         source.kind = kind_of(head)
         if head.startswith(MAGIC["zip"]) and not plain:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import Any, BinaryIO
 
 from kvstream.errors import SourceError
 from kvstream.input import documents
@@ -25,7 +25,6 @@ from kvstream.input.formats import (
     reader_of,
 )
 from kvstream.input.inspection import (
-    ByteStream,
     DamagedError,
     Inspected,
     damaged,
@@ -91,8 +90,7 @@ class SourcePieces:
             return
         name = shown_name(source.name)
         try:
-            with closing(PeekedStream(self._open(source))) as head:
-                self._opened = head
+            with self._open(source) as head:
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
                 streamed = kind in documents.STREAMED and not self._every_plain
                 if kind in documents.LIBRARIES and not streamed and not self._every_plain:
@@ -112,8 +110,8 @@ class SourcePieces:
                         first = next(plain, b"")
                         plain = chain([first] if first else [], plain)
                         if (inside := kind_of(first[:HEAD])) in documents.STREAMED:
-                            head = PeekedStream(_PieceStream(plain))
-                            yield from self._document(inside, head, name)
+                            unpacked = PeekedStream(lambda _: next(plain, b""))
+                            yield from self._document(inside, unpacked, name)
                             return
                     yield from plain
                 except DamagedError as error:
@@ -188,47 +186,19 @@ class SourcePieces:
                 )
             yield data
 
-    def _open(self, source: Inspected) -> IO[bytes] | io.RawIOBase:
+    @contextmanager
+    def _open(self, source: Inspected) -> Iterator[PeekedStream]:
+        """Open a source. Streams of the caller are not closed."""
+        stream: Any = source.stream if source.stream is not None else self._stdin
         if source.followed and source.path is not None and self._follow is not None:
-            self._followed = FollowedFile(source.path, self._follow)
-            return self._followed
-        if source.path is not None:
-            return source.path.open("rb")
-        if isinstance(source.stream, bytes):
-            return io.BytesIO(source.stream)
-        if source.stream is not None:
-            return _Borrowed(source.stream)
-        if self._stdin is not None:
-            return _Borrowed(self._stdin)
-        if sys.stdin is None:
+            stream = self._followed = FollowedFile(source.path, self._follow)
+        elif source.path is not None:
+            stream = source.path.open("rb")
+        elif isinstance(stream, bytes):
+            stream = io.BytesIO(stream)
+        elif stream is None and sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
-        return _Borrowed(sys.stdin.buffer)
-
-
-class _PieceStream(io.RawIOBase):
-    """A stream of the pieces that `SourcePieces` has unpacked."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._rest or next(self._pieces, b"")
-        size = len(data) if size < 0 else size
-        self._rest = data[size:]
-        return data[:size]
-
-
-class _Borrowed(io.RawIOBase):
-    """A stream of the caller, which is read but not closed."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._take: Callable[[int], bytes | None] = reader_of(stream)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes | None:
-        return self._take(size)
+        own = source.path is not None
+        with stream if own else nullcontext(sys.stdin.buffer if stream is None else stream) as file:
+            self._opened = PeekedStream(reader_of(file))
+            yield self._opened

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -339,7 +339,7 @@ class SourceSet:
         return kind(nothing_in(self.names[len(self._earlier) :], held) + why)
 
     def _blocks(self, index: int, source: Inspected) -> Iterator[TextBlock]:
-        decoder: Any = None
+        decoder: BlockDecoder | None = None
         guessing, held, controls = True, b"", ControlFilter()
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
         with closing(self._pieces.of(source)) as pieces:
@@ -380,9 +380,7 @@ class SourceSet:
             yield block
         self._tell_replaced(index, source, decoder)
 
-    def _tell_replaced(
-        self, index: int, source: Inspected, decoder: BlockDecoder | OtherDecoder
-    ) -> None:
+    def _tell_replaced(self, index: int, source: Inspected, decoder: BlockDecoder) -> None:
         """Warn about bytes that a decoder replaced."""
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
@@ -403,7 +401,7 @@ class SourceSet:
 
     def _decoder(
         self, index: int, source: Inspected, piece: bytes, before: BlockDecoder | None
-    ) -> tuple[bytes, BlockDecoder | OtherDecoder]:
+    ) -> tuple[bytes, BlockDecoder]:
         """Return a decoder for a source with its first non-ASCII bytes in `piece`, and the bytes
         that it gets before the piece.
 

@@ -76,10 +76,9 @@ class Packed:
 
     kind = ""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.warnings: list[str] = []
-        """Reasons why text is missing."""
+    def __init__(self, path: Path, notes: list[str], warnings: list[str]) -> None:
+        """`notes` and `warnings` get what is missing, as in `documents.parts_of`."""
+        self.path, self.notes, self.warnings = path, notes, warnings
         self.undecoded = Undecoded()
         """Characters that could not be decoded so far."""
         try:
@@ -113,9 +112,10 @@ class Packed:
         """Yield the text of all members."""
         patience = Patience(str(self.path), self.size)
         taken, heading = 0, ""
-
+        empty: list[str] = []
         with self.archive as archive:
             for member in self.members:
+                found = False
                 with archive.open(member) as file:
 
                     def read(size: int, file: Any = file) -> bytes:
@@ -131,6 +131,12 @@ class Packed:
                         before, share = share, min(1.0, taken / max(self.size, 1))
                         yield from parts(block, before, share)
                         heading = block[-1][1] if block else heading
+                        found = found or bool(block)
+                empty += [] if found else [member.filename]
+        if 0 < len(empty) < len(self.members):
+            have = f"{len(empty):,} of {len(self.members):,} chapters have no text"
+            self.notes.append(f"{self.path}: {have} (the first: {empty[0]}).")
+        self.warnings += self.undecoded.warnings(str(self.path))
 
     def read(self, name: str) -> bytes:
         """Read a small member completely. Raises SourceError if it is too large."""

@@ -90,8 +90,8 @@ class QuestionWords:
             return np.zeros(len(counted))
         often = np.stack([c.asked for c in counted]).astype(float)
         lengths = np.array([c.words for c in counted]) / max(self._words / self._excerpts, 1e-9)
-        scores = bm25(often, lengths, self._having, self._excerpts)
         weights = weights_of(self._having, self._excerpts)
+        scores = bm25(often, lengths, weights)
         near = near_by(excerpts)
         has = often > 0
         around = has.copy()
@@ -105,34 +105,26 @@ class QuestionWords:
 
 
 def bm25(
-    often: np.ndarray,
-    lengths: np.ndarray,
-    having: np.ndarray,
-    count: int,
-    saturation: float = SATURATION,
+    often: np.ndarray, lengths: np.ndarray, weights: np.ndarray, saturation: float = SATURATION
 ) -> np.ndarray:
     """Return the scores of n documents for w words, float [n].
 
     `often` [n, w]: occurrences of each word in each document; `lengths` [n]: number of words of
-    each document, divided by the mean; `having` [w]: how many of all `count` documents have the
-    word; `saturation`: k1.
+    each document, divided by the mean; `weights` [w]: see `weights_of`; `saturation`: k1.
     """
     limits = saturation * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
-    found: np.ndarray = (
-        often * (saturation + 1) / (often + limits[:, None]) @ weights_of(having, count)
-    )
+    found: np.ndarray = often * (saturation + 1) / (often + limits[:, None]) @ weights
     return found
 
 
 def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the scores of n whole documents for w words, float [n].
 
-    `often` [n, w]: occurrences of each word in each document; `sizes` [n]: number of words of each
-    document.
+    `often` is as in `bm25`; `sizes` [n]: number of words of each document.
     """
     lengths = sizes / max(sizes.mean(), 1.0) if len(sizes) else sizes
-    having = (often > 0).sum(axis=0)
-    return bm25(often, lengths, having, len(sizes), DOCUMENT_SATURATION)
+    weights = weights_of((often > 0).sum(axis=0), len(sizes))
+    return bm25(often, lengths, weights, DOCUMENT_SATURATION)
 
 
 def weights_of(having: np.ndarray, count: int) -> np.ndarray:

@@ -100,9 +100,7 @@ class ExcerptCutter:
             yield self._cut()
 
     def _cut(self) -> Excerpt:
-        """Return the waiting passages as an excerpt."""
-        passages = tuple(self._waiting)
-        self._waiting.clear()
+        passages, self._waiting[:] = tuple(self._waiting), []
         return self.excerpt(passages)
 
     def excerpt(self, passages: tuple[Passage, ...]) -> Excerpt:

@@ -97,14 +97,16 @@ class PassageMemory:
         self._coming.extend(self._cutter.take(final=final))
         new: list[_Entry] = []
         while self._coming and (final or self._coming[0].end <= end):
-            excerpt = self._coming.popleft()
-            counts = [words.count(excerpt.own_text) for words in self._words]
-            new.append(_Entry(excerpt, excerpt.bytes, counts))
+            new.append(self._entry(self._coming.popleft()))
         self._kept += new
         self.bytes += sum(kept.bytes for kept in new)
         if self.bytes > self.room:
             self.fit(self.room, self.order(memory))
         self.peak = max(self.peak, self.bytes)
+
+    def _entry(self, excerpt: Excerpt) -> _Entry:
+        counts = [words.count(excerpt.own_text) for words in self._words]
+        return _Entry(excerpt, excerpt.bytes, counts)
 
     def fit(self, room: int, order: Sequence[int]) -> None:
         """Keep the passages that fit in `room` bytes, taken in `order`, and drop the others.
@@ -123,10 +125,7 @@ class PassageMemory:
     def order(self, memory: Memory | None) -> list[int]:
         """Return the indices of the held passages, best first."""
         every = self._kept
-        rankings = [
-            words.scores([k.counts[i] for k in every], self.excerpts)
-            for i, words in enumerate(self._words)
-        ]
+        rankings = [self._scores_of(place) for place in range(len(self._words))]
         if memory is not None or not rankings:
             rankings.append(_held(every, memory))
         scores = fused(rankings)
@@ -144,9 +143,9 @@ class PassageMemory:
         words = self._scores(question)
         rankings = [words]
         if memory is not None:
-            looked = Cited(cited)
-            attended = [looked.weight(k.excerpt.start, k.excerpt.end) for k in every]
-            rankings.append(np.array(attended))
+            weights = np.array([passage.weight for passage in cited])
+            starts = np.array([passage.start for passage in cited], dtype=np.int64)
+            rankings.append(weights_in(_places(every), starts, weights))
             if every and question in self._asked:
                 rankings = [fused(rankings)]
         # Break ties by how much memory holds, then by document order.
@@ -192,17 +191,15 @@ class PassageMemory:
         return bool(self._scores(question).any())
 
     def _scores(self, question: str) -> np.ndarray:
-        """Return scores by the words of a question.
+        """Return scores by the words of a question; if it was not known, among held passages."""
+        if (place := self._asked.get(question)) is not None:
+            return self._scores_of(place)
+        words = QuestionWords(question)
+        return words.scores([words.count(e.own_text) for e in self.excerpts], self.excerpts)
 
-        If the question was not known, the word counts are those of the held passages.
-        """
-        place = self._asked.get(question)
-        if place is not None:
-            words, counts = self._words[place], [k.counts[place] for k in self._kept]
-        else:
-            words = QuestionWords(question)
-            counts = [words.count(k.excerpt.own_text) for k in self._kept]
-        return words.scores(counts, self.excerpts)
+    def _scores_of(self, place: int) -> np.ndarray:
+        """Return scores by the words of a known question."""
+        return self._words[place].scores([k.counts[place] for k in self._kept], self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """Return the passages and the answering model, for a memory file."""
@@ -219,8 +216,7 @@ class PassageMemory:
         """
         made = cls(beside.room, questions)
         for excerpt in map(ExcerptCutter().excerpt, beside.excerpts):
-            counts = [words.count(excerpt.own_text) for words in made._words]
-            made._kept.append(_Entry(excerpt, excerpt.bytes, counts))
+            made._kept.append(made._entry(excerpt))
         if beside.words:
             for words, totals in zip(made._words, beside.words, strict=True):
                 words.totals = totals
@@ -273,18 +269,16 @@ def fitting(
     return sorted(chosen, key=lambda excerpt: excerpt.start)
 
 
-class Cited:
-    """Sums of the weights of cited passages, by range of bytes."""
-
-    def __init__(self, cited: Sequence[Passage]) -> None:
-        ordered = sorted(cited, key=lambda passage: passage.start)
-        self._starts = np.array([passage.start for passage in ordered], dtype=np.int64)
-        self._sums = np.cumsum([0.0, *(passage.weight for passage in ordered)])
-
-    def weight(self, start: int, end: int) -> float:
-        """Return the weight of all passages that begin at `start` or later and before `end`."""
-        low, high = np.searchsorted(self._starts, (start, end))
-        return float(self._sums[high] - self._sums[low])
+def weights_in(
+    places: Sequence[tuple[int, int]], starts: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return for each range of bytes the sum of the weights of what starts in it, float [n]."""
+    order = np.argsort(starts, kind="stable")
+    sums = np.cumsum([0.0, *weights[order]])
+    ends = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    low, high = np.searchsorted(starts[order], ends)
+    found: np.ndarray = sums[high] - sums[low]
+    return found
 
 
 def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
@@ -297,15 +291,14 @@ def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
+def _places(every: Sequence[_Entry]) -> list[tuple[int, int]]:
+    return [(kept.excerpt.start, kept.excerpt.end) for kept in every]
+
+
 def _held(every: Sequence[_Entry], memory: Memory | None) -> np.ndarray:
     """Return how much of each passage memory holds: the share of heads, summed over its tokens."""
     if memory is None:
         return np.zeros(len(every))
     ordinals, weights = memory.reader.retained_weights()
     starts = memory.trace.origins.starts(ordinals.numpy())
-    order = np.argsort(starts, kind="stable")
-    starts, sums = starts[order], np.cumsum([0.0, *weights.numpy()[order]])
-    places = [(k.excerpt.start, k.excerpt.end) for k in every]
-    low, high = np.searchsorted(starts, np.array(places, dtype=np.int64).reshape(-1, 2).T)
-    found: np.ndarray = sums[high] - sums[low]
-    return found
+    return weights_in(_places(every), starts, weights.numpy())

@@ -276,7 +276,8 @@ class TokenStream:
         # A unigram model splits repetitive text depending on where the run ends. Another end then
         # moves the token borders, and the cut must wait for the real end. The change may be
         # anywhere in the run, so all of the waiting text is checked.
-        if REPEATED * len(set(expected)) <= len(expected):
+        repetitive = REPEATED * len(set(expected)) <= len(expected)
+        if repetitive and not self._tokenizer.merges_from_left:
             begin, continuing, expected = 0, self._begun, of.ids[:token].tolist()
         encode = self._tokenizer.encode
         return all(

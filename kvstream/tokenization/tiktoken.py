@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 class TiktokenTokenizer(Tokenizer):
+    merges_from_left = True
+
     def __init__(
         self,
         encoding: tiktoken.Encoding,

@@ -38,6 +38,9 @@ class Tokenizer(ABC):
     """The highest id that a text can give; -1 if all ids are known to fit the model."""
     longest: int
     """UTF-8 bytes of the longest token."""
+    merges_from_left: bool = False
+    """Whether equal pairs merge from the left (BPE): the end of a text moves no border far before
+    it, however repetitive the text is."""
     crosses_words: bool
     """Whether some token contains the end of one word and the beginning of the next."""
 

@@ -159,6 +159,8 @@ def test_functions(tmp_path: Path) -> None:
     assert units(tmp_path, "A.java", java + "  void b() {}\n}\n", "function") == 2
     go = "package a\n\nfunc a() {}\n\nfunc (t T) b() int {\n}\n"
     assert units(tmp_path, "a.go", go, "function") == 2
+    assert units(tmp_path, "a.py", python, "class", "nothing") == 0
+    assert units(tmp_path, "b.py", "a = 1\n", "class") == 0
     assert units(tmp_path, "a.txt", "def a(): pass\n", "function") is None
 
 
@@ -180,6 +182,18 @@ def test_messages_and_paragraphs(tmp_path: Path) -> None:
     assert units(tmp_path, "a.txt", f"{book}Anna came.\n", "chapter", "Anna") == 1
     assert units(tmp_path, "a.html", "<html><h2>One</h2>a<h2>Two</h2>b", "section") == 2
     assert units(tmp_path, "a.txt", "One\nof two.\n", "chapter") is None
+
+
+def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
+    """A line may be in several blocks, and a letter may have several bytes."""
+    path = tmp_path / "a.txt"
+    path.write_text("x" * 65_000 + " é" * 300 + " Zoë\nmore\n\n")
+    sources = open_sources([str(path)])
+    tally = count_units(sources, sources, "paragraph", Words("Zoë"))
+    assert tally is not None
+    assert tally.first is not None
+    found = tally.first.to_json(sources.names, sources.bases)
+    assert path.read_bytes()[found["byte_start"] : found["byte_end"]] == "Zoë".encode()
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,15 @@ def test_missing_chapters_are_told(tmp_path: Path) -> None:
         opened(tmp_path, "a.epub", gone).check()
 
 
+def test_chapters_without_text_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.epub").write_bytes(epub([chapter("", [""]), chapter("One", ["Text."]), b""]))
+    sources = open_sources([str(tmp_path / "a.epub")])
+    assert "Text." in "".join(block.text for block in sources)
+    assert sources.notes == [
+        f"{tmp_path}/a.epub: 2 of 3 chapters have no text (the first: c0.xhtml)."
+    ]
+
+
 def test_a_picture_among_the_chapters_is_not_missed(tmp_path: Path) -> None:
     book = renamed(BOOK, {"c0.xhtml": ""}, {"application/xhtml+xml": "image/svg+xml"})
     sources = opened(tmp_path, "a.epub", book)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kvstream.events import Result
 from kvstream.input.sources import open_sources
 from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts, excerpts_of
-from kvstream.passages.memory import Cited, fitting, fused
+from kvstream.passages.memory import fitting, fused, weights_in
 from kvstream.sample.document import make_facts
 from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.sentences import MOST_CHARS
@@ -78,9 +78,9 @@ def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
 
 def test_citations_weigh_the_pieces_they_lie_in() -> None:
     parts = [(0, 10), (12, 30), (31, 40)]
-    cited = [passage(0, 0.5), passage(5, 0.25), passage(14, 0.125), passage(99, 1.0)]
-    assert [Cited(cited).weight(*part) for part in parts] == [0.75, 0.125, 0.0]
-    assert Cited([]).weight(0, 10) == 0.0
+    starts, weights = np.array([14, 0, 5, 99]), np.array([0.125, 0.5, 0.25, 1.0])
+    assert weights_in(parts, starts, weights).tolist() == [0.75, 0.125, 0.0]
+    assert weights_in([(0, 10)], starts[:0], weights[:0]).tolist() == [0.0]
 
 
 def test_fused_ranks_count_by_place_and_zero_counts_nothing() -> None:
