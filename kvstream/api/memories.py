@@ -16,7 +16,7 @@ from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
 from kvstream.memory.contents import Memory as HeldMemory
-from kvstream.memory.glance import models_in
+from kvstream.memory.glance import state_in
 from kvstream.memory.merging import join
 from kvstream.memory.saving import look
 from kvstream.passages.joining import KeptPart, joined
@@ -41,10 +41,10 @@ def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
     found: Counter[tuple[str, str | None]] = Counter()
     for path in files:
         try:
-            models = models_in(path)
+            state = state_in(path)
         except SourceError:  # reported when the file is asked
             continue
-        found[models.made, models.answering] += 1
+        found[state.model.name, state.answering.name if state.answering else None] += 1
     # If two are equally frequent, max() takes the first.
     return max(found, key=lambda pair: (pair[1] is not None, found[pair]), default=None)
 

@@ -76,7 +76,7 @@ class ModelEntry:
 
     name: str
     where: str
-    """EMBEDDED, FETCHED, CACHED, FOLDER, FILE, a label of `stores.LABELS`, or ALIAS (an alias of a
+    """EMBEDDED, FETCHED, CACHED, FOLDER, FILE, a label of `stores.STORES`, or ALIAS (an alias of a
     model that is not here)."""
     target: str | None = None
     """The hub id or path that an alias stands for."""
@@ -173,7 +173,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
         if (folder / "config.json").exists() or not any(folder.rglob("*.gguf")):
             yield _entry(name, CACHED, folder, room)
     for found in stores.stored():
-        label = stores.LABELS[found.name.partition(":")[0]]
+        label = stores.STORES[found.name.partition(":")[0]].label
         if found.problem:
             yield ModelEntry(found.name, label, problem=found.problem)
         else:

@@ -32,10 +32,7 @@ class Filler:
 
     @classmethod
     def of(cls, paths: Sequence[str], *, words: bool = False, seed: int = 0) -> Filler:
-        """Make filler from text files, or without files from prose of `synthetic/document.py`.
-
-        With `words`, make it of random invented words instead.
-        """
+        """Make filler from text files; without files of made-up prose, or of invented `words`."""
         if words:
             return cls(None, "words", seed)
         if not paths:

@@ -93,10 +93,7 @@ def require(items: Sequence[Item]) -> None:
 
 
 def wants_phrases(items: Sequence[Item]) -> bool:
-    """Return whether all questions have answers, most of them of at most PHRASE words.
-
-    If a model may have to refuse, it is not asked for a phrase: that prevents refusals.
-    """
+    """Return whether all questions have answers, most of them of at most PHRASE words."""
     asked = [q for item in items for q in item.questions if not q.options]
     short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
     return all(q.answers for q in asked) and 2 * short > len(asked)
@@ -212,11 +209,7 @@ def score(question: Question, answer: str) -> Record:
 
 
 def rescored(item: Item, record: Record) -> Record:
-    """Return a record with its answers scored again, so that it also has newer metrics.
-
-    Choices stay: they have no answer to score. Questions whose words or references have changed in
-    the data stay too.
-    """
+    """Return a record with its answers scored again. Choices and changed questions stay."""
     known = {(q.text, q.answers): q for q in item.questions if not q.options}
     questions = []
     for saved in record["questions"]:

@@ -118,11 +118,7 @@ class Records:
 
 
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
-    """Yield the record of every trial, in order. Known trials are renewed, not run again.
-
-    A trial that cannot be measured, because its question does not fit or its method refuses, has a
-    record with the reason as ``error``. It is not saved.
-    """
+    """Yield the record of every trial, in order: renewed if known, with ``error`` if refused."""
     for trial in trials:
         known = records.known.get(trial.key + trial.content)
         if known is not None:

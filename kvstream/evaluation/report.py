@@ -98,12 +98,7 @@ def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
 
 
 def fit(table: Table, width: int) -> int:
-    """Make a table narrower if necessary: one word per line in cells, the rest for the label.
-
-    Return the least width that shows all of it.
-
-    rich alone shortens the label first, and then cuts off columns at the right.
-    """
+    """Make a table narrower, the label last; return the least width that shows all of it."""
     console = Console(width=1000)
     if console.measure(table).maximum > width:
         table.collapse_padding = True

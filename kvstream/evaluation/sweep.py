@@ -106,11 +106,7 @@ def cases(
     preset: bool = False,
     baselines: Sequence[str] = (),
 ) -> list[Case]:
-    """Return every combination once, each checked before anything is loaded; `baselines` are views.
-
-    With `preset`, a method has the settings and the schedule of its paper, unless `settings` and
-    the sequences override them.
-    """
+    """Return every combination once, checked; `preset`: as in the papers; `baselines`: views."""
     found: dict[str, Case] = {}
     choices = parse_settings(settings, methods)
     combinations = itertools.product(

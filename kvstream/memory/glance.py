@@ -38,39 +38,17 @@ class Glance:
     questions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Models:
-    """The models of a memory file, and the settings that determine the size of its KV cache."""
-
-    made: str
-    fingerprint: str
-    answering: str | None
-    """Name of the answering model; None if the model that made it answers."""
-    budget: int
-    """Budget in entries per head."""
-    method: str
-    typed: dict[str, str]
-    """Settings of the method, as typed."""
-
-
 def glance(path: Path) -> Glance:
     """Read the texts of a memory file. Raise SourceError if it is none."""
     with _opened(path) as opened:
         return _glance(path, opened)
 
 
-def models_in(path: Path) -> Models:
-    """Read the models of a memory file from its header. Raise SourceError if it is none."""
+def state_in(path: Path) -> header.State:
+    """Read the state of a memory file from its header. Raise SourceError if it is none."""
     with _opened(path) as opened:
-        _, state = _header(opened)
-        made, answering = state["model"], state.get("answering")
-        name = None if answering is None else str(answering["name"])
-        budget, method = state["sizes"]["budget"], state["method"]
-        if not isinstance(budget, int):
-            raise TypeError("the budget is no number")
-        typed = {str(key): str(value) for key, value in dict(method["typed"]).items()}
-        fingerprint = str(made["fingerprint"])
-        return Models(str(made["name"]), fingerprint, name, budget, str(method["name"]), typed)
+        metadata = header.metadata_of(file.head_of(opened))
+        return header.decoded(metadata["state"], header.State, "state is")
 
 
 @contextmanager

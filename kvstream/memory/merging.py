@@ -15,7 +15,6 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
-from kvstream.input.source import LineCounts
 from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.layer_store import PROMPT, LayerStore
@@ -200,10 +199,7 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
 
 
 def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: int) -> None:
-    """Concatenate the entries of two unrotated layers, without the prompt of the second.
-
-    A sliding layer takes only the second one's entries, because it sees only the newest.
-    """
+    """Concatenate unrotated layers without the second prompt; sliding ones keep the second."""
     before = 0 if store.spec.window is not None else first.used
     skipped = int((second.origin[0, : second.used] == PROMPT).sum()) if before else 0
     taken = slice(skipped, second.used)
@@ -250,20 +246,17 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     words = None
     if first.words is not None and second.words is not None:
         words = WordForms.of_both(first.words, second.words)
+    counts = first.line_counts or second.line_counts
+    if first.line_counts is not None and second.line_counts is not None:
+        counts = first.line_counts + second.line_counts
     return Trace(
         names, bases, origins, passages, words,
         read=first.read + second.read,
         end=second.end + bytes_before,
         records=records,
-        line_counts=_joined_counts(first.line_counts, second.line_counts),
+        line_counts=counts,
         ended_line=second.ended_line,
     )  # fmt: skip
-
-
-def _joined_counts(first: LineCounts | None, second: LineCounts | None) -> LineCounts | None:
-    if first is None or second is None:
-        return first or second
-    return first + second
 
 
 def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
@@ -284,10 +277,7 @@ def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: in
 
 
 class Joiner:
-    """Joins the parts of one text in pairs as they arrive, neighbors first.
-
-    After N parts it holds not N memories, but one for each 1 in the binary form of N.
-    """
+    """Joins parts of one text in pairs, so that of N it holds one memory for each 1 in binary N."""
 
     def __init__(self, budget: int) -> None:
         """`budget`: entries per head of every joined memory."""

@@ -86,11 +86,6 @@ class Adapter:
             )
 
 
-def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter and no model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
-
-
 def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Path:
     """Return the merged model folder of an adapter. It is made if the cache does not have it.
 

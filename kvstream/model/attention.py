@@ -17,6 +17,7 @@ from torch import Tensor
 from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
 from kvstream.model import cuda_attention
+from kvstream.model.cuda_attention import HALF
 
 BLOCK = 256
 """Maximum number of queries whose scores are materialized at once."""
@@ -24,7 +25,6 @@ KEYS = 128
 """Maximum number of keys whose scores are materialized at once for a few queries."""
 FEW = 64
 """With fewer queries than this, scores are materialized to sum the attention."""
-HALF = (torch.bfloat16, torch.float16)
 STEP = 32
 """The numbers of queries and keys in the CPU's 16-bit kernel are multiples of this."""
 
@@ -101,8 +101,7 @@ def attend(
 
 def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
     """Return the backend to use on this device. Raises UsageError if `backend` is not available."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    flash = device.type == "cuda" and half and find_spec("flash_attn") is not None
+    flash = device.type == "cuda" and dtype in HALF and find_spec("flash_attn") is not None
     if backend == "auto":
         if device.type == "cpu":
             return "split"

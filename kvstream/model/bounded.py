@@ -188,8 +188,7 @@ class BoundedModel:
 
     @torch.inference_mode()
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy [n] in nats of `targets` [n], each predicted by its row of
-        `hidden`."""
+        """Return the cross-entropy [n] in nats of `targets` [n] after the rows of `hidden`."""
         parts = [
             nn.functional.cross_entropy(self.logits(h), t, reduction="none")
             for h, t in zip(hidden.split(HEAD_BLOCK), targets.split(HEAD_BLOCK), strict=True)

@@ -215,10 +215,10 @@ class BoundedCache(Cache):
 
     @contextmanager
     def passing(self) -> Iterator[list[int]]:
-        """Remove everything that is added inside: a catalyst, or a question and its answer.
+        """Remove what is added inside, and restore recurrent states.
 
-        Recurrent states are restored. Yields the number of entries that each layer had before. Code
-        that removes older entries inside must lower it.
+        Yields the number of entries that each layer had before. Code that removes older entries
+        inside must lower it.
         """
         ends = [store.used for store in self.stores]
         with ExitStack() as afterwards:

@@ -13,12 +13,7 @@ ROUND = 0.02
 
 
 def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = ROUND) -> float:
-    """Return the processor time per run in the fastest of some rounds; always above 0.
-
-    PyTorch uses one thread meanwhile, because threads that wait for others take processor time. A
-    round runs for at least `least` seconds, because the clock of some machines has a resolution of
-    milliseconds.
-    """
+    """Return the processor time per run in the fastest of some rounds, with one thread."""
     found, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:

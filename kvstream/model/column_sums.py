@@ -101,10 +101,7 @@ def column_sums(
 
 
 def sizes(dtype: torch.dtype, width: int) -> dict[str, Any]:
-    """Return the numbers of keys and queries of a block and how the kernel runs.
-
-    A block of keys and the loaded queries fit in the 99 KiB of shared memory of small GPUs.
-    """
+    """Return the sizes of a block, which fits in 99 KiB of shared memory, and launch options."""
     if dtype == torch.float32:  # without tensor cores; a thread must not hold too many products
         keys, queries, warps, stages = 64 if width <= 128 else 32, 32, 8, 2
     else:

@@ -39,11 +39,7 @@ def _turn(  # type: ignore[no-untyped-def]  # Triton gives annotations another m
 
 
 def turn(keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    """Rotate each dimension of the first half of keys [K, n, D] with its partner in the second.
-
-    cos and sin are [n, D] float32. The result is in `out`, which has the shape of the keys and may
-    be the keys.
-    """
+    """Rotate keys [K, n, D] by cos and sin [n, D] float32, into `out`, which may be the keys."""
     heads, count, dim = keys.shape
     width = triton.next_power_of_2(dim // 2)
     rows = max(1, ELEMENTS // width)

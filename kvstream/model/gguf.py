@@ -171,7 +171,8 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
             except OverflowError:  # numbers beyond float16: write all of them in bfloat16
                 (part / SINGLE).unlink()  # the second attempt needs the disk space
         # Also where weights have 8 bits: it is the default of the KV cache.
-        config.dtype = torch.float32 if names.all_full else torch.bfloat16
+        places = (place for target in names.targets for place in target.sources)
+        config.dtype = torch.float32 if gguf_file.all_float32(places) else torch.bfloat16
         config.save_pretrained(part)
         (part / "tokenizer.json").write_text(tokenizer, "utf-8")
         text = json.dumps(tokenizer_config, ensure_ascii=False, indent=2)

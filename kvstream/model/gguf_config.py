@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from kvstream.errors import ModelError, UnsupportedModelError
 from kvstream.store.gguf_file import AGAIN, GGUF
@@ -62,9 +66,6 @@ def architecture_problem(file: GGUF) -> str | None:
 
 
 def _known() -> set[str]:
-    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
-
     names = {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING}
     same = {"qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"}
     names = {same.get(name, name) for name in names} - {"general", "tokenizer", "deci"}
@@ -73,8 +74,6 @@ def _known() -> set[str]:
 
 def model_config(file: GGUF, path: Path) -> Any:
     """Return the transformers configuration. Raises ModelError if the header lacks something."""
-    from transformers import AutoConfig
-
     try:
         settings = _from_tables(file)
         settings.pop("_model_name_or_path", None)
@@ -98,23 +97,17 @@ def model_config(file: GGUF, path: Path) -> Any:
 
 
 def _from_tables(file: GGUF) -> dict[str, Any]:
-    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config
-
     if file.architecture in GGUF_CONFIG_ARCHS:
         keys = {
             k: len(v) if isinstance(v, list) and v and isinstance(v[0], str) else v
             for k, v in file.keys.items()
         }
         return dict(get_gguf_config(keys, tuple(file.tensors)))
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
     logging.getLogger("transformers").setLevel(logging.ERROR)
     return dict(load_gguf_checkpoint(str(file.paths[0]), return_tensors=False)["config"])
 
 
 def _class_name(config: Any, path: Path) -> str:
-    from transformers import AutoModelForCausalLM
-
     try:
         found: Any = AutoModelForCausalLM._model_mapping[type(config)]
         return str(found.__name__)

@@ -10,16 +10,23 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.integrations.gguf import get_gguf_conversion_mapping, is_gguf_arch_supported
+from transformers.modeling_gguf_pytorch_utils import (
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+)
 
 from kvstream.errors import ModelError
 from kvstream.model import int8
-from kvstream.store.gguf_file import AGAIN, GGUF, Place, all_float32
+from kvstream.store.gguf_file import AGAIN, GGUF, Place
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_(freqs|factors_short|factors_long)\.weight")
 """Names of tensors that are not part of the language model: image and audio tensors, and rotary
@@ -32,10 +39,6 @@ class Target:
     name: str
     shape: tuple[int, ...]
     sources: tuple[Place, ...]
-
-    @property
-    def numbers(self) -> int:
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,9 @@ class Plan:
         modules = self._model.named_modules()
         return frozenset(f"{n}.weight" for n, m in modules if int8.takes(m, tables=True))
 
-    @cached_property
-    def all_full(self) -> bool:
-        """Whether all matrices are float32 in the file."""
-        return all_float32(place for target in self.targets for place in target.sources)
-
 
 def plan(file: GGUF, config: Any, path: Path) -> Plan:
     """Match the file with the model. Raises ModelError if one has tensors that the other lacks."""
-    from transformers import AutoModelForCausalLM
-    from transformers.integrations.gguf import is_gguf_arch_supported
-
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
@@ -107,7 +102,7 @@ def plan(file: GGUF, config: Any, path: Path) -> Plan:
     targets = [Target(n, s, tuple(sources[n])) for n, s in shapes.items() if n in sources]
     for target in targets:  # an absurd size would ask for an absurd amount of disk space
         place = target.sources[0]
-        if target.numbers > sum(source.numbers for source in target.sources):
+        if math.prod(target.shape) > sum(source.numbers for source in target.sources):
             raise ModelError(
                 f"{path} is damaged: {place.name} has the shape {place.shape}, and the header "
                 f"asks for {target.shape}; {AGAIN}."
@@ -119,12 +114,6 @@ Found = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]
 
 
 def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
-    from transformers.modeling_gguf_pytorch_utils import (
-        TENSOR_PROCESSORS,
-        TensorProcessor,
-        get_gguf_hf_weights_map,
-    )
-
     kind = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
     processor = kind(config=config.to_dict())
     names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
@@ -157,9 +146,6 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
 
 
 def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
-    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-    from transformers.integrations.gguf import get_gguf_conversion_mapping
-
     mapping = get_gguf_conversion_mapping(file.architecture, config)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]

@@ -209,10 +209,7 @@ class LayerStore(CacheLayerMixin):
     def measured(
         self, window: Tensor | None, accumulated: Tensor | None, *, by_owner: bool
     ) -> None:
-        """Record the attention of a pass to the entries: the mean over the layers that share them.
-
-        The owner comes first in every pass, so its attention starts the sum.
-        """
+        """Record the attention of a pass, the mean over sharing layers; the owner is first."""
         if self.spec.shared_by:
             layers = 1 + len(self.spec.shared_by)
             window, accumulated = (None if t is None else t / layers for t in (window, accumulated))

@@ -15,7 +15,6 @@ import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model import int8, one_token
-from kvstream.model.adapter import is_adapter
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -69,7 +68,7 @@ def folder(settings: ModelSettings) -> str:
         path = offered.fetched(settings.model) or path
     if os.path.isdir(path):
         stores.refuse_undecodable(path, "rename the folder, or make a link to it")
-        if is_adapter(path):
+        if reader.is_adapter(path):
             return str(_merged(path, settings))
         if not (path / "config.json").is_file():
             raise ModelError(

@@ -71,10 +71,7 @@ def quantization(settings: ModelSettings) -> dict[str, Any]:
 
 
 def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, dtype: Any) -> None:
-    """Raise ModelError if the weights do not fit in memory, before minutes of loading.
-
-    Does not check a model that accelerate places over several devices.
-    """
+    """Raise ModelError if the weights do not fit on one device, before minutes of loading."""
     weights = weights_of(where, settings)
     size = loaded_size(where, settings, device, dtype)
     if weights is None or size is None:

@@ -185,21 +185,14 @@ def _probe(
             rotary = _positions(
                 model, name, layer, recorder.rotary(met[layer].module, layer), here, there
             )
-            (keys, values) = here[layer]
+            keys, values = here[layer]
+            sharing = tuple(sorted(other for other, owner in shared.items() if owner == layer))
             specs.append(
                 LayerSpec(
-                    layer,
-                    keys.shape[1],
-                    keys.shape[-1],
-                    values.shape[-1],
-                    keys.dtype,
-                    keys.device,
-                    rotary,
-                    window,
-                    sight,
-                    tuple(sorted(other for other, owner in shared.items() if owner == layer)),
+                    layer, keys.shape[1], keys.shape[-1], values.shape[-1], keys.dtype, keys.device,
+                    rotary, window, sight, sharing,
                 )
-            )
+            )  # fmt: skip
     finally:
         recorder.close()
     states = [spec_of(i, carrying[i], layer) for i, layer in first.carried.items()]

@@ -32,8 +32,7 @@ class Weights:
 
     @property
     def number_name(self) -> str | None:
-        """Default number type in memory. None for quantized weights: more than half of their bytes
-        are not floating-point numbers."""
+        """Default number type in memory; None for quantized weights."""
         stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
         if 2 * stored < self.bytes or not self.floats:
             return None
@@ -99,10 +98,7 @@ def _declared(config: Path | None) -> str | None:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files that transformers would load. Raises ValueError for a broken index.
-
-    Other files in the folder, such as Mistral's ``consolidated.safetensors``, repeat the weights.
-    """
+    """Return the files that transformers would load. Raises ValueError for a broken index."""
     single, index = folder / SINGLE, folder / INDEX
     if single.is_file() or not index.is_file():
         return [single]

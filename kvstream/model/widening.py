@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HALF = (torch.bfloat16, torch.float16)
+from kvstream.model.cuda_attention import HALF
+
 SMALL = 1 << 16
 """Weights of up to this many numbers (norms, biases) are widened once, when the model is loaded."""
 BLOCK = 1 << 20

@@ -35,10 +35,7 @@ class Intervals:
 
     @classmethod
     def parse(cls, text: str) -> Intervals:
-        """Parse ``4096``, ``10k``, ``1M`` as tokens and ``30s``, ``5min``, ``1h`` as time.
-
-        Raises UsageError.
-        """
+        """Parse ``10k`` as tokens, ``30s``, ``5min`` and ``1h`` as time. Raises UsageError."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:
             try:
@@ -64,10 +61,7 @@ class Intervals:
         return self._next is not None and self.clock() >= self._next
 
     def room(self, read: int) -> int | None:
-        """Return the maximum number of tokens to read before the next answer; None for seconds.
-
-        `read`: number of tokens read so far.
-        """
+        """Return how many tokens to read before the next answer after `read`; None for seconds."""
         return None if self.tokens is None else self.tokens - read % self.tokens
 
     def due(self, read: int) -> bool:

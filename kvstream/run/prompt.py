@@ -353,10 +353,7 @@ def _has_channels(tokenizer: Tokenizer) -> bool:
 
 
 def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
-    """Return the control token that the template puts behind an assistant's text.
-
-    With channels, also return the token that ends a message before others, such as thoughts.
-    """
+    """Return the control tokens that end an assistant's text, and with channels its thoughts."""
     channels = _has_channels(tokenizer) and _END in tokenizer.special_strings
     ends = tokenizer.encode_template(_END, continuing=True)[:1] if channels else []
     mark = _mark()

@@ -56,10 +56,7 @@ STATEMENT = re.compile(r"[.!。！][\"'”’)\]»]*\s*$|\n")
 
 
 def asks(paragraph: str) -> bool:
-    """Return whether a paragraph is a question or a request.
-
-    Questions in quotes do not count, and neither does what somebody says in a conversation.
-    """
+    """Return whether a paragraph is a question or a request, outside of quotes and talks."""
     line = paragraph.rpartition("\n")[2]
     talks = _SPEAKER.match(line) and len(_SPEAKER.findall(paragraph)) > 1
     if talks or line.startswith(">") or _ROLE.match(line):

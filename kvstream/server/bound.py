@@ -6,13 +6,10 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kvstream.api.memory import Memory
 from kvstream.errors import KvstreamError
 from kvstream.server.client_errors import ApiError
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -38,11 +35,7 @@ def rounded_up(size: int) -> str:
 
 
 class Bound:
-    """Counts the bytes of KV caches by what each may hold, not by what it holds now.
-
-    Memories of files stay after a request and wait for the next question while no other request
-    needs their room. Only the worker changes a bound, and any thread may read `held`.
-    """
+    """Counts the bytes of KV caches by what each may hold. Only the worker changes it."""
 
     def __init__(self, most: int) -> None:
         self.most = most

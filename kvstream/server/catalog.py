@@ -6,17 +6,16 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstream.api.memory_files import inspect
+from kvstream.api.model import Model
 from kvstream.errors import KvstreamError, SourceError
-from kvstream.memory.glance import Models, models_in
+from kvstream.memory.glance import state_in
+from kvstream.memory.header import State
 from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound, Entry, rounded_up
 from kvstream.server.client_errors import ApiError, for_clients, unusable
-
-if TYPE_CHECKING:
-    from kvstream.api.model import Model
 
 SUFFIX = ".kvs"
 LONGEST_NAME = 200
@@ -65,42 +64,40 @@ class Catalog:
         """Return the files to answer from, and why others are left out, by their headers."""
         found, problems = {}, []
         for path in self._inside():
-            why = self._unnamable(path)
-            if why is not None:
+            why = self._unnamable(path) or self._unasked(path)
+            if why is None:
+                found[path.stem] = path
+            else:
                 problems.append(why)
-                continue
-            try:
-                models = models_in(path)
-            except SourceError as error:
-                problems.append(str(error))
-                continue
-            if self._made(models):
-                why = self._too_large(path, models)
-                if why is None:
-                    found[path.stem] = path
-                else:
-                    problems.append(why)
-                continue
-            made = _shown(models.made)
-            alone = "" if models.answering is None else f", and {made} answers alone"
-            problems.append(
-                f"{path.name} is not offered: it was made by {_makers(models, _shown)}, and the "
-                f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
-                f"server offers it{alone}."
-            )
         return found, problems
 
-    def _made(self, models: Models) -> bool:
+    def _unasked(self, path: Path) -> str | None:
+        """Return why the model cannot answer from a file, or None."""
+        try:
+            state = state_in(path)
+        except SourceError as error:
+            return str(error)
+        if self._made(state):
+            return self._too_large(path, state)
+        made = _shown(state.model.name)
+        alone = "" if state.answering is None else f", and {made} answers alone"
+        return (
+            f"{path.name} is not offered: it was made by {_makers(state, _shown)}, and the "
+            f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
+            f"server offers it{alone}."
+        )
+
+    def _made(self, state: State) -> bool:
         """Return whether the loaded model made a file. Its weights may have another number type."""
         readers = self._model.readers
         return any(
-            models.fingerprint == r.model.fingerprint or models.made == r.model_name
+            state.model.fingerprint == r.model.fingerprint or state.model.name == r.model_name
             for r in readers
         )
 
-    def _too_large(self, path: Path, models: Models) -> str | None:
+    def _too_large(self, path: Path, state: State) -> str | None:
         """Return why a file can never be asked if its KV cache exceeds the bound, else None."""
-        size = self._size(models)
+        size = self._size(state)
         if self._bound is None or size is None or size <= self._bound.most:
             return None
         return (
@@ -109,10 +106,10 @@ class Catalog:
             "offers it."
         )
 
-    def _size(self, models: Models) -> int | None:
+    def _size(self, state: State) -> int | None:
         """Return the bytes of the KV cache of a file; None if its method is not usable here."""
         try:
-            return self._bytes(models.budget, models.method, models.typed)
+            return self._bytes(state.sizes.budget, state.method.name, state.method.typed)
         except KvstreamError:
             return None
 
@@ -148,16 +145,16 @@ class Catalog:
         if known is not None and known.signature == signature:
             return path
         try:
-            models = models_in(path)
+            state = state_in(path)
         except SourceError as error:
             raise unusable(for_clients(str(error), self.folder)) from error
-        if not self._made(models):
+        if not self._made(state):
             raise _unknown(
                 name,
-                f"its file was made by {_makers(models, named)}, and this server uses one model, "
+                f"its file was made by {_makers(state, named)}, and this server uses one model, "
                 f"{self._model.name}",
             )
-        size = self._size(models)
+        size = self._size(state)
         if self._bound is not None and size is not None:
             self._bound.check(size)
         return path
@@ -206,10 +203,10 @@ def _shown(name: str) -> str:
     return shortened(visible(name), LONGEST_NAME)
 
 
-def _makers(models: Models, shown: Callable[[str], str]) -> str:
+def _makers(state: State, shown: Callable[[str], str]) -> str:
     """Name the models of a memory file: ``pocket``, or ``pocket for reader``."""
-    both = (models.made, models.answering)
-    return " for ".join(shown(name) for name in both if name is not None)
+    both = (state.model, state.answering)
+    return " for ".join(shown(model.name) for model in both if model is not None)
 
 
 def _unknown(name: str, why: str = "") -> ApiError:

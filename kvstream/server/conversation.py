@@ -52,10 +52,7 @@ class Conversation:
 
     @property
     def around(self) -> list[str]:
-        """Names of the texts that are no documents: system message, earlier questions and answers.
-
-        An answer always sees them, and it sees the document that the question is about.
-        """
+        """Names of texts that are no documents, which every answer sees."""
         answers = [message.name for message in self.messages if message.role == "assistant"]
         return [SYSTEM, *answers]
 
@@ -124,7 +121,10 @@ def conversation(
     warnings = []
     system = "\n\n".join(message.text for message in rules if message.text.strip())
     prompt = system
-    if prompt and (of_memory or not _fits(prompt, count, longest_system)):
+    # A very long text is not counted.
+    if prompt and (
+        of_memory or len(prompt) > 40 * longest_system or count(prompt) > longest_system
+    ):
         pieces.append(Text(prompt, SYSTEM))
         prompt = ""
         long = f"it has more than {longest_system} tokens"
@@ -194,8 +194,3 @@ def _turns(
         turns.append(Turn(len(pieces), at + 1, parts))
         waiting = "" if parts.text == parts.question else parts.question
     return turns
-
-
-def _fits(text: str, count: Callable[[str], int], most: int) -> bool:
-    """Return whether a text has at most `most` tokens. Very long texts are not counted."""
-    return len(text) <= 40 * most and count(text) <= most

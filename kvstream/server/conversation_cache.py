@@ -10,13 +10,10 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kvstream.api.memory import Memory
 from kvstream.errors import KvstreamError
 from kvstream.store.writing import remove_partials
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
 
 log = logging.getLogger("kvstream.server")
 SUFFIX, READING = ".kvs", ".reading"

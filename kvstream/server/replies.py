@@ -13,8 +13,6 @@ from kvstream.server.client_errors import ApiError
 from kvstream.server.request_job import Reply
 from kvstream.version import __version__
 
-FINISHED = {"length": "length", "budget": "length", "interrupted": "length"}
-"""Finish reasons other than ``stop``, by the reason why the answer ended."""
 OWN = (
     "question", "tokens", "coverage", "support", "not_in_text", "citations", "withheld", "stopped",
     "narrowed", "lines", "shards", "demonstration",
@@ -131,4 +129,4 @@ def own(reply: Reply) -> dict[str, Any]:
 
 
 def _finish(reply: Reply) -> str:
-    return FINISHED.get(reply.result.stopped, "stop")
+    return "length" if reply.result.stopped in ("length", "budget", "interrupted") else "stop"

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, inspect
+from kvstream.api.model import Model
 from kvstream.api.options import PER_ANSWER, Request, effective
 from kvstream.api.source_objects import open_sources
 from kvstream.errors import KvstreamError, ModelError
@@ -38,14 +40,10 @@ from kvstream.server.client_errors import (
     unusable,
 )
 from kvstream.server.conversation import Conversation, conversation
+from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
 from kvstream.settings import Budget, RunSettings, table
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
-    from kvstream.api.model import Model
-    from kvstream.server.conversation_cache import ConversationCache
 
 Outcome = Literal["done", "failed", "left"]
 
@@ -118,15 +116,11 @@ class Answering:
         own |= {name: getattr(request, name) for name in table(Request)}
         given = sorted((name, repr(own[name])) for name in request.given & own.keys())
         self._base = repr((model.name, given))
-        self._longest_system = self._entries() // 8
-
-    def _entries(self) -> int:
         one, two = (
-            self.model.room_of(replace(self.request, run=replace(self.request.run, budget=budget)))
-            for budget in (Budget(tokens=1), Budget(tokens=2))
+            model.room_of(replace(request, run=replace(request.run, budget=Budget(tokens=tokens))))
+            for tokens in (1, 2)
         )
-        each = two - one
-        return self.bytes // max(1, each)
+        self._longest_system = self.bytes // max(1, two - one) // 8
 
     def events(self, job: Job) -> Generator[Event, None, Reply]:
         """Run a job and yield its events. Raises ApiError, KvstreamError."""

@@ -11,19 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 
+from kvstream.api.model import Model
 from kvstream.errors import KvstreamError
 from kvstream.server.protocol import Connection, most_connections
 from kvstream.server.request_checks import Guard
 from kvstream.server.routes import make_app
 from kvstream.server.server_settings import ServerSettings
 from kvstream.server.service import Service
-
-if TYPE_CHECKING:
-    from kvstream.api.model import Model
 
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
@@ -35,11 +32,7 @@ SIGNALS = [
 
 
 class Server(uvicorn.Server):
-    """Ends on Ctrl-C, SIGTERM or SIGHUP.
-
-    After the first signal, running requests have some seconds to finish. The second signal ends the
-    server at once.
-    """
+    """Ends on a signal: running requests may finish. The second signal ends it at once."""
 
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self.service, self.socket = service, listener

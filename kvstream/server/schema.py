@@ -99,11 +99,8 @@ def unknown_inside(outer: str, name: str) -> ApiError:
     return unknown(name, models[outer].model_fields, f"{outer}.")
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 Count = Annotated[int, Field(ge=1, le=2**31)]
+AsList = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 class ChatRequest(Loose):
@@ -120,7 +117,7 @@ class ChatRequest(Loose):
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[str], Field(max_length=4), BeforeValidator(_as_list)] | None = None
+    stop: Annotated[list[str], Field(max_length=4), AsList] | None = None
     """Strings that end the answer; one may stand alone. Empty ones have no effect."""
     kvstream: Own | None = None
 

@@ -101,11 +101,7 @@ class Outline:
     def instruction(
         self, fits: Callable[[str], bool], *, first_asks: bool, last_asks: bool
     ) -> Instruction | None:
-        """Return what a section asks, if its name promises that; a question before a task.
-
-        The last paragraph goes before it if it asks, unless it is part of a text. So does the first
-        one, unless the section is a tagged or final question.
-        """
+        """Return what a section asks, if its name promises that; a question before a task."""
         in_text = any(s.kind == "text" and s.after == len(self._window) for s in self._sections)
         asking = [s for s in self._sections if s.kind in ("query", "task") and self._content(s)]
         for section in sorted(asking, key=self._rank)[:_TRIED]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from kvstream.answer.answering import peak_rss
+from kvstream.api.model import Model
 from kvstream.api.source_objects import open_sources
 from kvstream.errors import BudgetError
 from kvstream.server.bound import Bound
@@ -18,9 +19,6 @@ from kvstream.server.compute_thread import Worker
 from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.request_job import Answering, Job, Reply
 from kvstream.server.server_settings import ServerSettings
-
-if TYPE_CHECKING:
-    from kvstream.api.model import Model
 
 log = logging.getLogger("kvstream.server")
 

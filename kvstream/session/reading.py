@@ -103,10 +103,7 @@ class Reading:
     """Seconds that answers on the way took, which are not part of the reading."""
 
     def events(self) -> Generator[Event, None, Memory]:
-        """Read to the end; return the memory. Raises SourceError, NoTextError.
-
-        The memory `after` can be used even after a SourceError.
-        """
+        """Read to the end; return the memory. Raises SourceError, after which `after` is usable."""
         try:
             return (yield from self._events())
         except SourceError:
@@ -348,9 +345,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
 def step_done(
     reader: Reader, report: StepReport, feed: TokenFeed, seconds: float, loaded: int = 0
 ) -> StepDone:
-    """Return the event of a step. Call `coverage`, `retained` and `ordinals` while the event is
-    handled: they measure memory when called.
-    """
+    """Return the event of a step, whose functions measure memory when they are called."""
     seen = feed.read_tokens
 
     def coverage(bins: int) -> list[float]:

@@ -15,7 +15,6 @@ from math import inf
 from typing import Any
 
 from kvstream.answer.answering import abstains, answer, answered
-from kvstream.answer.citations import Basis
 from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
 from kvstream.events import (
     Answered,
@@ -43,6 +42,7 @@ from kvstream.session.reading import nothing_read, started, stopped_after
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import TokenStream, WordForms
+from kvstream.tokenization.passages import Passage
 
 GUESS = 32
 """Maximum tokens of the scout's own answer, whose attention helps to choose passages."""
@@ -121,11 +121,7 @@ class Scouting:
     # Reading.
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
-        """Return the sizes, steps and memory of a run without running it.
-
-        They are those of the scout; `Started.answering` has those of the answering model. A request
-        for later questions gets the plan of `read`, others that of `ask`.
-        """
+        """Return the sizes and steps of a run: of the scout, and of the answering model."""
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
             return self.answerer.plan(replayed, request)
@@ -173,19 +169,22 @@ class Scouting:
         scouted = yield from self._read(replayed, request)
         if scouted.scout is None:
             for number, question in enumerate(request.questions):
-                yield from self._by_words(scouted, question, number)
+                choose = self._candidates(scouted, question, ())
+                of = partial(self._of_words, scouted)
+                yield from self._from_passages(scouted, question, choose, number, of)
             return
         memory, questions = scouted.memory, request.questions
         guesses = [answered(memory, question) for question in questions]
         held = positions.kept(memory)
         # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
         ready = [
-            self._candidates(scouted, question, basis)
+            self._candidates(scouted, question, basis.regions)
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
         memory.release()
         for number, ((first, _), make) in enumerate(zip(guesses, ready, strict=True)):
-            yield from self._from_passages(scouted, first, make, number, lambda: held)
+            of = partial(self._together, scouted, first)
+            yield from self._from_passages(scouted, first.question, make, number, of, lambda: held)
 
     def read(
         self, sources: RereadableSource, request: Request
@@ -341,13 +340,16 @@ class Scouting:
     ) -> Generator[Event, None, None]:
         """Yield the events of one answer from passages; memory stays unchanged."""
         first, basis = answered(scouted.memory, question)
-        make = self._candidates(scouted, question, basis)
+        make = self._candidates(scouted, question, basis.regions)
+        of = partial(self._together, scouted, first)
         held = partial(positions.kept, scouted.memory)
-        yield from self._from_passages(scouted, first, make, number, held, earlier, stop)
+        yield from self._from_passages(
+            scouted, first.question, make, number, of, held, earlier, stop
+        )
 
-    def _candidates(self, scouted: Scouted, question: str, basis: Basis) -> Chooser:
+    def _candidates(self, scouted: Scouted, question: str, regions: Sequence[Passage]) -> Chooser:
         """Return a function that chooses passages with a judge, after memory has been released."""
-        ranking = scouted.passages.ranked(question, scouted.scout, basis.regions)
+        ranking = scouted.passages.ranked(question, scouted.scout, regions)
         return partial(scouted.passages.chosen, ranking, self.answerer.tokenizer)
 
     def _passages(
@@ -370,33 +372,32 @@ class Scouting:
     def _from_passages(
         self,
         scouted: Scouted,
-        first: Result,
+        question: str,
         choose: Chooser,
         number: int,
-        held: Callable[[], Kept],
+        of: Callable[[Second], Result],
+        held: Callable[[], Kept] | None = None,
         earlier: Sequence[tuple[str, str]] = (),
         stop: Sequence[str] = (),
     ) -> Iterator[Event]:
-        """Yield the events of an answer; `held`: tokens that the scout holds."""
-        yield AnswerStarted(first.question, number, held)
+        """Yield the events of an answer with the result `of` it; `held`: what the scout holds."""
+        if held is not None:
+            yield AnswerStarted(question, number, held)
         began = time.perf_counter()
-        memory, excerpts, judge = self._passages(scouted, first.question, choose)
+        memory, excerpts, judge = self._passages(scouted, question, choose)
         for event in answer(
-            memory, first.question, number,
+            memory, question, number,
             last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
         ):  # fmt: skip
             if isinstance(event, Answered):
                 made = Second(event.result, excerpts, judge, time.perf_counter() - began)
-                yield Answered(self._together(scouted, first, made))
-            elif not isinstance(event, AnswerStarted):
+                yield Answered(of(made))
+            elif held is None or not isinstance(event, AnswerStarted):
                 yield event
         memory.release()
 
     def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
-        """Return the answer as the result of both models.
-
-        Its sizes are the larger ones. If memory stays, bytes include the capacity of its KV cache.
-        """
+        """Return the answer as the result of both models, with the larger sizes."""
         second = made.result
         larger = max(first, second, key=lambda result: result.peak_kv_bytes)
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
@@ -433,25 +434,12 @@ class Scouting:
             },
         )
 
-    def _by_words(self, scouted: Scouted, question: str, number: int) -> Iterator[Event]:
-        """Yield the events of an answer from the passages that the words of a question chose."""
-        began = time.perf_counter()
-        ranking = scouted.passages.ranked(question, None, ())
-        choose = partial(scouted.passages.chosen, ranking, self.answerer.tokenizer)
-        memory, excerpts, judge = self._passages(scouted, question, choose)
-        nothing = _unfound(scouted.passages, question)
-        for event in answer(memory, question, number, last=True, strict=scouted.request.strict):
-            if isinstance(event, Answered):
-                made = Second(event.result, excerpts, judge, time.perf_counter() - began)
-                event = Answered(self._of_words(scouted, made, nothing))
-            yield event
-        memory.release()
-
-    def _of_words(self, scouted: Scouted, made: Second, nothing: tuple[str, ...]) -> Result:
+    def _of_words(self, scouted: Scouted, made: Second) -> Result:
         """Return the answer as the result of a run that read all of the text."""
         said, read = made.result, scouted.trace.read
         warnings = (
-            *scouted.warnings, *said.warnings, *self._refusal(scouted, said), *nothing, *made.doubt
+            *scouted.warnings, *said.warnings, *self._refusal(scouted, said),
+            *_unfound(scouted.passages, said.question), *made.doubt,
         )  # fmt: skip
         return replace(
             said,

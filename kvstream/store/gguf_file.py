@@ -164,9 +164,7 @@ class _Reader:
         except struct.error:
             raise _cut_short(path) from None
         except UnicodeDecodeError as error:
-            raise ModelError(
-                f"{path} is damaged: a text of its header is not UTF-8; {AGAIN}."
-            ) from error
+            raise self._damaged("a text of its header is not UTF-8") from error
         return keys, self._places(table, keys.get("general.alignment", ALIGNMENT))
 
     def _start(self) -> tuple[int, int]:
@@ -188,11 +186,11 @@ class _Reader:
             )
         tensors, keys = self._number("Q"), self._number("Q")
         if tensors > MOST_TENSORS or keys > MOST_KEYS:
-            raise ModelError(
-                f"{path} is damaged: its header announces {tensors:,} tensors and {keys:,} keys; "
-                f"{AGAIN}."
-            )
+            raise self._damaged(f"its header announces {tensors:,} tensors and {keys:,} keys")
         return tensors, keys
+
+    def _damaged(self, what: str) -> ModelError:
+        return ModelError(f"{self._path} is damaged: {what}; {AGAIN}.")
 
     def _number(self, kind: str) -> Any:
         (value,) = struct.unpack_from(f"<{kind}", self._data, self._at)
@@ -214,9 +212,7 @@ class _Reader:
         if kind == _STRING:
             return self._text()
         if kind != _ARRAY or depth > 2:
-            raise ModelError(
-                f"{self._path} is damaged: its header has a value of kind {kind}; {AGAIN}."
-            )
+            raise self._damaged(f"its header has a value of kind {kind}")
         inner, count = self._number("I"), self._number("Q")
         if count > len(self._data):
             raise struct.error
@@ -233,9 +229,7 @@ class _Reader:
         """Return name, shape, kind and offset, counted from the start of the tensor data."""
         name, dimensions = self._text(), self._number("I")
         if dimensions > 8:
-            raise ModelError(
-                f"{self._path} is damaged: {name!r} has {dimensions} dimensions; {AGAIN}."
-            )
+            raise self._damaged(f"{name!r} has {dimensions} dimensions")
         shape = tuple(self._number("Q") for _ in range(dimensions))
         return name, shape[::-1], self._number("I"), self._number("Q")
 
@@ -243,7 +237,7 @@ class _Reader:
         self, table: Sequence[tuple[str, tuple[int, ...], int, int]], step: Any
     ) -> list[Place]:
         if not isinstance(step, int) or step < 1 or step & (step - 1):
-            raise ModelError(f"{self._path} is damaged: it has an alignment of {step!r}; {AGAIN}.")
+            raise self._damaged(f"it has an alignment of {step!r}")
         start = -(-self._at // step) * step
         found = [
             Place(

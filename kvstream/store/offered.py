@@ -145,11 +145,7 @@ def refuse_misspelt(name: str, known: Iterable[str]) -> None:
 
 
 def refuse_unsupported(name: str) -> None:
-    """Raise ModelError for a name that cannot be a model, before any slow import.
-
-    A name without an owner is not looked up on the hub: few models there have such a name, all of
-    them old, and without a network each file is tried several times.
-    """
+    """Raise ModelError for a name that cannot be a model, before any slow import."""
     there = os.path.exists(os.path.expanduser(name))  # Path would raise for an unknown user
     if name == EMBEDDED or name in OFFERS or there:
         return

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvstream.errors import ModelError
 from kvstream.store.gguf_file import SPLIT
@@ -68,8 +67,8 @@ def refuse_undecodable(folder: Path, remedy: str) -> None:
 
 def stored() -> Iterator[Stored]:
     """Yield all models in the stores of other programs, sorted by store and name."""
-    for prefix, list_all in STORES.items():
-        yield from sorted(list_all(prefix), key=lambda found: found.name)
+    for prefix, store in STORES.items():
+        yield from sorted(store.list_all(prefix), key=lambda found: found.name)
 
 
 def find(name: str) -> Path | None:
@@ -81,7 +80,8 @@ def find(name: str) -> Path | None:
     prefix, colon, rest = name.partition(":")
     if not colon or prefix not in STORES:
         return None
-    every = sorted(STORES[prefix](prefix), key=lambda found: found.name)
+    store = STORES[prefix]
+    every = sorted(store.list_all(prefix), key=lambda found: found.name)
     found = [model for model in every if model.name == name]
     if prefix == "ollama" and not found:
         found = _tagged(name, every)
@@ -93,12 +93,12 @@ def find(name: str) -> Path | None:
         )
     if not found:
         named = prefix == "ollama" and rest
+        places = " or ".join(map(str, store.folders()))
         fetch = f" Fetch it with `ollama pull {shlex.quote(rest)}`." if named else ""
         if not every:
-            raise ModelError(f"{LABELS[prefix]} has no models in {_places(prefix)}.{fetch}")
+            raise ModelError(f"{store.label} has no models in {places}.{fetch}")
         raise ModelError(
-            f"{LABELS[prefix]} has no model {rest!r} in {_places(prefix)}. It has "
-            f"{_listed(every)}.{fetch}"
+            f"{store.label} has no model {rest!r} in {places}. It has {_listed(every)}.{fetch}"
         )
     if found[0].problem:
         raise ModelError(f"{found[0].name} cannot be used: {found[0].problem}.")
@@ -111,25 +111,21 @@ def _listed(models: list[Stored]) -> str:
     return ", ".join(names[:8]) + more
 
 
-def _places(prefix: str) -> str:
-    return " or ".join(str(folder) for folder in _FOLDERS[prefix]())
-
-
 def _gguf_files(prefix: str) -> Iterator[Stored]:
     """Yield the files in a store's folders, named by path; only the first part of a split model."""
-    for root in _FOLDERS[prefix]():
-        for path in _files(root, "**/*.gguf"):
-            split = SPLIT.fullmatch(path.name)
-            if path.name.startswith("mmproj") or (split and int(split[2]) != 1):
-                continue
+    for root in STORES[prefix].folders():
+        for path in filter(_is_model, _files(root, "**/*.gguf")):
             yield Stored(f"{prefix}:{path.relative_to(root).as_posix()}", path)
 
 
-def _files(root: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files of a folder that match a pattern. An unreadable folder counts as empty.
+def _is_model(path: Path) -> bool:
+    """Return whether a GGUF file is a whole model or its first part."""
+    split = SPLIT.fullmatch(path.name)
+    return not path.name.startswith("mmproj") and (split is None or int(split[2]) == 1)
 
-    Ollama's service on Linux often has a home that only its group may open.
-    """
+
+def _files(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of a folder that match a pattern. An unreadable folder counts as empty."""
     with suppress(PermissionError):
         yield from (path for path in root.glob(pattern) if not os.path.isdir(path))
 
@@ -138,7 +134,7 @@ def _files(root: Path, pattern: str) -> Iterator[Path]:
 
 
 def _ollama(prefix: str) -> Iterator[Stored]:
-    for root in _FOLDERS[prefix]():
+    for root in _ollama_folders():
         manifests = root / "manifests"
         for path in _files(manifests, "**/*"):
             names = path.relative_to(manifests).parts
@@ -226,18 +222,13 @@ def _hub_folders() -> list[Path]:
 def _hub(prefix: str) -> Iterator[Stored]:
     """Yield models named by repository and file. Of several snapshots, use the newest."""
     newest: dict[str, Stored] = {}
-    files = [
-        path
-        for root in _FOLDERS[prefix]()
-        for path in _files(root, "models--*/snapshots/*/**/*.gguf")
-    ]
-    for path in sorted(files, key=_age):
+    pattern = "models--*/snapshots/*/**/*.gguf"
+    files = (path for root in STORES[prefix].folders() for path in _files(root, pattern))
+    for path in sorted(filter(_is_model, files), key=_age):
         snapshot = next(p for p in path.parents if p.parent.name == "snapshots")
         repository = snapshot.parent.parent.name.removeprefix("models--").replace("--", "/")
-        split = SPLIT.fullmatch(path.name)
-        if not path.name.startswith("mmproj") and not (split and int(split[2]) != 1):
-            name = f"{prefix}:{repository}/{path.relative_to(snapshot).as_posix()}"
-            newest[name] = Stored(name, path)
+        name = f"{prefix}:{repository}/{path.relative_to(snapshot).as_posix()}"
+        newest[name] = Stored(name, path)
     yield from newest.values()
 
 
@@ -248,21 +239,19 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-_FOLDERS: dict[str, Callable[[], list[Path]]] = {
-    "ollama": _ollama_folders,
-    "lmstudio": _lmstudio_folders,
-    "llamacpp": _llamacpp_folders,
-    "hub": _hub_folders,
-}
-STORES: dict[str, Callable[[str], Iterator[Stored]]] = {
-    "ollama": _ollama,
-    "lmstudio": _gguf_files,
-    "llamacpp": _gguf_files,
-    "hub": _hub,
-}
-LABELS: dict[str, Any] = {
-    "ollama": "Ollama",
-    "lmstudio": "LM Studio",
-    "llamacpp": "llama.cpp",
-    "hub": "hub cache",
+@dataclass(frozen=True)
+class Store:
+    """A program that keeps models."""
+
+    label: str
+    folders: Callable[[], list[Path]]
+    list_all: Callable[[str], Iterator[Stored]] = _gguf_files
+    """Yields the models, named with the prefix."""
+
+
+STORES = {
+    "ollama": Store("Ollama", _ollama_folders, _ollama),
+    "lmstudio": Store("LM Studio", _lmstudio_folders),
+    "llamacpp": Store("llama.cpp", _llamacpp_folders),
+    "hub": Store("hub cache", _hub_folders, _hub),
 }

@@ -218,11 +218,7 @@ class Guard:
         return joined
 
     def mend(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ids of ``text`` without control sequences.
-
-        Also returns the character at which each token begins, and the index of the first token of
-        each place that was broken apart.
-        """
+        """Return ids of ``text``, the characters of tokens, and where places were broken apart."""
         ids, begins, ends = self._plain(text, continuing)
         new: list[int] = []
         starts: list[int] = []

@@ -73,11 +73,7 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text as they are compared: lower case, no accents, no underscores.
-
-    Text in a script without spaces gives each pair of neighboring characters. Korean words lose
-    their particles.
-    """
+    """Return words in lower case without accents; pairs of characters without spaces."""
     found: list[str] = []
     for word in WORD.findall(folded(text)):
         if word.isascii():

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
 from kvstream.errors import ModelError
 from kvstream.tokenization.tokenizer import byte_alphabet
 
@@ -109,11 +111,7 @@ BEGINS = WHOLE_WORDS - {"minicpm5"}
 
 
 def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    """Build ``tokenizer.json`` and the content of ``tokenizer_config.json``.
-
-    ``keys``: the header of the GGUF file, with its arrays of texts. Raises ModelError if there is
-    no tokenizer, or none that can be rebuilt with the same ids.
-    """
+    """Build ``tokenizer.json`` and ``tokenizer_config.json`` from a header. Raises ModelError."""
     try:
         return _built(keys, name)
     except (TypeError, ValueError, AttributeError) as error:  # such as a number instead of a text
@@ -155,8 +153,6 @@ def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
 
 def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> str:
     """Build a BPE of bytes, within the words of a rule."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
     pre = found.get("pre", "default") or "default"
     if pre not in RULES:
         raise ModelError(
@@ -233,8 +229,6 @@ def _characters(
     merges: Merges, found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
 ) -> str:
     """Build a BPE of characters, with ``▁`` for spaces. Unknown characters become bytes."""
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
     vocabulary = {token: number for number, token in enumerate(tokens)}
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]
     if missing:
@@ -264,8 +258,6 @@ def _characters(
 
 def _with_added(backend: Any, tokens: list[str], kinds: list[int]) -> str:
     """Return the tokenizer's JSON, with the tokens that are searched for before all else."""
-    from tokenizers import AddedToken
-
     backend.add_tokens(
         [
             AddedToken(token, normalized=False, special=kind != USER_DEFINED)

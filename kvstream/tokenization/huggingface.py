@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
 
 from kvstream.input.blocks import utf8_starts
 from kvstream.streams import without_panics
@@ -24,9 +26,6 @@ from kvstream.tokenization.tokenizer import (
     without_surrogates,
 )
 
-if TYPE_CHECKING:
-    import tokenizers
-
 _NOWHERE = "\ue000\U000f0000\U0010fffd"
 """Private-use characters, which vocabularies do not contain."""
 
@@ -38,7 +37,7 @@ class HubTokenizer(Tokenizer):
     documents and ``_control`` for template text.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
+    def __init__(self, backend: Backend, wrapper: Any = None, name: str = "") -> None:
         self.name = name
         self._backend = backend
         self._wrapper = wrapper
@@ -139,7 +138,7 @@ class HubTokenizer(Tokenizer):
         ids, chars, _ = self._plain.places(text, continuing)
         return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
 
-    def _unknown(self, backend: tokenizers.Tokenizer) -> int | None:
+    def _unknown(self, backend: Backend) -> int | None:
         """Return the id of characters that are not in the vocabulary; None if they become bytes."""
         name = getattr(backend.model, "unk_token", None)
         if name:
@@ -168,7 +167,7 @@ class HubTokenizer(Tokenizer):
 class _Pair:
     """Two copies of a backend: for the beginning of a text, and for text that continues another."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control: set[str]) -> None:
+    def __init__(self, backend: Backend, control: set[str]) -> None:
         self._first = _copy(backend, first=True, control=control)
         self._later = _copy(backend, first=False, control=control)
         for copy in (self._first, self._later):
@@ -186,7 +185,12 @@ class _Pair:
             self._inner = re.compile("|".join(patterns))
 
     def ids(self, text: str, continuing: bool) -> list[int]:
-        return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
+        """Return only ids: this function of the library spends no time on offsets."""
+        found: list[int] = []
+        for backend, part in self._parts(text, continuing):
+            with without_panics():
+                found += backend.encode_batch_fast([part], add_special_tokens=False)[0].ids
+        return found
 
     def places(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ids int32 [n], and the characters at which tokens begin and end, int64 [n]."""
@@ -202,9 +206,8 @@ class _Pair:
         begins, ends = np.concatenate(offsets).T
         return np.array(ids, dtype=np.int32), begins, ends
 
-    def _parts(self, text: str, continuing: bool) -> list[tuple[tokenizers.Tokenizer, str]]:
-        """Split ``text`` by the copy that encodes it: some tokenizers add a prefix again after an
-        added token."""
+    def _parts(self, text: str, continuing: bool) -> list[tuple[Backend, str]]:
+        """Split ``text`` by copy: some tokenizers add a prefix again after an added token."""
         if not continuing:
             return [(self._first, text)]
         match = self._inner.search(text) if self._inner is not None else None
@@ -213,22 +216,13 @@ class _Pair:
         return [(self._later, text[: match.start()]), (self._first, text[match.start() :])]
 
 
-def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    """Return only ids: this function of the library spends no time on offsets."""
-    with without_panics():
-        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-    return ids
-
-
-def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> tokenizers.Tokenizer:
+def _copy(backend: Backend, *, first: bool, control: set[str]) -> Backend:
     """Return a light copy of a tokenizer, which shares its model.
 
     The copy has no post-processor, which would trim offsets. Unless ``first``, it adds no prefixes.
     Added tokens in ``control`` are declared special, so that they can be disabled.
     """
-    from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
-
-    copy = Tokenizer(backend.model)
+    copy = Backend(backend.model)
     normalizer = _state(backend.normalizer, first=first)
     if normalizer is not None:
         copy.normalizer = _component(normalizers.Sequence([]), normalizer)
@@ -255,7 +249,7 @@ def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> t
         whole |= {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None}
         for token in whole["added_tokens"]:
             token["special"] = token["special"] or token["content"] in control
-        copy = Tokenizer.from_str(json.dumps(whole))
+        copy = Backend.from_str(json.dumps(whole))
     copy.no_truncation()
     copy.no_padding()
     return copy
@@ -291,7 +285,7 @@ def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
     return state
 
 
-def _byte_pieces(backend: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> list[bytes] | None:
+def _byte_pieces(backend: Backend, vocabulary: dict[str, int]) -> list[bytes] | None:
     """Return the bytes of every token of a byte-level tokenizer, or None for other kinds."""
     pre_tokenizer = _state(backend.pre_tokenizer, first=True) or {"type": ""}
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import ModelError, is_out_of_memory
+from kvstream.store import pocket
 from kvstream.tokenization.forms import WordForms
 from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
@@ -28,13 +29,7 @@ _MOST_S = 1.0
 def load_tokenizer(
     name: str, revision: str | None = None, offline: bool = False, trust_remote_code: bool = False
 ) -> Tokenizer:
-    """Load the tokenizer of a model: a hub id, a local folder, or ``pocket``.
-
-    Raises ModelError if there is none, or if it cannot be fetched, has no fast version or fails on
-    a trial text.
-    """
-    from kvstream.store import pocket
-
+    """Load the tokenizer of a hub id, a local folder, or ``pocket``. Raises ModelError."""
     if name == "pocket" or Path(name).absolute() == pocket.path():
         return _embedded()
     from kvstream.tokenization.huggingface import HubTokenizer
@@ -77,7 +72,6 @@ def _try_runs(tokenizer: Tokenizer) -> None:
 
 
 def _embedded() -> Tokenizer:
-    from kvstream.store import pocket
     from kvstream.tokenization.tiktoken import TiktokenTokenizer
 
     config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))

@@ -52,10 +52,7 @@ def sentences(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
                 continue
         yield from _pieces(text, start, end)
         start = end
-    if final:
-        yield from _pieces(text, start, len(text))
-    else:
-        yield from _overlong(text, start)
+    yield from _pieces(text, start, len(text), ended=final)
 
 
 def lines(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
@@ -64,10 +61,7 @@ def lines(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
     while (end := text.find("\n", start)) >= 0:
         yield from _pieces(text, start, end)
         start = end + 1
-    if final:
-        yield from _pieces(text, start, len(text))
-    else:
-        yield from _overlong(text, start)
+    yield from _pieces(text, start, len(text), ended=final)
 
 
 def _next_char(text: str, place: int) -> str:
@@ -93,24 +87,19 @@ def _ends(text: str, place: int, marks: str, follows: str) -> bool:
     return not (_NUMBERED.fullmatch(last) and follows.isdigit())
 
 
-def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield one stretch of text without the white space around it, in pieces if it is too long."""
+def _pieces(text: str, start: int, end: int, *, ended: bool = True) -> Iterator[tuple[int, int]]:
+    """Yield one stretch of text without the white space around it, in pieces if it is too long.
+
+    If its end is not known yet, yield only pieces of a stretch that is certainly too long.
+    """
+    most = MOST_CHARS if ended else 2 * MOST_CHARS
     start, end = _stripped(text, start, end)
-    while end - start > MOST_CHARS:
+    while end - start > most:
         cut = _cut(text, start)
         yield _stripped(text, start, cut)
         start, end = _stripped(text, cut, end)
-    if end > start:
+    if ended and end > start:
         yield start, end
-
-
-def _overlong(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of a stretch that is already too long, although its end is not known yet."""
-    start, end = _stripped(text, start, len(text))
-    while end - start > 2 * MOST_CHARS:
-        cut = _cut(text, start)
-        yield _stripped(text, start, cut)
-        start, end = _stripped(text, cut, end)
 
 
 def _cut(text: str, start: int) -> int:

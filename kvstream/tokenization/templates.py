@@ -21,10 +21,7 @@ class EndlessTemplateError(Exception):
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Raise EndlessTemplateError if Python code inside takes longer than MOST_S.
-
-    Every executed line checks the clock, because a thread cannot be stopped from outside.
-    """
+    """Raise EndlessTemplateError after MOST_S. Every line that is executed checks the clock."""
     end = time.monotonic() + MOST_S
 
     def look(frame: FrameType, event: str, argument: Any) -> Any:

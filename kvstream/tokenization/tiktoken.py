@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tiktoken
 
 from kvstream.tokenization.tokenizer import (
     ByteDecoder,
@@ -16,9 +17,6 @@ from kvstream.tokenization.tokenizer import (
     any_crosses_words,
     without_surrogates,
 )
-
-if TYPE_CHECKING:
-    import tiktoken
 
 
 class TiktokenTokenizer(Tokenizer):

@@ -19,7 +19,7 @@ from kvstream.events import returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.contents import Memory
-from kvstream.memory.glance import glance, models_in
+from kvstream.memory.glance import glance, state_in
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -182,7 +182,7 @@ def test_a_damaged_header_is_told_in_words_of_people(tmp_path: Path, head: bytes
         glance(path)
     assert "column" not in str(caught.value)
     with pytest.raises(SourceError, match="cannot be used"):
-        models_in(path)
+        state_in(path)
 
 
 def test_passages_that_are_nested_too_deep_are_damage(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ class Limits:
 
 @dataclass
 class Bench:
-    """Measurements of one length after another. A system that failed or became too slow does not
-    run at longer lengths."""
+    """Measurements of one length after another. A system that failed does not run again."""
 
     session: Session
     every: Sequence[System]
@@ -114,10 +113,7 @@ class Bench:
         return f"{system.label}: {result['prefill_s']:.2f} s"
 
     def _select_exactly(self, task: Task, taken: dict[System, list[Record]]) -> None:
-        """On a GPU, measure the share of selection in one more reading, with exact times.
-
-        What takes too long to be repeated, or lacks memory for one more reading, gets no share.
-        """
+        """On a GPU, measure the share of selection in one more reading."""
         if self.session.model.device.type != "cuda":
             return
         for system, found in taken.items():

@@ -17,21 +17,6 @@ from kvstream.evaluation.records import Record
 SAMPLE_SECONDS = 0.02
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Seconds of wall time, and of this process's time on all processors."""
-
-    wall: float
-    cpu: float
-
-    @classmethod
-    def now(cls) -> Clock:
-        return cls(time.perf_counter(), time.process_time())
-
-    def __sub__(self, earlier: Clock) -> Clock:
-        return Clock(self.wall - earlier.wall, self.cpu - earlier.cpu)
-
-
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -43,35 +28,39 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         wait(device)
-        self._started = Clock.now()
-        self._read: Clock | None = None
-        self._tokens: list[Clock] = []
+        self._started = time.perf_counter(), time.process_time()
+        self._read: tuple[float, float] | None = None
+        self._tokens: list[tuple[float, float]] = []
+
+    def _spent(self) -> tuple[float, float]:
+        """Return seconds of wall time so far, and of this process's time on all processors."""
+        return time.perf_counter() - self._started[0], time.process_time() - self._started[1]
 
     @property
     def seconds(self) -> float:
         """Wall time so far. On a GPU, submitted work may be unfinished."""
-        return Clock.now().wall - self._started.wall
+        return self._spent()[0]
 
     def has_read(self) -> None:
         """Record that all tokens went through the model."""
         wait(self._device)
-        self._read = Clock.now() - self._started
+        self._read = self._spent()
 
     def token(self) -> None:
         """Record a token of the answer. Getting its id has already waited for the device."""
-        self._tokens.append(Clock.now() - self._started)
+        self._tokens.append(self._spent())
 
     def record(self) -> Record:
         """Return times in seconds (``*_s``) and tokens per second (``*_tokens_per_s``)."""
         assert self._read is not None
-        found: Record = {"prefill_s": self._read.wall, "cpu_s": self._read.cpu}
+        found: Record = dict(zip(("prefill_s", "cpu_s"), self._read, strict=True))
         if self._tokens:
-            first, last = self._tokens[0], self._tokens[-1]
-            found |= {"first_token_s": first.wall, "total_s": last.wall}
-            if last.wall > first.wall:
-                spent, more = last - first, len(self._tokens) - 1
-                found["decode_tokens_per_s"] = more / spent.wall
-                found["decode_cpu_tokens_per_s"] = more / max(spent.cpu, 1e-9)
+            (first, first_cpu), (last, last_cpu) = self._tokens[0], self._tokens[-1]
+            found |= {"first_token_s": first, "total_s": last}
+            if last > first:
+                more = len(self._tokens) - 1
+                found["decode_tokens_per_s"] = more / (last - first)
+                found["decode_cpu_tokens_per_s"] = more / max(last_cpu - first_cpu, 1e-9)
         return found
 
 

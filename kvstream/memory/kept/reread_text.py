@@ -108,10 +108,7 @@ def _prefix(path: Path, size: int) -> str:
 
 
 class _Before(SourceOver):
-    """Sources as far as the first reading read them, which may have been interrupted.
-
-    The digest of a packed source is then that of the same bytes.
-    """
+    """Sources as far as the first reading read them, which may have been interrupted."""
 
     def __init__(self, of: Kept, source: SourceSet) -> None:
         super().__init__(source)

@@ -37,9 +37,7 @@ class KeptTokens:
         return cls(starts, (places, ordinals), counts)
 
     def fitting(self, limit: int, most: int) -> tuple[int, KeptTokens]:
-        """Return how many characters to show around each token, and at most `most` tokens, so that
-        their text fits `limit` bytes.
-        """
+        """Return the characters around tokens, and tokens, that fit `limit` bytes."""
         if len(self.starts) <= most:
             for near in NEAR:
                 if _size(self.starts, near) <= limit:

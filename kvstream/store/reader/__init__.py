@@ -22,3 +22,8 @@ def path(name: str = NAME) -> Path:
 def is_shipped(name: str = NAME) -> bool:
     """Return whether this copy of the program includes the adapter of a reader."""
     return (path(name) / ADAPTER).is_file() and (path(name) / CARD).is_file()
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder holds an adapter and no model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
