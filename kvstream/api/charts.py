@@ -48,34 +48,24 @@ def _row(step: StepDone) -> Row:
 def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
     """Return the charts of one reading, or of a comparison; a reading of one step has none."""
     drawn = [(name, series.rows) for name, series in readings if len(series.rows) > 1]
-    if not drawn:
-        return []
-    charts = []
     if len(drawn) == 1:
         seen, held, chunk, flight, budget, kept = zip(*drawn[0][1], strict=True)
         lines = [("memory", held), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
-        charts.append(
+        return [
             Chart(
                 "Memory and chunk", "tokens read", "entries a head", seen, lines,
                 note="In flight: memory, chunk and catalyst together, which never exceed the "
                 "budget.",
-            )
-        )  # fmt: skip
-        charts.append(
+            ),
             Chart("Kept tokens", "tokens read", "tokens", seen, [("kept", kept)],
-                  note="Different tokens that at least one head holds.")
-        )  # fmt: skip
-        return charts
-    for title, column, label in (
-        ("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head"),
-    ):  # fmt: skip
-        x = sorted({row[0] for _, rows in drawn for row in rows})
-        values = []
-        for name, rows in drawn:
-            known = {row[0]: row[column] for row in rows}
-            values.append((name, _filled(x, known)))
+                  note="Different tokens that at least one head holds."),
+        ]  # fmt: skip
+    charts = []
+    x = sorted({row[0] for _, rows in drawn for row in rows})
+    for title, column, label in (("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head")):
+        values = [(n, _filled(x, {row[0]: row[column] for row in rows})) for n, rows in drawn]
         charts.append(Chart(title, "tokens read", label, x, values))
-    return charts
+    return charts if drawn else []
 
 
 def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:

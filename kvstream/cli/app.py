@@ -96,10 +96,7 @@ class App(Modules):
             for other, options in self._options(ctx).items()
         }
 
-        def convert(option: str, value: Any) -> Any:
-            return configured(known[name][option], value)
-
-        return config.for_command(values, name, known, path, convert)
+        return config.for_command(values, name, known, path, configured)
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
         """Warn of variables that look like those of options, but are ignored."""

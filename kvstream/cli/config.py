@@ -118,23 +118,24 @@ def shown(value: Any) -> str:
 def for_command(
     values: Mapping[str, Any],
     command: str,
-    known: Mapping[str, Iterable[str]],
+    known: Mapping[str, Mapping[str, Any]],
     path: Path,
-    convert: Callable[[str, Any], Any] = lambda name, value: value,
+    convert: Callable[[Any, Any], Any] = lambda option, value: value,
 ) -> dict[str, Any]:
     """Return the defaults of one command by parameter name, as `convert` makes them.
 
-    `known` has the parameter names of every command. Raises UsageError for other keys, which would
-    otherwise be ignored silently, with file, line and key.
+    `known` has the options of every command by parameter name. Raises UsageError with file and line
+    for other keys, which would otherwise be ignored silently.
     """
+
+    own = known[command]
 
     def converted(name: str, value: Any, *keys: str) -> Any:
         try:
-            return convert(name, value)
+            return convert(own[name], value)
         except UsageError as error:
             raise UsageError(f"{place(path, *keys)}: {keys[-1]}: {error}") from None
 
-    own = set(known[command])
     anywhere = set().union(*known.values())
     defaults: dict[str, Any] = {}
     _refuse_twice(values, path)

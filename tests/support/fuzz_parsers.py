@@ -158,7 +158,9 @@ def config_files(rng: random.Random, folder: Path) -> None:
     data = "\n".join(lines).encode()
     path.write_bytes(altered(rng, data) if rng.random() < 0.8 else data)
     values = config.load(path)
-    config.for_command(values, "ask", {"ask": ["model", "budget", "set", "max_tokens"]}, path)
+    config.for_command(
+        values, "ask", {"ask": dict.fromkeys(["model", "budget", "set", "max_tokens"])}, path
+    )
 
 
 def decoding(rng: random.Random, _: Path) -> None:

@@ -11,6 +11,7 @@ import click
 from kvstream.cli.app import run
 from kvstream.cli.commands.bench import pages, result_output
 from kvstream.cli.commands.bench.common_options import (
+    ROOM,
     case_options,
     cases_of,
     heldout_option,
@@ -40,7 +41,6 @@ BY_STEP = {
 @click.command(
     "retention",
     cls=SectionedCommand,
-    helps={"max_tokens": "Tokens for which memory leaves room, as for an answer."},
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
@@ -54,7 +54,7 @@ BY_STEP = {
 )  # fmt: skip
 @heldout_option
 @trials_seed_option
-@tokens_option(24)
+@tokens_option(24, ROOM)
 @case_options
 @model_options
 @result_options

@@ -16,14 +16,13 @@ class SectionedCommand(click.Command):
 
     ``--help`` omits the advanced options except those of `common`. Options of `without` have no
     effect: they are refused with the reason on the command line, and ignored in the environment and
-    the config file, which apply to all commands. `helps` rewords shared options.
+    the config file, which apply to all commands.
     """
 
     def __init__(
         self,
         *args: Any,
         without: Mapping[str, str] | None = None,
-        helps: Mapping[str, str] | None = None,
         common: Collection[str] = (),
         **attributes: Any,
     ) -> None:
@@ -33,10 +32,6 @@ class SectionedCommand(click.Command):
         for param in self.params:
             if param.name in self.without:
                 param.envvar = None
-            if isinstance(param, click.Option) and param.name in (helps or {}):
-                param.help = (helps or {})[param.name]
-                if "[default: " in (param.help or ""):
-                    param.show_default = False
         self.params.append(
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, expose_value=False,

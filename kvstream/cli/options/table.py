@@ -31,7 +31,6 @@ SKIMMED = {
     **dict.fromkeys(("compare", "summarize"), "one model reads here."),
     "merge": "the memory files fix it.",
 }
-READING = ("ask", "summarize", "remember", "chat", "compare")
 IN_EACH = ("ask", "summarize", "remember", "compare")
 MODELS = {
     **dict.fromkeys(("summarize", "compare", "measure"), "pocket"),
@@ -412,16 +411,3 @@ def _refuse_spread(ctx: click.Context, values: Mapping[str, Any]) -> None:
     spread = values.get("workers") is not None or values.get("ray") is not None
     if each and typed(ctx, "worker_memory") and not spread:
         raise click.UsageError("--worker-memory has no effect without --workers or --ray.", ctx)
-
-
-def refuse_revision(model: str) -> None:
-    """Raise click's UsageError if --revision was given for a model that is not on the hub."""
-    ctx = click.get_current_context(silent=True)
-    if ctx is None or not typed(ctx, "revision"):
-        return
-    from kvstream.store.offered import is_local
-
-    if is_local(model):
-        raise click.UsageError(
-            f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
-        )

@@ -74,7 +74,11 @@ class Comparison:
                 self.reporter.make_way()
                 if page is not None:
                     page.fail(str(error))
-                if not self._refused(name, error):
+                if isinstance(error, (BudgetError, UsageError)):  # only this method cannot run
+                    self._failure = error
+                    self.reporter.show(Notice(f"{name}: {error}"))
+                    self._add(Row(name, None, 0.0, str(error)))
+                else:
                     self._end_early(error, methods[turn:])
                     _leave_out(page, methods[turn + 1 :], "Not run, because the run failed.")
                     break
@@ -122,16 +126,6 @@ class Comparison:
             line = csv_row(row)
             self.output.write(visible(line) if self.output.isatty() else line)
             self.output.flush()
-
-    def _refused(self, name: str, error: Exception) -> bool:
-        """Add a row and return True if only this method cannot run (budget too small, no gate)."""
-        refusals = (BudgetError, UsageError)
-        if not isinstance(error, refusals):
-            return False
-        self._failure = error
-        self.reporter.show(Notice(f"{name}: {error}"))
-        self._add(Row(name, None, 0.0, str(error)))
-        return True
 
     def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
         """Keep the error for later if there are answers to show, else raise it."""

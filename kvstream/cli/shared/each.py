@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from kvstream.api.collection import each_of
-from kvstream.cli.options.table import Options, refuse_revision
+from kvstream.cli.options.table import Options
 from kvstream.cli.shared.interrupts import INTERRUPTED, Interrupts
-from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration
+from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration, refuse_revision
 from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quiet_libraries
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped

@@ -9,7 +9,7 @@ import click
 
 from kvstream.api.options import AUTO, PASSAGES_METHOD, SELF, WORDS
 from kvstream.cli.options.option import first_typed, given_options, typed
-from kvstream.cli.options.table import OF_MEMORY, Options, refuse_revision
+from kvstream.cli.options.table import OF_MEMORY, Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
@@ -27,8 +27,8 @@ EXTRACTS = (
     "write summaries."
 )
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
-FOR_ONE = ("each", "shards", "every", "follow", "extract", "checkpoint")
-"""Options with which one model reads everything: pocket, unless -m names another."""
+FOR_ONE = ("shards", "every", "follow", "extract", "checkpoint")
+"""Options, like --each, with which one model reads everything: pocket, unless -m names another."""
 
 
 def settled(options: Options, *, alone: bool = False) -> Options:
@@ -45,12 +45,12 @@ def settled(options: Options, *, alone: bool = False) -> Options:
     model, skim = options.model, options.skim
     if not options.model_given and not alone:
         model = default_model()
-    about = _about_memory(options)
+    ctx, about = click.get_current_context(silent=True), None
+    if ctx is not None and options.methods != (PASSAGES_METHOD,):
+        about = first_typed(ctx, OF_MEMORY)  # an option about what a KV cache keeps
     if skim == AUTO and (alone or model == POCKET):
         skim = NONE
-    elif about and (
-        skim == AUTO or (skim == WORDS and not typed(click.get_current_context(), "skim"))
-    ):
+    elif ctx and about and (skim == AUTO or (skim == WORDS and not typed(ctx, "skim"))):
         skim = POCKET  # words alone would ignore it
     elif about and skim == WORDS:
         raise UsageError(
@@ -63,14 +63,6 @@ def settled(options: Options, *, alone: bool = False) -> Options:
             "or --skim none."
         )
     return replace(options.with_model(model), skim=skim)
-
-
-def _about_memory(options: Options) -> str | None:
-    """Return a typed option about what a KV cache keeps, as it is typed; None if there is none."""
-    ctx = click.get_current_context(silent=True)
-    if ctx is None or options.methods == (PASSAGES_METHOD,):
-        return None
-    return first_typed(ctx, OF_MEMORY)
 
 
 def summarizing(options: Options) -> Options:
@@ -120,7 +112,7 @@ def _for_one(options: Options) -> str | None:
         return "several methods"
     if options.each:
         return "--each"
-    return next((f"--{name}" for name in FOR_ONE[1:] if getattr(options.request, name)), None)
+    return next((f"--{name}" for name in FOR_ONE if getattr(options.request, name)), None)
 
 
 def open_model(options: Options) -> Model:
@@ -129,3 +121,14 @@ def open_model(options: Options) -> Model:
 
     refuse_revision(options.model)
     return Model.open(options.loading, None if options.skim == NONE else options.skim)
+
+
+def refuse_revision(model: str) -> None:
+    """Raise click's UsageError if --revision was given for a model that is not on the hub."""
+    from kvstream.store.offered import is_local
+
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None and typed(ctx, "revision") and is_local(model):
+        raise click.UsageError(
+            f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
+        )

@@ -64,7 +64,8 @@ def prepared(
         stack.enter_context(printing_to_stderr())
     reporter = _progress(options, answer_on_terminal=output.isatty())
     reporter.verbose = options.verbose
-    reporter.cites = answers and cites_apart(options, output)
+    in_file = isinstance(output, OutputFile) and not options.json
+    reporter.cites = answers and in_file and not options.quiet and sys.stderr.isatty()
     recorders: list[Recorder] = []
     if options.report is not None:
         recorders.append(stack.enter_context(reports.reported(options)))
@@ -154,7 +155,7 @@ def _show(
         code = show(event, writer, reporter) or code
         if isinstance(event, Answered):
             answers += 1
-            if not (options.json or output.isatty() or cites_apart(options, output)):
+            if not (options.json or output.isatty() or reporter.cites):
                 tell_matches(event.result, reporter)
     return code
 
@@ -177,12 +178,6 @@ def show(event: Event, writer: AnswerWriter, reporter: Teller) -> int:
     writer.show(event)  # ends its line before messages about it
     reporter.show(event)
     return 0 if event.result.withheld is None else WITHHELD
-
-
-def cites_apart(options: Options, output: Sink) -> bool:
-    """Return whether the answer goes to a file and its passages to the terminal."""
-    in_file = isinstance(output, OutputFile) and not options.json
-    return in_file and not options.quiet and sys.stderr.isatty()
 
 
 def tell_matches(result: Result, reporter: Teller) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.options.option import given_options, option, stack
-from kvstream.cli.options.table import PROGRESS, ROWS, refuse_revision, type_of
+from kvstream.cli.options.table import PROGRESS, ROWS, type_of
 from kvstream.cli.options.types import COUNT, SEED, FileType
+from kvstream.cli.shared.model_choice import refuse_revision
 from kvstream.cli.shared.saying import quiet
 from kvstream.errors import UsageError
 from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, table
@@ -127,11 +128,14 @@ result_options = stack(
 trials_seed_option = seed_option("Measurement", "Random seed for documents and randomized methods.")
 
 
-def tokens_option(default: int) -> Callable[[Any], Any]:
+ROOM = "Tokens for which memory leaves room, as for an answer."
+
+
+def tokens_option(default: int, help: str = "Maximum tokens per answer.") -> Callable[[Any], Any]:
     """Return the option for the maximum length of an answer."""
     return option(
         "-n", "--max-tokens", type=COUNT, default=default, show_default=True, metavar="N",
-        section="Measurement", help="Maximum tokens per answer.",
+        section="Measurement", help=help,
     )  # fmt: skip
 
 

@@ -15,11 +15,7 @@ from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
 
 
-@click.command(
-    "perplexity",
-    cls=SectionedCommand,
-    helps={"max_tokens": "Tokens for which memory leaves room, as for an answer."},
-)
+@click.command("perplexity", cls=SectionedCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "--limit", type=COUNT, metavar="N", section="Measurement",
@@ -27,7 +23,7 @@ from kvstream.cli.options.types import COUNT
 )  # fmt: skip
 @common.heldout_option
 @common.trials_seed_option
-@common.tokens_option(24)
+@common.tokens_option(24, common.ROOM)
 @common.case_options
 @model_options
 @common.result_options
