@@ -210,7 +210,8 @@ class Model:
         request = self._settled(request)
         if _in_parts(request):
             return self._answers_of_parts(sources, request)
-        return self._road(request, sources).ask(sources, request)
+        road = self._scouting_for(request, sources) or self.session
+        return road.ask(sources, request)
 
     def compare(
         self,
@@ -265,7 +266,8 @@ class Model:
         request = self._settled(request)
         if _in_parts(request):
             self._refuse_two()
-        return self._road(request, sources).plan(sources, request)
+        road = self._scouting_for(request, sources) or self.session
+        return road.plan(sources, request)
 
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
@@ -348,10 +350,6 @@ class Model:
         if self.scouting is not None:
             api.refuse_beside_skimming(request)
         return self.scouting
-
-    def _road(self, request: Request, sources: SourceSet) -> Session | Scouting:
-        """Return what reads and answers: the model alone, or with a scout. Raises UsageError."""
-        return self._scouting_for(request, sources) or self.session
 
     def merge(
         self, paths: Sequence[str | os.PathLike[str] | MemoryFile], budget: int | str | None = None
