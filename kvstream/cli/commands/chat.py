@@ -25,7 +25,6 @@ from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.plain import Recorder
-from kvstream.reporters.stats import Stats
 
 HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
@@ -79,7 +78,7 @@ def command(
         writer = AnswerWriter(output, as_json=options.json)
         stack.callback(writer.close)
         # The chat itself shows the answers and their warnings.
-        shows: list[Recorder] = [writer, *(r for r in reporter.recorders if isinstance(r, Stats))]
+        shows: list[Recorder] = [writer, *reporter.recorders]
         history: list[tuple[str, str]] = []
         # Warnings of the reading were shown; those of a memory file appear with the first answer.
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
