@@ -8,8 +8,9 @@ A paragraph of a held-out document stands at a random depth in text of held-out 
 `words` (a word search keeps the passages), `pocket` (pocket reads all of the text for the model),
 `paragraph` (the model gets the right paragraph alone: what it can reach). A row has F1 with its 95%
 interval, in how many texts the model read the answer in its paragraph, and processor seconds
-without loading. The last rows are of the third of the questions that share the fewest words with
-their paragraph. The same command resumes a stopped run. See docs/research/answers.md.
+without loading; `together`: as `words`, with the questions of the six cases before it in the same
+run. The last rows are of the third of the questions that share the fewest words with their
+paragraph. The same command resumes a stopped run. See docs/research/answers.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +36,22 @@ from kvstream.settings import ModelSettings
 from kvstream_lab.synthetic.corpus import Corpus, HumanContext
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
-PARAGRAPH = "paragraph"
+PARAGRAPH, TOGETHER = "paragraph", "together"
+DRAWN = 90
+"""Paragraphs that are drawn from each set, so that --limit does not change the first cases."""
 
 Case = tuple[HumanContext, str, str, str]
 """A paragraph, the text around and with it, a question, its answer."""
 
 
-def cases(data: Path, limit: int, tokens: int, stories: bool) -> Iterator[Case]:
-    """Yield the cases, the same in every run; `tokens` are pocket's."""
+def cases(data: Path, tokens: int, stories: bool) -> Iterator[Case]:
+    """Yield cases, the same in every run; `tokens` are pocket's."""
     corpus, rng = Corpus(data, heldout=True), random.Random(0)
     tokenizer = Session.open(ModelSettings(model="pocket", threads=1)).tokenizer
     filler = Filler("\n\n".join(corpus.books), "books", 0)
     usable = [[c for c in corpus.human(name) if inside(c)] for name in SETS]
-    drawn = [rng.sample(contexts, min(limit, len(contexts))) for contexts in usable]
-    for number in range(limit):
+    drawn = [rng.sample(contexts, min(DRAWN, len(contexts))) for contexts in usable]
+    for number in range(DRAWN * len(SETS)):
         contexts = drawn[number % len(SETS)]
         context = contexts[number // len(SETS) % len(contexts)]
         question, answer = rng.choice(inside(context))
@@ -64,11 +69,18 @@ def inside(context: HumanContext) -> list[tuple[str, str]]:
     return [(q, a) for q, a in context.questions if a != REFUSAL and a in context.text]
 
 
-def trial(model: kvstream.Model, text: str, case: Case, **options: Any) -> dict[str, Any]:
-    """Return what the model answers about a text, which has the paragraph of the case."""
+def trial(
+    model: kvstream.Model, text: str, case: Case, others: Sequence[str], **options: Any
+) -> dict[str, Any]:
+    """Return what the model answers about a text, which has the paragraph of the case.
+
+    `others` are questions that are asked before it, in the same run.
+    """
     context, _, question, answer = case
     start = time.process_time()
-    result = model.ask(text=text, question=question, max_tokens=32, **options).to_json()
+    events = model.stream(text=text, questions=[*others, question], max_tokens=32, **options)
+    *_, last = (event.result for event in events if isinstance(event, kvstream.Answered))
+    result = last.to_json()
     seconds = time.process_time() - start
     data = text.encode()
     first = data.index(context.text[:200].encode())
@@ -108,25 +120,31 @@ def main() -> None:
     parser.add_argument("--save", type=Path, required=True)
     given = parser.parse_args()
     rows = given.rows.split(",")
-    scouts = {row: None if row == PARAGRAPH else row for row in rows}
-    own = {"quantize": given.quantize} if given.quantize else {}
-    models = {r: kvstream.load(given.model, skim=s, threads=1, **own) for r, s in scouts.items()}
+    scouts = {row: {PARAGRAPH: None, TOGETHER: "words"}.get(row, row) for row in rows}
+    more: dict[str, Any] = {"quantize": given.quantize} if given.quantize else {}
+    models = {r: kvstream.load(given.model, skim=s, threads=1, **more) for r, s in scouts.items()}
     kind = "documents" if given.stories else "novels"
     saved = [json.loads(line) for line in given.save.open()] if given.save.is_file() else []
-    done = {r["number"]: r for r in saved if (r["model"], r["kind"]) == (given.model, kind)}
-    for number, case in enumerate(cases(given.data, given.limit, given.tokens, given.stories)):
-        if number in done:
-            continue
+    own_run = {"model": given.model, "kind": kind}
+    done = {r["number"]: r for r in saved if own_run.items() <= r.items() and r.keys() >= set(rows)}
+    drawn = islice(cases(given.data, given.tokens, given.stories), given.limit)
+    earlier: deque[str] = deque(maxlen=6)
+    for number, case in enumerate(drawn):
         context, text, question, _ = case
+        if number in done:
+            earlier.append(question)
+            continue
         words = matter(question)
         record = done[number] = {
-            "number": number, "model": given.model, "kind": kind, "document": context.doc_id,
-            "question": question, "shared": len(words & matter(context.text)) / max(len(words), 1),
+            **own_run, "number": number, "document": context.doc_id, "question": question,
+            "shared": len(words & matter(context.text)) / max(len(words), 1),
         }  # fmt: skip
         for row, model in models.items():
             alone = row == PARAGRAPH
             budget = "2k" if alone else given.budget
-            record[row] = trial(model, context.text if alone else text, case, budget=budget)
+            others = earlier if row == TOGETHER else ()
+            record[row] = trial(model, context.text if alone else text, case, others, budget=budget)
+        earlier.append(question)
         with given.save.open("a") as file:
             print(json.dumps(record), file=file)
     records = [r for r in done.values() if r["number"] < given.limit]
