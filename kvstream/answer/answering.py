@@ -145,10 +145,7 @@ def answer(
 
 
 def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Result, Basis]:
-    """Answer a question without its events: return the result and what the answer rests on.
-
-    With `strict`, a weakly supported answer is withheld. Raises BudgetError.
-    """
+    """Return the result of an answer and what it rests on. Raises BudgetError."""
     seen: list[Event] = []
     basis = returned(answer(memory, question, strict=strict), seen.append)
     return next(event.result for event in seen if isinstance(event, Answered)), basis
@@ -157,10 +154,7 @@ def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Re
 def question_tail(
     memory: Memory, question: str, earlier: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """Return the ids behind memory: the newest `earlier` questions that fit, then the question.
-
-    Raises BudgetError if the question alone does not fit.
-    """
+    """Return the ids of the `earlier` turns that fit and the question. Raises BudgetError."""
     sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
     room = sizes.budget - memory.reader.cache.held
     longest = min(memory.run.max_tokens, sizes.answer)
@@ -178,10 +172,7 @@ def question_tail(
 
 
 def extracted(memory: Memory, count: int) -> tuple[list[Passage], int]:
-    """Return the passages that memory retains best, in document order, and the number of repeats.
-
-    For a summary, they come from all parts of the document.
-    """
+    """Return the best retained passages, in document order, and the number of repeats."""
     trace = memory.trace
     assert trace.passages is not None
     ordinals, weights = memory.reader.rank()
@@ -293,10 +284,7 @@ def _result(
     basis: Basis,
     warnings: Sequence[str],
 ) -> Result:
-    """Make the result of an answer.
-
-    `held`: ordinals of the tokens in memory; `warnings`: those of this answer alone.
-    """
+    """Make the result; `held`: ordinals in memory, `warnings`: those of this answer."""
     counts = memory.trace.line_counts
     reader, read, retained = memory.reader, memory.trace.read, len(held)
     peak = reader.cache.peak
@@ -374,10 +362,7 @@ def _no_summary(text: str) -> bool:
 
 
 def forgotten(result: Result, trained: int) -> Result:
-    """Return the result of a refusal, with a warning if the model did not see the whole text.
-
-    `trained`: the model's trained length. The warning never advises a budget above it.
-    """
+    """Return a refusal, with a warning and advice if the model did not see all of the text."""
     if result.narrowed is not None:
         sources = result.narrowed["sources"]
         have = "has" if len(sources) == 1 else "have"

@@ -105,10 +105,7 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
 
 
 class StopStrings:
-    """Strings that end an answer before them, wherever tokens divide them.
-
-    Spaces at the beginning of an answer are not part of it, so nothing ends the answer there.
-    """
+    """Strings that end an answer before them, but not in spaces at its beginning."""
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
         self._strings = [string for string in strings if string]
@@ -165,10 +162,7 @@ class Repetition:
 
     @property
     def kept(self) -> int | None:
-        """Number of tokens of the answer up to and including the first pass through the loop.
-
-        None if there is no loop.
-        """
+        """Number of tokens up to the end of the first pass through the loop; None: no loop."""
         lengths = np.maximum(LEAST, REPEATS * np.arange(1, LONGEST_PERIOD + 1))
         for index in np.flatnonzero(self._runs >= lengths):
             period, repeated = int(index) + 1, int(self._runs[index])

@@ -93,9 +93,7 @@ def _uncommon(text: str) -> set[str]:
 
 
 def repeats(question: str, answer: str) -> bool:
-    """Return whether all words of an answer that matter are words of the question, or forms of
-    them: `AssertionError` is no form of `assert`.
-    """
+    """Return whether the answer has only words of the question, or forms of them."""
     asked, said = _uncommon(question), _uncommon(answer)
     return bool(said) and all(
         any(a[:STEM] == w[:STEM] and abs(len(a) - len(w)) <= ENDING for a in asked) for w in said

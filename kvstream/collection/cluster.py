@@ -103,10 +103,7 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _start(ray: Any, how: dict[str, Any]) -> None:
-    """Connect. Retry the start of a local cluster, because Ray waits only 30 seconds for it.
-
-    The remains of a failed start end with this process.
-    """
+    """Connect; retry a local cluster, for which Ray waits only 30 seconds."""
     for attempt in range(TRIES):
         try:
             ray.init(**how, logging_level=logging.ERROR, log_to_driver=False)
@@ -137,10 +134,7 @@ def room(ray: Any, need: Need) -> int:
 
 
 def is_lost(ray: Any, node: str) -> bool:
-    """Return whether the machine with the id `node` is lost.
-
-    Ray notices a loss only seconds after the workers have ended, so also connect to the machine.
-    """
+    """Return whether the machine of a node is lost; ask it, as Ray notices that late."""
     known = next((each for each in ray.nodes() if each["NodeID"] == node), None)
     if known is None or not known["Alive"]:
         return True
@@ -160,10 +154,7 @@ class NoRoomError(KvstreamError):
 
 
 def gpus_of(ray: Any, device: str, workers: int) -> float:
-    """Return the GPUs of a worker: 1 for ``cuda``; for ``auto`` a share of the cluster's, or 0.
-
-    Raises UsageError for a device with a number, because Ray assigns GPUs to workers.
-    """
+    """Return the GPUs of a worker: 1, a share for ``auto``, or 0. Raises UsageError."""
     if device.startswith("cuda"):
         if device != "cuda":
             raise UsageError(
@@ -176,10 +167,7 @@ def gpus_of(ray: Any, device: str, workers: int) -> float:
 
 
 def _checked(address: str) -> str:
-    """Return the address if a gRPC server answers there. Raises UsageError, KvstreamError.
-
-    ``auto`` becomes the address of the cluster that this machine belongs to.
-    """
+    """Return the address at which a gRPC server answers. Raises UsageError, KvstreamError."""
     if address.startswith("ray://"):
         raise UsageError(
             f"{address} is an address of Ray Client. Run kvstream on a machine of the cluster, "

@@ -44,10 +44,7 @@ def run(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """Yield the outcome of every document. Raises errors that concern all documents.
-
-    Without `workers`, this process reads them one after another, with `session` if it is given.
-    """
+    """Yield the outcome of every document, without `workers` from this process in turn."""
     if job.into is not None:
         check_folder(job.into)
     if workers is None:

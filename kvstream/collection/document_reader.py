@@ -38,20 +38,14 @@ class DocumentReader:
     """Reads documents one after another with one loaded model."""
 
     def __init__(self, job: Job, session: Session | None = None) -> None:
-        """Load the model unless a session is given.
-
-        Raises the errors that concern all documents: ModelError, BudgetError, UsageError.
-        """
+        """Load the model unless a session is given. Raises what concerns all documents."""
         self.job = job
         self.session = session or Session.open(job.model)
         for part in job.parts:
             self.session.settle(part.request)
 
     def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
-        """Return the result of a document, or a DocumentFailed. Raises only KeyboardInterrupt.
-
-        `path`: the file with its bytes, if it is not `task.document.name`.
-        """
+        """Return the outcome of a document, whose bytes are at `path`."""
         began, worked = time.perf_counter(), time.process_time()
         name = task.document.name
         try:

@@ -64,10 +64,7 @@ class Job:
 
     @cached_property
     def settings(self) -> str:
-        """All settings that a result depends on, as JSON. They and the document give it its name.
-
-        `Row.of_results` leaves options out, such as threads, which change only the last bits.
-        """
+        """All settings that a result depends on, as JSON: they are in the name of the result."""
         parts = []
         for part in self.parts:
             request = part.request

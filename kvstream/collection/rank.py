@@ -103,11 +103,7 @@ def _known(question: str, seen: Glance) -> bool:
 
 
 def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
-    """Return the count of each word in the passages, and their total number of words.
-
-    `asked` maps each word to its spelling in the question, because older files store words with
-    accents.
-    """
+    """Return the count of each of the words (with spelling in the question), and of all."""
     held = Counter(words("\n".join((seen.text, *seen.names))))
     counts = []
     for word, spelled in asked.items():

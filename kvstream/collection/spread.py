@@ -76,10 +76,7 @@ class Spread:
         self.marker: Path | None = None
 
     def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
-        """Yield the outcome of every item of `todo` when it is done, until the user interrupts.
-
-        Raises KvstreamError if no worker can be started, and for errors that concern all documents.
-        """
+        """Yield the outcome of every item until the user interrupts. Raises KvstreamError."""
         if self.elsewhere and self.job.makes_memories:
             self._mark()
         try:

@@ -44,10 +44,7 @@ def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[
 
 
 def with_answers_written(job: Job, task: Task, outcome: Outcome) -> Outcome:
-    """Write the answers of an outcome to their file, and return the outcome.
-
-    If they cannot be written, return a failure that has the answers, so that none is lost.
-    """
+    """Write the answers, and return the outcome; if that fails, a failure that has them."""
     if job.makes_memories or task.target is None or not isinstance(outcome, DocumentDone):
         return outcome
     try:

@@ -83,10 +83,7 @@ class Worker:
         return None
 
     def read(self, task: Task, data: bytes | None = None) -> Outcome | Send:
-        """Read a document from its path, or from its bytes `data`.
-
-        Return Send if the file at the path is missing or has another digest.
-        """
+        """Read a document from `data` or its path; Send: the file here is missing or another."""
         assert self.reader is not None
         if data is not None:
             suffix = Path(task.document.name).suffix

@@ -36,10 +36,7 @@ class Line(NamedTuple):
 
 
 def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[Line]:
-    """Yield the lines of a text; a very long one in pieces of the same number.
-
-    ``joined``: several lines without words are one, because there may be millions of them.
-    """
+    """Yield lines, long ones in pieces; ``joined``: several lines without words as one."""
     texts: list[str] = []
     pieces: list[tuple[TextBlock, int, int]] = []
     byte, number, source, held = 0, 1, -1, 0

@@ -118,10 +118,7 @@ def may_ask(question: str) -> bool:
 
 
 def query_of(question: str, header: Sequence[str]) -> Query | None:
-    """Return what a question asks of a table with this header; None: nothing that is computed.
-
-    Raises AmbiguousError if its words fit several columns.
-    """
+    """Return what is computed for a question, or None. Raises AmbiguousError."""
     for operation, pattern in PATTERNS:
         if found := _pattern(pattern).fullmatch(_core(question)):
             query = _resolved(operation, found.groupdict(), header)
@@ -199,10 +196,7 @@ def _condition(text: str, link: str, header: Sequence[str]) -> Condition | None:
 
 
 def _column(phrase: str, header: Sequence[str], *, figures: bool = False) -> int | None:
-    """Return the column that words name: all of its words, or at least words of no other one.
-
-    With `figures` it is none of `LABELS`, unless the words say so.
-    """
+    """Return the one column with these words; with `figures`, LABELS must be among them."""
     asked = words_of(_unquoted(phrase.strip()))
     if not asked:
         return None

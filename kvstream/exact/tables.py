@@ -125,10 +125,7 @@ class Table:
 def rows_of(
     lines: Iterator[Line], delimiter: str, name: str, *, strict: bool = False
 ) -> Iterator[tuple[list[str], list[Line]]]:
-    """Yield the cells and the lines of each row that is not empty, of a source of this name.
-
-    `strict`: refuse quotation marks that are not those of CSV. Raises NotReadError.
-    """
+    """Yield cells and lines of each row; ``strict`` refuses other quotes. Raises NotReadError."""
     own: list[Line] = []
 
     def texts() -> Iterator[str]:

@@ -57,10 +57,7 @@ _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in ke
 def count_units(
     sources: SourceSet, blocks: Iterable[TextBlock], unit: str, words: Words | None
 ) -> Tally | None:
-    """Count the units with the words, or all, in the blocks of the sources.
-
-    None if no source has the structure for it.
-    """
+    """Count the units with the words, or all; None if no source has the structure for it."""
     tally, known, lines = Tally(), False, lines_of(blocks)
     if unit in HEADINGS:
         begins = _headings(outline(sources.again()), unit)
@@ -104,9 +101,7 @@ def _count_source(
 
 
 def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | str | None:
-    """Return what begins a unit in a text that begins with these lines; of rows what
-    `delimiter_of` returns.
-    """
+    """Return what begins a unit in a text that begins with these lines; of rows the delimiter."""
     if unit == "line":
         return lambda line: True
     if unit == "paragraph":

@@ -161,9 +161,7 @@ class Words:
         return found if len(found) == len(spans[0]) else found[np.argsort(found[:, 0])]
 
     def _starts(self, data: np.ndarray) -> np.ndarray:
-        """Return where the words may begin: where their rarest two bytes are. This takes most of
-        the time of a long log.
-        """
+        """Return where the rarest two bytes of the words are: most of the time of a long log."""
         folded = data if self._cased else data | _CASE
         word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
         first = word if self._cased else word | _CASE

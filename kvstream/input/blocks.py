@@ -25,10 +25,7 @@ _BEGUN = re.compile(rb"(?<![\x80-\xff])\x9b[0-?]*+[ -/]*+[@-~]?\Z")
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Do the same as Python's ``replace`` handler, and record the span of the replaced bytes.
-
-    What begins or ends a control sequence becomes its character, so that it is removed later.
-    """
+    """As ``replace`` of Python; note the spans, and leave what is of a control sequence."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     data, place = error.object, error.start

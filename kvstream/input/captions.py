@@ -31,10 +31,7 @@ _BREAK = re.compile(r"\[br\]|<br */?>", re.IGNORECASE)
 def caption_parts(
     read: Read, undecoded: Undecoded, name: str, warnings: list[str]
 ) -> Iterator[list[Piece]]:
-    """Yield the words that each cue adds, with its time, some cues at a time.
-
-    ``warnings`` gets where damaged XML ends.
-    """
+    """Yield the words that each cue adds; ``warnings`` gets where damaged XML ends."""
     pieces: list[Piece] = []
     before: Cue | None = None
     texts = (text or "" for text in decoded(read, undecoded))

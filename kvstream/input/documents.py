@@ -48,10 +48,7 @@ def missing_extra(kind: str, name: str) -> str | None:
 
 
 def kind_of_zip(path: Path, name: str) -> str:
-    """Return ``epub``, ``docx`` or ``plain``, depending on the members of a ZIP file.
-
-    Raises SourceError if its list of members, which is at its end, is missing or damaged.
-    """
+    """Return ``epub``, ``docx`` or ``plain`` by the members of a ZIP file. Raises SourceError."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.NameToInfo
@@ -86,10 +83,7 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
 
 
 def check(kind: str, path: Path) -> int | None:
-    """Check that a document can be opened; return the number of pages of a PDF, None for others.
-
-    Raises SourceError.
-    """
+    """Return the number of pages of a PDF; None for others, if they open. Raises SourceError."""
     try:
         if kind == "pdf":
             from kvstream.input.pdf import page_count
@@ -117,10 +111,7 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
 def stream_parts(
     kind: str, head: PeekedStream, name: str, notes: list[str], warnings: list[str], size: int = 0
 ) -> Iterator[Part | None]:
-    """Yield the text of a document from a stream; None when the stream pauses.
-
-    `size`: its bytes, if known. The other arguments are those of `parts_of`.
-    """
+    """Yield a document from a stream of `size` bytes, if known; None when the stream pauses."""
     from kvstream.input.document_lines import parts
 
     patience, share = Patience(name, size), 0.0

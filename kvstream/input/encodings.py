@@ -51,10 +51,7 @@ def by_mark(head: bytes) -> str | None:
 
 
 def encoding_of(head: bytes, *, begins: bool = True) -> str:
-    """Return ``utf-8``, or the encoding of the first bytes of a text.
-
-    A byte order mark only counts if the text `begins` with these bytes.
-    """
+    """Return the encoding of the first bytes; a mark counts only if the text `begins` with it."""
     marked = by_mark(head) if begins else None
     if marked is not None:
         return marked

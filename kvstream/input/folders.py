@@ -144,10 +144,7 @@ class _Ignore:
 
 
 def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
-    """Compile the patterns, without invalid ones: ``[z-a]`` ignores nothing, as in git.
-
-    RE2 is used because its time only grows with the name, regardless of the pattern.
-    """
+    """Compile the valid patterns, for RE2, whose time does not grow with the pattern."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
         try:

@@ -112,10 +112,7 @@ class FollowedFile(io.RawIOBase):
         return True
 
     def _late(self) -> bool:
-        """Return whether the next file has been in use for LATE_SECONDS.
-
-        False when that is first seen, so that the old file is read at least once more.
-        """
+        """Return whether the next file was seen in use LATE_SECONDS ago."""
         if self._since is not None:
             return time.monotonic() - self._since >= LATE_SECONDS
         if len(self._newer) > 1 or os.fstat(self._newer[0].fileno()).st_size:

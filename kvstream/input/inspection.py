@@ -70,10 +70,7 @@ class Inspected:
 
 
 class ByteStream(Protocol):
-    """An open file: its `read` returns at most `size` bytes, empty at the end.
-
-    None means that there is no data yet.
-    """
+    """An open file: `read` returns at most `size` bytes, empty at the end, None: no data yet."""
 
     def read(self, size: int, /) -> bytes | None: ...
 
@@ -137,10 +134,7 @@ def named(
 
 
 def _refuse_endless(name: str, place: Any) -> None:
-    """Raise SourceError for a path or an open file that is a device, such as /dev/zero.
-
-    A terminal ends when its user says so, and the null device is empty.
-    """
+    """Raise SourceError for a device such as /dev/zero. Terminals end, and /dev/null is empty."""
     if not isinstance(place, Path):
         try:
             place = place.fileno()
@@ -199,10 +193,7 @@ def of_folder(
 
 
 def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
-    """Return the message for folders without text.
-
-    `hidden`: whether some of their files are hidden or ignored.
-    """
+    """Return the message for folders without text; `hidden`: some files are, or are ignored."""
     told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
     left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
     if not left_out:
@@ -211,10 +202,7 @@ def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: boo
 
 
 def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
-    """Inspect a file; return its source, and the reason if it cannot be read as text.
-
-    Raises OSError.
-    """
+    """Return the source of a file, and why it cannot be read as text, or None. Raises OSError."""
     status = path.stat()
     if pseudo.kind(status) is not None or not stat.S_ISREG(status.st_mode):
         return Inspected(name, path), None

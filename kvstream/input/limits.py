@@ -17,10 +17,7 @@ SECONDS_PER_BYTE = 5e-6
 
 
 class Patience:
-    """Measures the time that the conversion of a document takes, and ends it if it is too long.
-
-    The time between two parts, when the model reads, does not count.
-    """
+    """Ends a conversion that takes too long. The time between two parts does not count."""
 
     def __init__(self, name: str, size: int = 0) -> None:
         self.name = name

@@ -91,10 +91,7 @@ def _places(
 
 
 class PartOfText(SourceOver):
-    """The part of a text between the limits of a stretch.
-
-    The text before it is also read and counted.
-    """
+    """The part of a text between the limits of a stretch; the text before it is read, too."""
 
     def __init__(self, whole: Source, stretch: Stretch) -> None:
         super().__init__(whole)

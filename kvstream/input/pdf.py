@@ -147,10 +147,7 @@ def bookmarks(path: Path) -> list[tuple[str, int, int]]:
 
 
 def estimated_bytes(path: Path) -> int:
-    """Estimate the bytes of text from the number of pages and the text of some.
-
-    Raises SourceError.
-    """
+    """Estimate the bytes of text from some pages. Raises SourceError."""
     reading = _Reading(path)
     count, texts = _worker.pages(reading, 0)
     numbers = range(1, count) if count <= SAMPLES else _spread(count)
@@ -163,10 +160,7 @@ def _spread(pages: int) -> list[int]:
 
 
 def pages(path: Path, notes: list[str]) -> Iterator[Part]:
-    """Yield every page. Raises SourceError.
-
-    The number of lines left out and of pages without text are added to ``notes``.
-    """
+    """Yield every page; ``notes`` gets what was left out. Raises SourceError."""
     reading = _Reading(path)
     near: deque[_Page] = deque()
     """The pages around the one that is yielded next."""

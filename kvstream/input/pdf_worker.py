@@ -143,10 +143,7 @@ class _Band:
         return True
 
     def by_row(self) -> bool:
-        """Return whether the rows have several columns, and most are drawn one after the other.
-
-        Marks and numbers of a list are no column.
-        """
+        """Return whether most rows of several columns, not marks of a list, are drawn in turn."""
         if not self.gaps or len(self.rows) < LEAST_ROWS:
             return False
         columns = self.columns()
@@ -237,9 +234,7 @@ def _written(cells: list[str], between: str) -> str:
 
 
 def _as_columns(words: Any, band: _Band) -> tuple[bool, bool]:
-    """Return whether a band has columns of prose rather than of a table, and whether that is
-    doubtful.
-    """
+    """Return whether a band has columns of prose, not of a table, and if that is doubtful."""
     pairs = flows = stops = inner = 0
     for column in band.columns():
         boxes = [box for row in band.rows if (box := row.within(*column)) is not None]

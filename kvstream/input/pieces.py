@@ -74,10 +74,7 @@ class SourcePieces:
         return 0 if self._followed is None else self._followed.cuts
 
     def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
-        """Yield the unpacked bytes of a source in pieces, or the parts of a document.
-
-        A piece has at most BLOCK bytes. It is empty when the source pauses.
-        """
+        """Yield a source in pieces of at most BLOCK bytes, empty at a pause, or as parts."""
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
                 yield from documents.parts_of(

@@ -10,10 +10,7 @@ from kvstream.input.source import RereadableSource, SourceOver, SourceRecord
 
 
 class Replayed(SourceOver):
-    """A source whose blocks, if iterated while `looking` is True, are yielded again later.
-
-    Stored blocks are released as they are read again.
-    """
+    """Yields the blocks that it gave while `looking` again, and releases them."""
 
     source: RereadableSource
 

@@ -124,10 +124,7 @@ class RereadableSource(Source, Protocol):
         """Open the same texts again. Raises SourceError if they can be read only once."""
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from the end of texts that were read before.
-
-        `ended_line`: whether they ended with a newline.
-        """
+        """Count from the end of texts read before; `ended_line`: they ended with a newline."""
 
 
 def _of_source(name: str) -> Any:

@@ -169,18 +169,12 @@ class SourceSet:
         return self
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Read the first sources in this order of their indices.
-
-        Call this before reading. `again` keeps the original order.
-        """
+        """Read the first sources in this order. Call it before reading; `again` forgets it."""
         first = [self._sources[place] for place in order]
         self._sources = first + self._sources[len(first) :]
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count offsets, indices and names from the end of sources that were read before.
-
-        ``ended_line``: whether they ended with a newline.
-        """
+        """Count from the end of texts read before; ``ended_line``: they ended with a newline."""
         self._earlier = list(earlier)
         for record in earlier:
             self._bases.append(self._position)
@@ -223,10 +217,7 @@ class SourceSet:
         return self._position
 
     def size_hint(self) -> int | None:
-        """Return the decoded bytes of all sources; None with a pipe.
-
-        It is an estimate if a source is compressed or a document.
-        """
+        """Return the decoded bytes, an estimate if packed or a document; None with a pipe."""
         if self.scope is not None:
             return self.scope.end
         total = sum(record.bytes for record in self._earlier)

@@ -32,10 +32,7 @@ class _Element:
 
 
 class TimedText:
-    """Collects the cues of a text in XML that is fed in pieces.
-
-    A file that declares entities is refused, so that none can grow.
-    """
+    """Collects cues from pieces of XML. Entities are refused, so that none can grow."""
 
     def __init__(self) -> None:
         self.cues: list[Cue] = []

@@ -69,10 +69,7 @@ _BEFORE_OPERAND = {"rad": "√", "nary": " ", "func": " ", "mr": " ", "eqArr": "
 
 
 class Packed:
-    """Members of a ZIP file that are read one after the other.
-
-    Raises SourceError if they unpack to more than MAX_BYTES.
-    """
+    """Members of a ZIP file, read in turn. Raises SourceError for more than MAX_BYTES."""
 
     kind = ""
 
@@ -246,10 +243,7 @@ class Docx(Packed):
         yield target.lines.take(final=True)
 
     def _heading_styles(self) -> dict[str, int]:
-        """Return the ids and levels of styles that Word calls a heading or title.
-
-        Ids depend on the language of Word (``berschrift1``), the names of its own styles do not.
-        """
+        """Return ids and levels of the styles for headings; ids depend on the language of Word."""
         found = {}
         with suppress(Exception):  # the text can be read without its styles
             for name in _xml(self.read(STYLES)).iterfind("w:style/w:name", _NAMES):
@@ -258,10 +252,7 @@ class Docx(Packed):
         return found
 
     def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
-        """Return the text of all notes by mark and id. Too many notes are left out with a warning.
-
-        Comments come first, because another note may have one.
-        """
+        """Return the text of notes by mark and id; comments first, as other notes may have one."""
         notes: dict[tuple[str, str], str] = {}
         for mark, (name, told) in reversed(NOTES.items()):
             if name in self.archive.NameToInfo:
@@ -399,10 +390,7 @@ class _Document:
 
 
 class _Equation:
-    """Gives the signs between the texts of an equation: 1/2, 10^6, √2, f(x).
-
-    The file has them as markup. Without them numbers run together.
-    """
+    """Gives the signs of an equation, which are markup: 1/2, 10^6, √2, f(x)."""
 
     def __init__(self) -> None:
         self._signs = ""

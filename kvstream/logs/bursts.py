@@ -54,11 +54,7 @@ class Onset:
 
 
 def telling_burst(shape: Shape, log: LogSummary, order: list[int]) -> Burst | None:
-    """Return the strongest burst, or None.
-
-    Small bursts of info and debug lines do not count, because the actions of people come in small
-    bursts.
-    """
+    """Return the strongest burst, or None: people cause small bursts of info and debug."""
     burst = strongest_burst(shape, log, order)
     harmless = shape.level in ("info", "debug")
     return None if burst is None or (harmless and burst.factor < HARMLESS) else burst
@@ -95,10 +91,7 @@ def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst 
 
 
 def is_steady(series: Series, burst: Burst, order: list[int]) -> bool:
-    """Return whether a burst is long and covers most of the time in which such lines occur.
-
-    Then it is a steady rate that begins late.
-    """
+    """Return whether a burst covers most of the time of such lines: a rate that begins late."""
     length = sum(burst.start <= bucket <= burst.end for bucket in order)
     first, last = min(series.buckets), max(series.buckets)
     own = sum(first <= bucket <= last for bucket in order)
@@ -116,9 +109,7 @@ def onset_of(shape: Shape, burst: Burst | None, log: LogSummary) -> Onset | None
 
 
 def begin_of(shape: Shape, burst: Burst, log: LogSummary) -> Onset:
-    """Return the beginning of a burst as exactly as possible: the first line of the template, the
-    minute with most of its lines, or the middle of a bucket.
-    """
+    """Return the begin of a burst: the first line, the busiest minute, or mid-bucket."""
     start, end = burst.start * log.width, (burst.end + 1) * log.width
     first = float(shape.first_line) if log.by_line else shape.first_time
     if first is not None and start <= first < start + log.width:

@@ -35,10 +35,7 @@ _FIELDS = re.compile(
 
 
 def without_fields(rest: str) -> str:
-    """Return a line of RFC 5424 without its time as older programs write it: program[7]: message.
-
-    Its host, message type and structured data are left out.
-    """
+    """Return the rest of a line of RFC 5424 in the older form: ``program[7]: message``."""
     fields = _FIELDS.match(rest)
     if fields is None or fields["app"] == "-":
         return rest

@@ -81,10 +81,7 @@ class SplitLines:
         """Whether the log has records of Docker with a newline, so that others are pieces."""
 
     def joined(self, line: ContainerLine) -> ContainerLine | None:
-        """Return the whole line that ends with this one, or None if its end is still to come.
-
-        Too many open lines: return the oldest instead, without its end.
-        """
+        """Return the whole line that ends here, or the oldest of too many; None: not yet."""
         self._ends = self._ends or (line.whole is True and line.stamp != "")
         key = line.name, line.stream
         if (begun := self._open.pop(key, None)) is not None:

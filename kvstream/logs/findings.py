@@ -48,11 +48,7 @@ class Report:
 
 
 def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
-    """Return the `rows` most important findings, section by section.
-
-    With ``news``, only templates with lines after the last `LogSummary.mark`, with their counts
-    since then.
-    """
+    """Return the `rows` most important findings; with ``news``, of lines after the last mark."""
     shapes = [s for s in log.shapes if not news or s.count > s.reported]
     unusual = Unusual(log, shapes, news=news)
     found = _joined([unusual.template(shape) for shape in shapes], unusual.when)
@@ -93,10 +89,7 @@ def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
 
 
 def _chosen(found: list[Finding], rows: int) -> list[Finding]:
-    """Return the best findings of each section; others get the rows that a section does not need.
-
-    On a page with fewer than ROWS rows, errors and warnings get up to FIRST, but not all rows.
-    """
+    """Return the best of each section; rows that one leaves free go to others, first to errors."""
     by = {s: _ranked([f for f in found if f.section == s]) for s in SECTIONS}
     shares = dict(zip(SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
     take = {s: min(len(by[s]), max(1, round(rows * shares[s]))) for s in SECTIONS}
@@ -131,10 +124,7 @@ def _ranked(found: list[Finding]) -> list[Finding]:
 
 
 def _repeated_first(found: list[Finding]) -> list[Finding]:
-    """Reorder errors within each level: those with many lines first, then rare ones.
-
-    A rare one that a burst follows keeps its place among the first.
-    """
+    """Within each level, move rare errors back, unless a burst follows them."""
     by_level: dict[str, list[Finding]] = {}
     for finding in found:
         by_level.setdefault(finding.level, []).append(finding)

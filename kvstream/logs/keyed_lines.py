@@ -97,10 +97,7 @@ def _level_of(record: dict[str, Any]) -> str:
 
 
 def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
-    """Return the text of the first of these keys with a value.
-
-    Empty if all present keys are null, None if no key is present.
-    """
+    """Return the text of the first of these keys with a value; empty: null, None: no key."""
     values = [record[key] for key in keys if key in record]
     return _written(next((v for v in values if v is not None), None)) if values else None
 

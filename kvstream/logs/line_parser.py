@@ -114,10 +114,7 @@ class LineParser:
         self._status = None
 
     def entry(self, line: str, number: int = 0) -> Entry | None:
-        """Parse a line as it is in the log, where it has this number.
-
-        None if it is a piece of a line whose end is still to come: it is returned with its end.
-        """
+        """Parse a line of the log; None for a piece of a line whose end is still to come."""
         if not line.isprintable():
             line = without_controls(line)
         added = container_line(line) if ADDED.match(line) else None
@@ -156,10 +153,7 @@ class LineParser:
         return Entry(text, time, rest, name, continues, more, number, pieces)
 
     def _of_trace(self, rest: str) -> str | None:
-        """Return the text of a line of syslog, if it continues a trace that its process writes.
-
-        Every line of such a trace has a time, as in the short formats of journald.
-        """
+        """Return the message of a line of syslog that continues a trace of its process."""
         found = _PROCESS.match(rest) if "]:" in rest[:LONGEST_PROCESS] else None
         process, before = (found[1] if found else ""), self._process
         self._process = process
@@ -173,10 +167,7 @@ class LineParser:
         return message if self._in_trace or not message else None
 
     def parse(self, line: str) -> tuple[float | None, str]:
-        """Return the time of a `bare` line, or None, and the line without the time.
-
-        The line of a failed HTTP request gets a level.
-        """
+        """Return the time of a line, or None, and its rest; failed requests get a level."""
         if line.startswith(FIELDS):
             self._status = place_of_status(line)
         time, rest = self._split(line)
@@ -292,10 +283,7 @@ class LineParser:
         return float(calendar.timegm((year, month, day, hour, minute, second)))
 
     def _month_and_day(self, first: int, second: int, *, likely: bool) -> tuple[int, int]:
-        """Return the month and the day of a date. A number above 12 shows the order of all.
-
-        ``likely``: without that, the month comes first, else raise ValueError.
-        """
+        """Return month and day, by a number above 12, or if `likely` month first, else raise."""
         if first > 12 or second > 12:
             shown = first > 12
             if self._day_first is not shown:
@@ -341,10 +329,7 @@ class LineParser:
         return self._split(text)[0] if text[:1] != "{" else None
 
     def _time_in(self, record: dict[str, Any]) -> float | None:
-        """Return the time of a record, None if it has no valid one.
-
-        A number may also be a duration, so a time with a date under another key is preferred.
-        """
+        """Return the time of a record, preferably with a date: a number may be a duration."""
         hour = record.get("time")
         if "date" in record and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
             # FortiGate has date and time under two keys
@@ -373,10 +358,7 @@ def _year_of(digits: str | None) -> int | None:
 
 
 def _seconds_of(number: float) -> float | None:
-    """Convert a time since 1970 in seconds, milliseconds, microseconds or nanoseconds to seconds.
-
-    None if the number is not a time.
-    """
+    """Return seconds since 1970 from a number of (milli, micro, nano)seconds; None: no time."""
     if not 0 < number < 1e20:  # also excludes NaN and infinity
         return None
     while number > 1e11:

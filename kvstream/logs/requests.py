@@ -19,10 +19,7 @@ FIELDS = "#Fields:"
 
 
 def with_status(before: str, rest: str) -> str:
-    """Return a line of an access log with a level, if its status is one of failure.
-
-    `before` and `rest` are the line before and after its time.
-    """
+    """Return an access log line (`before` and behind its time) with the level of its status."""
     status = _STATUS.match(rest)
     level = "" if status is None else f"{level_of_status(status.group(1)).upper()} "
     return f"{level}{before}{rest}"
@@ -42,10 +39,7 @@ def with_status_at(place: int, line: str, rest: str) -> str:
 
 
 def with_failure(rest: str) -> str:
-    """Return a line with the level of the failed HTTP request that it reports, if any.
-
-    A level of the line itself stays, unless it is below an error and the status is 5xx.
-    """
+    """Return a line with the level of the failed request in it, unless its own is as high."""
     found = None
     if (at := rest.find("HTTP/")) >= 0:
         found = _HTTP.match(rest, at) or ("haproxy[" in rest and _HAPROXY.search(rest))

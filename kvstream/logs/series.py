@@ -103,10 +103,7 @@ class Component(Series):
 
 
 class Rush:
-    """The minute with the most lines of a template.
-
-    It says when a burst begins if time buckets last hours.
-    """
+    """The minute with most lines of a template: when a burst begins in buckets of hours."""
 
     __slots__ = ("_lines", "_since", "begin", "lines")
 

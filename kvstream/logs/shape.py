@@ -182,10 +182,7 @@ class Shape(Series):
         return shown(message_of(self.first.message), words)
 
     def _note_words(self) -> None:
-        """Update the words if the template has changed by joining another one.
-
-        Where a word has changed, earlier lines may have had other words.
-        """
+        """Update the words of a joined template; a changed word was another in earlier lines."""
         old, new = self.words, self.template.words
         if old is new:
             return
@@ -194,10 +191,7 @@ class Shape(Series):
         self.places = [place for place, word in enumerate(new) if WILDCARD in word]
 
     def _compare(self, values: list[str]) -> None:
-        """Note which values are still the same in all lines.
-
-        Only the first line adds values: a place that becomes a variable later has had others.
-        """
+        """Note which values are still the same in all lines; only the first line adds some."""
         if self.count == 1:
             first = list(zip(self.places, values, strict=True))[:MOST_SAME]
             self.same = {place: text for place, text in first if 0 < len(text) <= LONGEST_SAME}
@@ -224,10 +218,7 @@ class Shape(Series):
         self.fixed = tuple(text for text in texts if any(value in text for value in values))
 
     def read(self, rest: str, near: int, bucket: int | None, at: float) -> None:
-        """Read a line that was counted, at this time or with this number.
-
-        `near`: number of lines in the same bucket, on which it depends whether its values are read.
-        """
+        """Read a line, at this time or with this number; ``near``: lines in its bucket."""
         if self.count <= ALL_VALUES or self.count % STEPS[near > MANY] == 0:
             self._look(rest, bucket)
         elif self.same:

@@ -59,10 +59,7 @@ def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | N
 
 
 def gap_of(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
-    """Return a silence that is far longer than any other gap, and the expected number of lines.
-
-    It may be short compared to the log. A gap without an end lasts until now.
-    """
+    """Return a gap that is far longer than all others, and the expected number of lines."""
     gap, second = series.longest, series.second
     low, high, now = series.first_time, series.high, log.total.high
     start, since = series.before

@@ -33,12 +33,7 @@ class Swing:
 
 
 class Means:
-    """Finds swings in one direction in the means of consecutive values.
-
-    Args:
-        size: number of values in a mean.
-        sign: 1 for swings up, -1 for swings down.
-    """
+    """Finds swings up (`sign` 1) or down (-1) in means of `size` consecutive values."""
 
     __slots__ = (
         "_count", "_mean", "_now", "_seen", "_sign", "_size", "_squares", "_start", "_sum",

@@ -49,10 +49,7 @@ def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
 
 
 def _rows(page: str) -> dict[str, set[str]]:
-    """Return the terms of each row by line number.
-
-    Two rows with the same number, from two sources, are joined.
-    """
+    """Return the terms of each row by line number; equal numbers of two sources are joined."""
     texts: list[str] = []
     inside = False
     for line in page.split("\n"):
@@ -71,9 +68,7 @@ def _rows(page: str) -> dict[str, set[str]]:
 
 
 def _terms(text: str) -> set[str]:
-    """Return the numbers and names of a row, the parts of names, and numbers without their end: a
-    time without its seconds, an address without its port.
-    """
+    """Return numbers and names of a row, parts of names, times without seconds, hosts."""
     terms: set[str] = set()
     for found in _TERM.finditer(text):
         term = _plain(found.group())

@@ -287,10 +287,7 @@ class TemplateTree:
         return template
 
     def _widen(self, group: _Group, words: list[str]) -> bool:
-        """Note new words of a group, and return whether a place has become a variable.
-
-        If so, templates that no longer differ are joined.
-        """
+        """Note new words; if a place becomes a variable, join its templates and return True."""
         became = False
         for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
             if seen is None or word in seen:
@@ -372,10 +369,7 @@ def mask(message: str) -> str:
 
 
 def values_of(message: str) -> list[str]:
-    """Return the text of each word of a message, with values as they were written.
-
-    A value includes the text before it if `mask` takes this for a value (the space of ``id = 1``).
-    """
+    """Return each word with the values as written, and the text before them that `mask` takes."""
     found: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
@@ -473,10 +467,7 @@ class ValueReader:
         """Whether each value is a whole word."""
 
     def read(self, message: str) -> list[str] | None:
-        """Return the words of a line for which the template has ``<*>``, as they were written.
-
-        None if the text between the values differs.
-        """
+        """Return the values of a line; None if the text between them differs."""
         if not message.startswith(self._first):
             return None
         values: list[str] = []

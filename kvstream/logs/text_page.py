@@ -73,11 +73,7 @@ def _short(component: str) -> str:
 
 
 def _values(finding: Finding, room: int) -> str:
-    """Return the most frequent values of the variables, with their share of the lines in percent.
-
-    The largest shares come first, as many as fit into `room`. ``~`` marks a share that is
-    estimated from a part of the lines.
-    """
+    """Return frequent values with their shares, as many as fit; ``~``: a share of a sample."""
     parts: list[tuple[float, str]] = []
     for variable in finding.variables:
         values, looked_at = variable["values"], variable["looked_at"]
@@ -187,10 +183,7 @@ def page(
 
 
 def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: int = WIDTH) -> str:
-    """Return a page with as many rows as fit on a screen, at most ROWS.
-
-    It has blank lines and whole rows if these fit too.
-    """
+    """Return a page with as many rows as fit on a screen, with blank lines if they fit."""
     small = height < BRIEF
     text = ""
     rows, most, tried = FEWEST, ROWS, ROWS
@@ -240,10 +233,7 @@ def _named(name: str, width: int) -> str:
 def _in_order(
     found: list[Finding], log: LogSummary, when: Clock, width: int, most: int | None
 ) -> list[str]:
-    """Say when each of these errors and warnings begins, in which line and component.
-
-    Leaves out the last ones if they need more than `most` lines.
-    """
+    """Say when and where these begin, in at most `most` lines."""
     parts: dict[tuple[str, str], str] = {}
     for finding in found:
         by = _short(next(iter(finding.components), ""))
@@ -302,10 +292,7 @@ def _row(
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
-    """Return the page as a record for ``--json``.
-
-    Times are seconds since 1970, and ISO 8601 in UTC.
-    """
+    """Return the page for ``--json``; times are seconds since 1970, and ISO 8601 in UTC."""
     made = report(log, rows, news=news)
     findings = []
     for finding in made.findings:

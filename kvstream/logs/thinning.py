@@ -56,11 +56,7 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str]:
 
 
 class Thinner:
-    """Decides line by line which lines pass.
-
-    Args:
-        questions: lines with words of these pass more often.
-    """
+    """Decides which lines pass; those with words of the `questions` pass more often."""
 
     def __init__(self, questions: Sequence[str] = ()) -> None:
         words = {word.casefold() for text in questions for word in _WORD.findall(text)} - _COMMON

@@ -227,10 +227,7 @@ class Unusual:
         return SECTIONS[3]
 
     def silent_components(self, found: list[Finding]) -> list[Finding]:
-        """Return findings about silent components.
-
-        A template that shows the silence of its only component moves to the last section.
-        """
+        """Return findings about silent components, and move templates that say the same."""
         rows: list[Finding] = []
         for name, series in self.log.components.items():
             silence = silence_of(series, self.log, self.order)
@@ -264,11 +261,7 @@ def _expected(lines: float) -> str:
 
 
 def _is_new(shape: Shape, log: LogSummary) -> bool:
-    """Return whether a template begins so late that this is hardly by chance.
-
-    If its lines were spread over the whole log, it would be improbable that all come after LATE of
-    it. Lines of one bucket count as one.
-    """
+    """Return whether its lines, spread over the log, would hardly all come so late by chance."""
     if not shape.buckets:
         return False
     begin = min(shape.buckets)

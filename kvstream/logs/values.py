@@ -79,11 +79,7 @@ def _swing(variable: Variable) -> Swing | None:
 
 
 def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int, int, float] | None:
-    """Return a short change of the mean of a quantity; None if there is none.
-
-    The result is the usual value, the other value, its first and last bucket, and the distance of
-    the two in deviations.
-    """
+    """Return a short change: usual and other value, first and last bucket, deviations."""
     points: list[tuple[int, int, float]] = []  # first and last bucket, mean
     begin, numbers, total = 0, 0.0, 0.0
     for bucket in order:

@@ -82,10 +82,7 @@ class QuestionWords:
         self._having = np.array(having, dtype=np.int64)
 
     def scores(self, counted: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
-        """Return the scores of counted excerpts in document order, float [n].
-
-        They are 0 for one that has no word of the question, and whose neighbors have none.
-        """
+        """Return scores in document order, float [n]; 0: neither it nor a neighbor has a word."""
         if not counted or not self._asked:
             return np.zeros(len(counted))
         often = np.stack([c.asked for c in counted]).astype(float)

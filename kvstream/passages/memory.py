@@ -91,9 +91,7 @@ class PassageMemory:
         self._cutter.feed(block)
 
     def note(self, end: int, memory: Memory | None = None, *, final: bool = False) -> None:
-        """Add the text up to byte `end`, which has been read, and drop the lowest-ranked passages
-        if there is no room.
-        """
+        """Add the text up to byte `end`; drop the lowest-ranked passages if there is no room."""
         self._coming.extend(self._cutter.take(final=final))
         new: list[_Entry] = []
         while self._coming and (final or self._coming[0].end <= end):
@@ -109,10 +107,7 @@ class PassageMemory:
         return _Entry(excerpt, excerpt.bytes, counts)
 
     def fit(self, room: int, order: Sequence[int]) -> None:
-        """Keep the passages that fit in `room` bytes, taken in `order`, and drop the others.
-
-        Those with the header of a table come first: other rows are read below it.
-        """
+        """Keep what fits in `room` bytes, in `order`, first the headers of tables."""
         stay, size = [], 0
         for index in sorted(order, key=lambda i: not self._kept[i].excerpt.names_columns):
             if size + self._kept[index].bytes <= room:
@@ -210,10 +205,7 @@ class PassageMemory:
 
     @classmethod
     def of(cls, beside: Beside, questions: Sequence[str] = ()) -> PassageMemory:
-        """Restore the passages of a memory file that was read for `questions`.
-
-        Raises ValueError if they exceed their room, or if their word counts are impossible.
-        """
+        """Restore the passages of a memory file. Raises ValueError for impossible numbers."""
         made = cls(beside.room, questions)
         for excerpt in map(ExcerptCutter().excerpt, beside.excerpts):
             made._kept.append(made._entry(excerpt))
@@ -238,10 +230,7 @@ class PassageMemory:
 
 
 def recalled(memory: Memory) -> PassageMemory:
-    """Return the passages beside a memory of two models.
-
-    Raises SourceError if its file is damaged.
-    """
+    """Return the passages beside a memory. Raises SourceError if its file is damaged."""
     assert memory.beside is not None
     try:
         return PassageMemory.of(memory.beside, memory.plan.questions)
@@ -252,10 +241,7 @@ def recalled(memory: Memory) -> PassageMemory:
 def fitting(
     ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
 ) -> list[Excerpt]:
-    """Return the best of `ranked` passages that fit, in document order; `sizes` as in `choose`.
-
-    The passage that reaches the number of tokens that is enough is the last one.
-    """
+    """Return the best passages that fit, in order, until enough; `sizes` as in `chosen`."""
     room, enough = sizes
     chosen: list[Excerpt] = []
     taken = 0

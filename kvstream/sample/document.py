@@ -32,10 +32,7 @@ def default_facts(tokens: int) -> int:
 
 
 def questions(*, facts: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the questions about the facts of `generate` or `plant` with the same facts and seed.
-
-    Each is a record for one line of JSON: question, answers, kind, depth, sentence.
-    """
+    """Yield a record for each fact of `generate` or `plant` with the same arguments."""
     for fact in make_facts(facts, seed):
         record = asdict(fact)
         yield {**record, "answers": list(fact.answers), "depth": round(fact.depth, 4)}
