@@ -19,7 +19,6 @@ from kvstream.model.layer_store import PROMPT
 from kvstream.tokenization.passages import Passage
 
 CITED = 5
-"""Maximum number of citations."""
 LEAST_WEIGHT = 0.01
 """A passage with a smaller share of the attention to the text is not cited."""
 HEAVIEST = 3
@@ -111,7 +110,6 @@ class Basis:
 
 
 NOTHING = Basis((), (), 0.0, 0.0)
-"""The basis of an empty answer."""
 
 
 def basis_of(

@@ -161,7 +161,6 @@ class Support:
     known: str = "the text"
     """Name of the text that they are not in, for a message."""
     silent: bool = False
-    """Whether the answer is empty."""
     repeats: bool = False
     """Whether all words of the answer that matter are words of the question."""
 

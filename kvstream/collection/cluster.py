@@ -21,7 +21,6 @@ AUTO = "auto"
 ANSWERS_IN = 3.0
 """Seconds in which an address has to answer. Ray itself would try for over a minute."""
 TRIES = 3
-"""Attempts to start a local cluster."""
 OBJECTS = 80 * 1024**2
 """Bytes of shared memory of a local cluster: little more than Ray's minimum, because only paths and
 numbers go through it."""

@@ -18,7 +18,6 @@ from kvstream.input.inspection import look, no_text_files, quoted
 from kvstream.input.sources import EXPANSION
 
 RESULT = re.compile(rf"-[0-9a-f]{{{KEY}}}\.(json|kvs)$")
-"""End of the file name of a result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class Job:
     parts: tuple[Part, ...]
     """The readings; several are compared."""
     into: Path | None = None
-    """The folder of the results."""
     memories: bool = False
     """Make memory files for any command, which then answers from them."""
 
@@ -119,7 +118,6 @@ class PartTask:
     """A part of a text that a worker of this machine reads."""
 
     opening: Callable[[], SourceSet]
-    """Opens the whole text."""
     folder: str
     """Working directory that the paths of its sources are relative to."""
     stretch: Stretch

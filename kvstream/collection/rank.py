@@ -39,7 +39,6 @@ class Ranked:
 
     path: Path
     names: tuple[str, ...]
-    """Names of its sources."""
     words: float
     """BM25 score of the question's words."""
     gain: float | None = None

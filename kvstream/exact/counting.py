@@ -35,7 +35,6 @@ class Found:
     """A place of the words in the text."""
 
     block: TextBlock
-    """The block in which they begin."""
     char: int
     """Index of their first character in the block."""
     length: int
@@ -71,7 +70,6 @@ class Tally:
 
     count: int = 0
     forms: Counter[str] = field(default_factory=Counter)
-    """How often each spelling was counted."""
     first: Found | None = None
     last: Found | None = None
     bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))

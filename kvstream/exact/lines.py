@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from kvstream.input.blocks import TextBlock
 
 LONGEST = 1 << 20
@@ -63,14 +61,6 @@ def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[L
                 texts, pieces, held = [], [], 0
     if pieces:
         yield line()
-
-
-def sliced(block: TextBlock, begin: int, end: int, left_out: int) -> TextBlock:
-    """Return a part of a block, with the number of lines that are left out before it."""
-    offsets = block.offsets()
-    widths = np.diff(offsets[begin : end + 1])
-    text = block.text[begin:end]
-    return TextBlock(text, int(offsets[begin]), block.source, widths, block.place, left_out)
 
 
 def _is_plain(block: TextBlock) -> bool:

@@ -90,7 +90,6 @@ PLACE = (
     rf"|(?:the )?section {_NAME}|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"
     rf"|(?:the |an? )?(?:message|e-?mail)s? (?:from|by) {_NAME})"
 )
-"""A part of a text, as people name it."""
 _NAMED = re.compile(
     r"chapter|section|part|book|act|article|appendix|page|line|message|mail", re.IGNORECASE
 )
@@ -234,12 +233,12 @@ def route(question: str) -> Asked:
         return found
     if (place := _place(text)) is not None:
         return Asked("scope", scope=place[0])
-    asks = _NUMBERS.search(text) and _pattern(_ESTIMATES).fullmatch(_core(text))
+    asks = _NUMBERS.search(text) and pattern_of(_ESTIMATES).fullmatch(_core(text))
     return Asked("other", estimates=bool(asks))
 
 
 @cache
-def _pattern(pattern: str) -> re.Pattern[str]:
+def pattern_of(pattern: str) -> re.Pattern[str]:
     """Compile a pattern when a question needs it: all of them take longer than a short count."""
     return re.compile(pattern, re.IGNORECASE)
 
@@ -261,7 +260,7 @@ def _count(text: str) -> Asked | None:
 
 
 def _counted(text: str) -> Asked | None:
-    for pattern in map(_pattern, _COUNTS + _PLACES):
+    for pattern in map(pattern_of, _COUNTS + _PLACES):
         if (found := pattern.fullmatch(text)) is None:
             continue
         parts = found.groupdict()
@@ -301,7 +300,7 @@ def _words(parts: dict[str, str | None]) -> str | None:
 
 def _place(text: str) -> re.Match[str] | None:
     """Return the one part that a question names, if it is certainly asked about that part."""
-    places = list(_pattern(PLACE).finditer(text)) if _NAMED.search(text) else []
+    places = list(pattern_of(PLACE).finditer(text)) if _NAMED.search(text) else []
     if len(places) != 1 or _COMPARES.search(text):
         return None
     place, before, after = places[0], text[: places[0].start()], text[places[0].end() :]
@@ -330,6 +329,6 @@ def _place(text: str) -> re.Match[str] | None:
 def _core(text: str) -> str:
     """Return a question as ``how many ...`` or ``how often ...``, without polite words before."""
     text = text[polite.end() :] if (polite := _POLITE.match(text)) else text
-    many = _pattern(_MANY).match(text)
+    many = pattern_of(_MANY).match(text)
     text = f"how many {text[many.end() :]}" if many else text
     return re.sub(r"^count (?=how )", "", text, flags=re.IGNORECASE)

@@ -17,7 +17,7 @@ from math import inf
 from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.lines import Line, lines_of, sliced
+from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.outline import INNER, OUTER, Part, number_of, outline
 from kvstream.exact.routing import ORDINALS
 from kvstream.exact.tables import header_of
@@ -33,7 +33,6 @@ SAMPLE = 50
 LOOKED = 5
 """Lines from which the header of a table is recognized."""
 LISTED = 8
-"""Parts that an error names."""
 _KINDS = "|".join(OUTER + INNER)
 _NUMBERS = re.compile(
     rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?(?P<first>[\w.]+|the \w+)"
@@ -111,10 +110,10 @@ class Scope:
                     part = block, part[1], end, out
                     continue
                 if part is not None:
-                    yield sliced(*part)
+                    yield part[0].part(*part[1:])
                 part = block, begin, end, out
         if part is not None:
-            yield sliced(*part)
+            yield part[0].part(*part[1:])
         for _ in blocks:  # sizes and digests are those of the whole text
             pass
         if nothing:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
+from kvstream.exact.routing import pattern_of
+
 OPERATIONS = {
     "max": "largest|highest|biggest|greatest|maximum|maximal|max|most",
     "min": "smallest|lowest|minimum|minimal|min|least|fewest",
@@ -114,13 +116,13 @@ class AmbiguousError(Exception):
 
 def may_ask(question: str) -> bool:
     """Return whether a question has the form of a question about a table."""
-    return any(_pattern(pattern).fullmatch(_core(question)) for _, pattern in PATTERNS)
+    return any(pattern_of(pattern).fullmatch(_core(question)) for _, pattern in PATTERNS)
 
 
 def query_of(question: str, header: Sequence[str]) -> Query | None:
     """Return what is computed for a question, or None. Raises AmbiguousError."""
     for operation, pattern in PATTERNS:
-        if found := _pattern(pattern).fullmatch(_core(question)):
+        if found := pattern_of(pattern).fullmatch(_core(question)):
             query = _resolved(operation, found.groupdict(), header)
             if query is not None:
                 return query
@@ -185,7 +187,7 @@ def _condition(text: str, link: str, header: Sequence[str]) -> Condition | None:
         if (column := _column(phrase, header)) is None:
             continue
         for relation, pattern in _RELATIONS:
-            if found := _pattern(pattern).fullmatch(rest):
+            if found := pattern_of(pattern).fullmatch(rest):
                 parts = found.groupdict()
                 stated = relation != "=" or found.start("value") > 0
                 if not stated and link.casefold() in ("is", "are", "was", "were", "when", "if"):
@@ -239,8 +241,3 @@ def _core(question: str) -> str:
     text = re.sub(r",? (?:in|of|from) (?:the|this|that) (?:table|file|data|csv|tsv|sheet|dataset)$",
                   "", text, flags=re.IGNORECASE)  # fmt: skip
     return re.sub(f"^{_POLITE}", "", text, flags=re.IGNORECASE)
-
-
-@cache
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)

@@ -33,7 +33,6 @@ _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 LONGEST_NUMBER = 60
 """Characters of a cell that may be a number."""
 CITED = 5
-"""Rows that an answer cites."""
 LISTED = 10_000
 """Rows whose values an answer lists. More are only counted."""
 MOST_VALUES = 4_000_000
@@ -345,7 +344,6 @@ class Found:
         self.styles = {c: Numbers.of(cell(row, c) for row in head) for c in columns}
         self.numbers = Numbers() if query.of is None else self.styles[query.of]
         self.read = 0
-        """Rows of the table."""
         self._figures: defaultdict[int | None, Figures] = defaultdict(Figures)
         self.seen: Counter[str] = Counter()
         """Values of the column of the first condition, until a row meets it."""

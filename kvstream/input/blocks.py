@@ -6,7 +6,7 @@ import codecs
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -75,6 +75,16 @@ class TextBlock:
             return self.start + np.concatenate([[0], np.cumsum(self.widths)])
         return self.start + utf8_starts(self.text)
 
+    def part(self, begin: int, end: int | None = None, left_out: int | None = None) -> TextBlock:
+        """Return the block of some characters, with the lines that are left out before it."""
+        return replace(
+            self,
+            text=self.text[begin:end],
+            start=int(self.offsets()[begin]),
+            widths=None if self.widths is None else self.widths[begin:end],
+            left_out=self.left_out if left_out is None else left_out,
+        )
+
 
 @dataclass(frozen=True)
 class Part:
@@ -82,7 +92,6 @@ class Part:
 
     text: str
     place: int | str
-    """As in `TextBlock`."""
     share: float
     """Share of the document that has been converted, including this part: 0 to 1."""
 
@@ -107,7 +116,6 @@ class BlockDecoder:
         self.replaced = 0
         """Number of bytes that are invalid in the encoding."""
         self.first_replaced: int | None = None
-        """Global byte offset of the first of these bytes."""
         self.rest = b""
         """Bytes of a character whose other bytes are still to come."""
         self._at_start = True

@@ -11,7 +11,6 @@ from kvstream.input.encodings import UNDECODED, html_decoder
 from kvstream.input.table_rows import LONGEST_ROW, Cell, Table
 
 BLOCK = 16 * 1024
-"""Bytes to read and decode at a time."""
 DECLARED = 4096
 """Bytes at the beginning of a text from which its encoding is read or guessed."""
 LONGEST_LINE = 64 * 1024
@@ -83,7 +82,6 @@ class Lines:
 
     def __init__(self, heading: str = "") -> None:
         self.heading = heading
-        """The heading above the next text."""
         self._new: list[str] = []
         self._rest = ""
         self._done: list[str] = []

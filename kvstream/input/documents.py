@@ -31,7 +31,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 STREAMED = ("html", "mail", "captions", "notebook")
 """The formats that are read from a stream, such as a pipe or a compressed file."""
 PACKED = ("epub", "docx")
-"""The formats in a ZIP file."""
 SAMPLE = 256 * 1024
 """Bytes at the beginning of a stream from which the size of its text is estimated."""
 

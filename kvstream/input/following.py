@@ -50,7 +50,6 @@ class FollowedFile(io.RawIOBase):
         """The last bytes before the position, at most COMPARED."""
         self._unread = 0
         self.cuts = 0
-        """How often the file was cut."""
 
     def readable(self) -> bool:
         return True

@@ -48,7 +48,6 @@ _TEXTS = {
     ),
     "notebook": re.compile(r'\s*\{\s*"(?:cells|worksheets|nbformat)"\s*:'),
 }
-"""How a text of each kind begins."""
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
 HEAD = 128
@@ -101,7 +100,6 @@ class PeekedStream:
         self._read = read
         self._looked_at = b""
         self.taken = 0
-        """Number of bytes of the stream that were returned by `read`."""
         self.may_pause = False
         """Whether `read` returns None if the stream has no data yet. Otherwise it waits."""
 

@@ -60,7 +60,6 @@ class Inspected:
     gave_text: bool = False
     """Whether the source gave text other than white space."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
-    """SHA-256 of the decoded bytes so far."""
     stream: ByteStream | bytes | None = None
     """The stream or text to read instead of a path."""
     plain: bool = False
@@ -80,7 +79,6 @@ class NamedStream:
     """An open file as a source, which is read once and left open; or bytes in memory."""
 
     name: str
-    """Name of the source in citations."""
     stream: ByteStream | bytes
     plain: bool = False
     """Whether it is UTF-8 text, so that nothing is unpacked or converted."""
@@ -242,7 +240,6 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
 
 
 _HOLE = re.compile(rb"(?<=[^\n\r\0])\0+(?=[^\n\r\0])")
-"""A run of NULs within a line."""
 _OF_NO_TEXT = re.compile(rb"[\x01-\x06\x10-\x17\x19\x1c-\x1f\x7f]")
 _TAR = slice(257, 262)
 """The place of ``ustar`` in an archive, whose other bytes may be text and NULs."""

@@ -21,9 +21,7 @@ from kvstream.input.limits import Patience
 
 BLOCK = 64 * 1024
 LONGEST_LINE = 1 << 20
-"""Maximum bytes of a line that are held until it ends."""
 LONGEST_HEADERS = 1 << 18
-"""Maximum bytes of the headers of a part that are read."""
 DEEPEST = 50
 """Maximum multiparts in each other. What is deeper is counted as an attachment."""
 SHOWN = ("From", "To", "Cc", "Date", "Subject")
@@ -129,7 +127,11 @@ class Mail:
 
     def _text(self, headers: Message, kind: str, place: str) -> Iterator[list[Piece]]:
         data = self._decoded(str(headers.get("Content-Transfer-Encoding", "")).strip().lower())
-        read = _reader(data)
+        filled = filter(None, data)
+
+        def read(_: int) -> bytes:
+            return next(filled, b"")
+
         charset = headers.get_content_charset()
         charset = None if charset == "us-ascii" else charset  # many programs write it wrongly
         if kind == "text/html":
@@ -219,15 +221,6 @@ def _lines(read: Read) -> Iterator[bytes]:
             rest = b""
     if rest:
         yield rest
-
-
-def _reader(pieces: Iterator[bytes]) -> Read:
-    """Return a function that reads the pieces one after the other."""
-
-    def read(size: int) -> bytes:
-        return next((piece for piece in pieces if piece), b"")
-
-    return read
 
 
 def _plain(value: str) -> str:

@@ -15,7 +15,7 @@ from lxml import etree
 from kvstream.input.blocks import Heading
 from kvstream.input.document_lines import Lines, Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
-from kvstream.input.table_rows import Cell
+from kvstream.input.table_rows import Cell, count_of
 
 DEEPEST = 1000
 """Maximum open tags at the end of a block. If there are more, all are closed."""
@@ -146,8 +146,8 @@ class _Page:
             self._in_head = tag == "thead"
             self.lines.divide()
         else:
-            columns, rows = (_count(attributes.get(n)) for n in ("colspan", "rowspan"))
-            self.lines.begin_cell(Cell("", max(columns, 1), rows, heading=tag == "th"))
+            columns, rows = (count_of(attributes.get(n)) for n in ("colspan", "rowspan"))
+            self.lines.begin_cell(Cell("", columns, rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:
         if self._dropped:
@@ -173,8 +173,3 @@ class _Page:
         if words:
             self.lines.name(Heading(words, level))
         self._heading = None
-
-
-def _count(value: str | None) -> int:
-    """Return the number of columns or rows of a cell."""
-    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,5}", value) else 1

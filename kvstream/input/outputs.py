@@ -9,7 +9,6 @@ from pathlib import Path
 FIRST = 1024
 """Number of bytes at the beginning of a file that say whether kvstream wrote it."""
 GENERATOR = '<meta name="generator" content="kvstream">'
-"""Marks a report."""
 _COMMANDS = b"ask|count|summarize|compare|remember|merge|inspect"
 _RESULT = re.compile(
     rb'\{"command": "(?:%b)", "(?:model|method|memory|file|question|words|source)": ' % _COMMANDS

@@ -7,7 +7,7 @@ also a place in the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +25,6 @@ class Stretch:
     number: int
     """Number of the part, from 1."""
     count: int
-    """Number of parts of the whole text."""
     begin: int
     """Global byte offset of the first character."""
     end: int | None
@@ -109,18 +108,8 @@ class PartOfText(SourceOver):
             last = len(block.text)
             if end is not None:
                 last = int(np.searchsorted(offsets[:-1], end))
-            widths = None if block.widths is None else block.widths[first:last]
-            yield replace(
-                block,
-                text=block.text[first:last],
-                start=int(offsets[first]),
-                widths=widths,
-                left_out=block.left_out + self._lines(block),
-            )
-
-    def _lines(self, block: TextBlock) -> int:
-        inside = block.source == self.stretch.source and block.place is None
-        return self.stretch.lines if inside else 0
+            inside = block.source == self.stretch.source and block.place is None
+            yield block.part(first, last, block.left_out + inside * self.stretch.lines)
 
     def size_hint(self) -> int | None:
         """Return the global byte offset of the end of the part."""

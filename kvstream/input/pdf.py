@@ -23,7 +23,6 @@ from kvstream.input.limits import Patience, unreadable
 SAMPLES = 24
 """Number of pages from which the size of the whole text is estimated."""
 BATCH = 50
-"""Number of pages to request at a time."""
 NEAR = 4
 """Number of pages before and after that are searched for the same line."""
 REPEATED = 2

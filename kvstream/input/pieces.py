@@ -35,7 +35,6 @@ from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
 BLOCK = 64 * 1024
-"""Bytes to request in one read."""
 
 
 class SourcePieces:

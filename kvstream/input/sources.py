@@ -36,7 +36,6 @@ from kvstream.input.terminal import ControlFilter
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
 EMPTY = "0 bytes of text"
-"""The content of empty sources, for a message."""
 # Expected text bytes per byte of a file, until some of it has been read.
 EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0}
 SAMPLED = 100
@@ -128,14 +127,12 @@ class SourceSet:
 
     @property
     def warnings(self) -> list[str]:
-        """Reasons why an answer may be wrong; complete when everything was read."""
         rest, name = self._pieces.unread, self._sources[-1].name
         told = [f"The last {rest:,} bytes of {name} were not read."] if rest else []
         return self._messages.warnings + told
 
     @property
     def notes(self) -> list[str]:
-        """Other messages for the user; complete when everything was read."""
         cuts, name = self._pieces.cuts, self._sources[-1].name
         lost = "lines that were written just before that may be missing"
         cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
@@ -174,7 +171,6 @@ class SourceSet:
         self._sources = first + self._sources[len(first) :]
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from the end of texts read before; ``ended_line``: they ended with a newline."""
         self._earlier = list(earlier)
         for record in earlier:
             self._bases.append(self._position)
@@ -183,7 +179,6 @@ class SourceSet:
 
     @property
     def ended_line(self) -> bool:
-        """Whether the text read so far ends with a newline."""
         return self._last == "\n"
 
     @property
@@ -213,7 +208,6 @@ class SourceSet:
 
     @property
     def bytes_read(self) -> int:
-        """Number of decoded bytes of all sources so far."""
         return self._position
 
     def size_hint(self) -> int | None:

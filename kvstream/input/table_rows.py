@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 LONGEST_ROW = 2000
@@ -119,6 +120,11 @@ class Table:
         if not labels or len(first) < 3 or len(set(first)) < len(first):
             return False
         return self.begins_with_headings or not _DIGITS.isdisjoint("".join(second))
+
+
+def count_of(value: str | None) -> int:
+    """Return the number of columns or rows of a cell."""
+    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,5}", value) else 1
 
 
 def _joined(above: str, name: str) -> str:

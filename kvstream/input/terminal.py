@@ -21,7 +21,6 @@ class ControlFilter:
 
     def __init__(self) -> None:
         self.nuls = 0
-        """Number of NULs so far."""
         self.first_nul = 0
         """Global byte offset of the first one."""
         self._held: TextBlock | None = None

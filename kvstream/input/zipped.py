@@ -20,7 +20,7 @@ from kvstream.input.blocks import Heading, Part
 from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import html_parts, text_bytes
-from kvstream.input.table_rows import Cell
+from kvstream.input.table_rows import Cell, count_of
 
 MAX_BYTES = 256 * 1024**2
 """Maximum total of unpacked bytes of the members that are read."""
@@ -77,7 +77,6 @@ class Packed:
         """`notes` and `warnings` get what is missing, as in `documents.parts_of`."""
         self.path, self.notes, self.warnings = path, notes, warnings
         self.undecoded = Undecoded()
-        """Characters that could not be decoded so far."""
         try:
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -341,9 +340,9 @@ class _Document:
         elif name == "tblHeader":
             table.heads = value in _TRUE
         elif name == "gridBefore":
-            self.lines.begin_cell(Cell(columns=_count(value)))
+            self.lines.begin_cell(Cell(columns=count_of(value)))
         elif table.cells and name == "gridSpan":
-            table.cells[-1].columns = _count(value)
+            table.cells[-1].columns = count_of(value)
         elif table.cells and name == "vMerge":
             table.cells[-1].above = value != "restart"
 
@@ -456,11 +455,6 @@ class _Notes(_Document):
             self.lines = Lines()
             if text:
                 self._notes[self._mark, self._inside] = f" [{self._before}: {text}]"
-
-
-def _count(value: str) -> int:
-    """Return the number of columns of a cell."""
-    return max(1, int(value)) if re.fullmatch("[0-9]{1,5}", value) else 1
 
 
 def _parser(target: _Document) -> Any:

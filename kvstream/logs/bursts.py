@@ -33,9 +33,7 @@ class Burst:
     """Buckets in which a template has far more lines than elsewhere."""
 
     start: int
-    """The first bucket."""
     end: int
-    """The last bucket."""
     lines: int
     factor: float
     """Its rate, as a multiple of the rate elsewhere."""

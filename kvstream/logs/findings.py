@@ -14,7 +14,6 @@ from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
 
 ROWS = 16
-"""Default number of rows of a page."""
 FIRST = 8
 """Rows that errors and warnings get before other sections, on a page with fewer than ROWS rows."""
 BEGUN = 8

@@ -23,7 +23,6 @@ _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_co
 _TRACE = ("exception", "stack", "stack_trace", "exc_info")
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
-"""Keys whose numbers are the levels of syslog."""
 # An atomic group and space between pairs prevent catastrophic backtracking.
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")

@@ -59,7 +59,6 @@ _DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$
 _HEAD = 100
 """Number of characters after the time in which to look for the level."""
 _FAILED = re.compile(r"[45]\d\d")
-"""The HTTP status of a failed request."""
 SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 """Levels of syslog, by their numbers."""
 _SMALL = ("info", "warning", "error", *SYSLOG[3:], "error", "error")

@@ -43,7 +43,6 @@ EARLIEST = 1e9
 SETTLED = 4
 """Number of lines that match the last, loose pattern, after which its number counts as a time."""
 _LEAP_YEAR = 1972
-"""A year with a February 29."""
 _SECONDS = 4096
 """Maximum number of line beginnings whose time is cached."""
 _LENGTHS = 4
@@ -65,7 +64,6 @@ class Entry(NamedTuple):
     rest: str
     """The line without its time, with the name of its container as its component."""
     container: str
-    """The name of its container; empty if it has none."""
     continues: bool
     """Whether it continues the line before it, if that is of the same container."""
     more: Sequence[str]
@@ -103,9 +101,7 @@ class LineParser:
         self._process = ""
         """Host, program and number of the process of the last line, if it is one of syslog."""
         self._in_trace = False
-        """Whether this line continues a trace."""
         self.dated = True
-        """Whether the times have a year."""
         self.has_days = False
         """Whether a time has a day, and not only an hour or the seconds since a start."""
 
@@ -401,7 +397,6 @@ class LineSplitter:
         self._rest = ""
         self._cut = False
         self.shortened = 0
-        """Number of lines longer than LONGEST_LINE."""
 
     def feed(self, text: str) -> list[str]:
         """Return the lines that this text completes, without their ends."""

@@ -47,6 +47,14 @@ def add_sums(means: dict[int, list[float]], more: Iterable[tuple[int, list[float
         )
 
 
+def add_limited(counts: Counter[str], key: str, count: int = 1) -> bool:
+    """Add to the count of a key, and return True, unless MOST_VALUES others are counted."""
+    if key not in counts and len(counts) >= MOST_VALUES:
+        return False
+    counts[key] += count
+    return True
+
+
 def _reader(message: str, words: tuple[str, ...], values: list[str]) -> ValueReader | None:
     """Return a reader of such lines; None if it does not read the values of this one."""
     if WILDCARD in message:  # the reader would take it for a value
@@ -74,10 +82,7 @@ class Variable:
     def take(self, raw: str, bucket: int | None) -> None:
         """Count a value."""
         self.looked_at += 1
-        if raw in self.values or len(self.values) < MOST_VALUES:
-            self.values[raw] += 1
-        else:
-            self.other += 1
+        self.other += not add_limited(self.values, raw)
         found = _QUANTITY.match(raw)
         if found is None or bucket is None or len(found.group(1)) > 9:
             return
@@ -107,10 +112,7 @@ class Variable:
         self.other += other.other
         self.rises += other.rises
         for value, count in other.values.items():
-            if value in self.values or len(self.values) < MOST_VALUES:
-                self.values[value] += count
-            else:
-                self.other += count
+            self.other += 0 if add_limited(self.values, value, count) else count
         add_sums(self.means, other.means.items())
 
 
@@ -145,7 +147,6 @@ class Shape(Series):
         super().__init__()
         self.template, self.level = template, level
         self.first = first
-        """The first line of all."""
         self.continued = 0
         """Number of lines that continue lines of this template."""
         self.components: Counter[str] = Counter()
@@ -304,8 +305,7 @@ class Shape(Series):
         self.continued += other.continued
         self.reported += other.reported
         for name, count in other.components.items():
-            if name in self.components or len(self.components) < MOST_VALUES:
-                self.components[name] += count
+            add_limited(self.components, name, count)
         if other.since and (not self.since or other.since.number < self.since.number):
             self.since = other.since
         if LEVELS.index(other.level) > LEVELS.index(self.level):

@@ -16,7 +16,7 @@ from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import Entry, LineParser, LineSplitter
 from kvstream.logs.series import Component, Series
-from kvstream.logs.shape import MOST_VALUES, FirstLine, Shape, add_sums
+from kvstream.logs.shape import FirstLine, Shape, add_limited, add_sums
 from kvstream.logs.template_tree import Template, TemplateTree
 
 MOST_BUCKETS = 240
@@ -208,8 +208,7 @@ class LogSummary:
             series = self.components.get(component) or self._begun(component)
             self.components.move_to_end(component)
             series.take(number, time, bucket)
-            if component in shape.components or len(shape.components) < MOST_VALUES:
-                shape.components[component] += 1
+            add_limited(shape.components, component)
         shape.read(rest, near, bucket, number if time is None else time)
         for line in more:
             shape.trail(line)

@@ -12,7 +12,6 @@ QUESTION = (
 NOTHING_LEFT = "The paragraph is left out: no sentence cites a line and agrees with its row."
 MOST_TOKENS = 200
 ROWS_READ = 6
-"""Number of rows of the page that the model reads."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
 _ROW = re.compile(r" {0,8}[\d,]+ |\[line \d")
 _INDENTED = " "

@@ -82,7 +82,6 @@ _KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0
 LONGEST = 4096
 """Maximum number of characters of a line that are used."""
 MOST_WORDS = 256
-"""Maximum number of words of a line that are used."""
 
 
 class Template:
@@ -101,7 +100,6 @@ class Template:
         self.joined: Template | None = None
         """The template that took over the lines of this one; itself if this one was dropped."""
         self.data: Any = None
-        """Data of the caller."""
 
     @property
     def text(self) -> str:

@@ -23,7 +23,6 @@ from kvstream.reporters.format import beginning, cells, counted
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
 NARROW = 120
-"""A page with fewer columns is narrow."""
 NEWLINE = "\n"
 BRIEF = 40
 """On a screen with fewer lines, a page may have short rows and no blank lines."""
@@ -36,7 +35,6 @@ FEWEST = 4
 TELLING = 0.1
 """Minimum share of the lines for which the most frequent value of a variable is shown."""
 LONGEST_VALUE = 24
-"""Maximum number of characters of a value."""
 LONGEST_NAME = 40
 """Maximum number of characters of the name of a source; also at most a third of the page."""
 LEAST_ROOM = 8

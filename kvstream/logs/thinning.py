@@ -38,6 +38,7 @@ PER_ENTRY = 8
 SILENT = 1 << 18
 """Number of characters that do not pass after which an empty block follows, so that the user can
 stop a reading."""
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORD = re.compile(r"[\w.:/@-]*\w")
 _COMMON = frozenset(
     """and are been could did does error errors first for from had happen happened has have how into
@@ -224,7 +225,6 @@ class _Lines:
         """Whether the current line passes; None: not known yet."""
         self._number = 0
         self._left = 0
-        """Number of lines of the source left out so far."""
         self.seen = 0
         self.left_out = 0
 
@@ -260,7 +260,7 @@ class _Lines:
                     TextBlock(text[start:end], begin, self._source, widths, left_out=self._left)
                 )
 
-        for line in _cut(text):
+        for line in _LINE.findall(text):
             end = at + len(line)
             if self._going is None:
                 self.seen += 1
@@ -278,9 +278,3 @@ class _Lines:
             at = end
         give(at)
         return made
-
-
-def _cut(text: str) -> list[str]:
-    """Split text into lines with their ends; only a newline ends a line."""
-    *lines, last = text.split("\n")
-    return [f"{line}\n" for line in lines] + ([last] if last else [])

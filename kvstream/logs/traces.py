@@ -81,7 +81,6 @@ class Trace:
         self.held: list[str] = []
         self.exception = self.cause = ""
         self.is_stack = False
-        """Whether it is a stack trace."""
 
     def add(self, line: str) -> None:
         """Add a line."""

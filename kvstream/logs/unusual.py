@@ -73,29 +73,18 @@ class Finding:
     begin: float = 0.0
     """Time of the event, as exactly as it is known."""
 
+    def change(self, note: str, score: float) -> None:
+        """Note what changes over time."""
+        self.notes.append(note)
+        self.score += score
+        self.section = SECTIONS[2]
+
     def span(self, when: Clock) -> str:
         """Format the times of the first and the last line."""
         first, last = when(self.low, self.first_line), when(self.high, self.last_line)
         if self.count == 1 or first == last:
             return first
         return f"{first} to {when.after(self.low, self.high, self.last_line)}"
-
-
-@dataclass
-class _Remarks:
-    """Notes and score of a template, collected while it is examined."""
-
-    notes: list[str] = field(default_factory=list)
-    score: float = 0.0
-    changed: bool = False
-    """Whether something changes over time."""
-    together: tuple[str, int] | None = None
-    begin: float = 0.0
-
-    def change(self, note: str, score: float) -> None:
-        self.notes.append(note)
-        self.score += score
-        self.changed = True
 
 
 class Unusual:
@@ -117,29 +106,11 @@ class Unusual:
 
     def template(self, shape: Shape) -> Finding:
         """Return the finding with all that is unusual about a template."""
-        remarks, rare = _Remarks(), shape.count <= RARE
-        self._tell_news(shape, remarks)
-        burst = self.bursts[shape.first_line]
-        if burst is not None and not is_steady(shape, burst, self.order):
-            self._tell_burst(shape, burst, remarks)
-        if not rare:
-            self._tell_silence(shape, remarks)
-        for place, variable in shape.variables.items():
-            note, z = changed_value(shape, place, variable, self.order, self.when)
-            if note:
-                remarks.change(note, 3 + min(math.log10(z), 2))
-        if rare:
-            self._tell_cause(shape, remarks)
-        section = self._section(shape, remarks)
-        if shape.first.trace.is_stack and shape.continued:
-            several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
-            remarks.notes.append(several.format(shape.continued))
-        elif shape.continued:
-            remarks.notes.append(counted(shape.continued, "continuation line"))
+        rare = shape.count <= RARE
         since = shape.since if self.news and shape.reported else None
         first = since or shape.first
-        return Finding(
-            section=section,
+        finding = Finding(
+            section="",
             count=self.count(shape),
             level=shape.level,
             text=shape.text,
@@ -152,31 +123,46 @@ class Unusual:
             example=first.line,
             message=message_of(first.message),
             trace=first.trace,
-            notes=remarks.notes,
             variables=variables_of(shape),
             same=set(shape.same),
             components=dict(shape.components.most_common(3)),
-            score=remarks.score,
-            together=remarks.together,
-            begin=remarks.begin,
         )
+        self._tell_news(shape, finding)
+        burst = self.bursts[shape.first_line]
+        if burst is not None and not is_steady(shape, burst, self.order):
+            self._tell_burst(shape, burst, finding)
+        if not rare:
+            self._tell_silence(shape, finding)
+        for place, variable in shape.variables.items():
+            note, z = changed_value(shape, place, variable, self.order, self.when)
+            if note:
+                finding.change(note, 3 + min(math.log10(z), 2))
+        if rare:
+            self._tell_cause(shape, finding)
+        self._place(shape, finding)
+        if shape.first.trace.is_stack and shape.continued:
+            several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
+            finding.notes.append(several.format(shape.continued))
+        elif shape.continued:
+            finding.notes.append(counted(shape.continued, "continuation line"))
+        return finding
 
-    def _tell_news(self, shape: Shape, remarks: _Remarks) -> None:
+    def _tell_news(self, shape: Shape, finding: Finding) -> None:
         if self.news:
             if not shape.reported:
-                remarks.notes.append("new")
-                remarks.score += 2
+                finding.notes.append("new")
+                finding.score += 2
         elif _lateness(shape, self.log) > LATE:
             if _is_new(shape, self.log):
-                remarks.notes.append("new")
-            remarks.score += 1
+                finding.notes.append("new")
+            finding.score += 1
 
-    def _tell_burst(self, shape: Shape, burst: Burst, remarks: _Remarks) -> None:
+    def _tell_burst(self, shape: Shape, burst: Burst, finding: Finding) -> None:
         onset = begin_of(shape, burst, self.log)
-        remarks.together, remarks.begin = ("burst", burst.start), onset.time
+        finding.together, finding.begin = ("burst", burst.start), onset.time
         score = 2 + min(math.log10(burst.lines), 4)
         if burst.lines == shape.count:
-            remarks.change(f"one burst of {burst.lines:,} lines", score)
+            finding.change(f"one burst of {burst.lines:,} lines", score)
             return
         during = self.when.buckets(shape, burst.start, burst.end)
         if burst.start == burst.end and onset.within <= RUSH and self.log.width > LONGEST_GAP:
@@ -186,21 +172,21 @@ class Unusual:
             note = f"burst of {burst.lines:,} of these lines {during}"
         else:
             note = f"burst of {burst.lines:,} lines {during} ({burst.factor:.0f} times its rate)"
-        remarks.change(note, score)
+        finding.change(note, score)
 
-    def _tell_silence(self, shape: Shape, remarks: _Remarks) -> None:
+    def _tell_silence(self, shape: Shape, finding: Finding) -> None:
         silence = silence_of(shape, self.log, self.order)
         if silence is None:
             return
         # The bucket of its beginning identifies a silence.
-        remarks.together = remarks.together or ("silence", silence.start)
+        finding.together = finding.together or ("silence", silence.start)
         until = "since" if silence.end is None else "from"
         to = "" if silence.end is None else f" to {self.when.bucket(silence.end)}"
         note = f"silent {until} {self.when.bucket(silence.start)}{to} "
         note += _expected(silence.expected)
-        remarks.change(note, 2 + min(math.log10(silence.expected), 4))
+        finding.change(note, 2 + min(math.log10(silence.expected), 4))
 
-    def _tell_cause(self, shape: Shape, remarks: _Remarks) -> None:
+    def _tell_cause(self, shape: Shape, finding: Finding) -> None:
         """Note a burst that follows and that this line may explain."""
         before = burst_after(shape, self.onsets, self.log)
         if before is None:
@@ -208,23 +194,24 @@ class Unusual:
         gap, flood = before
         what = flood.text[:60]
         unit = "lines" if self.log.by_line else "s"
-        remarks.notes.append(f"{gap:.0f} {unit} before a burst of: {what}")
-        remarks.score += CAUSE if flood.level in SEVERE else CAUSE - 2
+        finding.notes.append(f"{gap:.0f} {unit} before a burst of: {what}")
+        finding.score += CAUSE if flood.level in SEVERE else CAUSE - 2
 
-    def _section(self, shape: Shape, remarks: _Remarks) -> str:
-        """Return the section of the finding, and add the part of the score that depends on it."""
+    def _place(self, shape: Shape, finding: Finding) -> None:
+        """Set the section of a finding, and add the part of the score that depends on it."""
         rare = shape.count <= RARE
         if shape.level in SEVERE:
-            remarks.score += 2 * SEVERITY[shape.level] + (0.5 if rare else 0)
-            remarks.score += 0.2 * math.log10(shape.count)
-            return SECTIONS[0]
-        if remarks.changed:
-            return SECTIONS[2]
-        if rare or (self.news and not shape.reported):
-            remarks.score += _lateness(shape, self.log)
-            return SECTIONS[1]
-        remarks.score = float(self.count(shape))
-        return SECTIONS[3]
+            finding.score += 2 * SEVERITY[shape.level] + (0.5 if rare else 0)
+            finding.score += 0.2 * math.log10(shape.count)
+            finding.section = SECTIONS[0]
+        elif finding.section:
+            return
+        elif rare or (self.news and not shape.reported):
+            finding.score += _lateness(shape, self.log)
+            finding.section = SECTIONS[1]
+        else:
+            finding.score = float(self.count(shape))
+            finding.section = SECTIONS[3]
 
     def silent_components(self, found: list[Finding]) -> list[Finding]:
         """Return findings about silent components, and move templates that say the same."""

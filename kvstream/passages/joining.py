@@ -23,9 +23,7 @@ class KeptPart:
     order: Sequence[int]
     """Indices of the passages, best first."""
     sources: int
-    """Number of sources."""
     read: int
-    """Tokens read."""
     end: int
     """Bytes of its sources, `Trace.taken`."""
 

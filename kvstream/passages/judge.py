@@ -36,7 +36,6 @@ class Judge:
         self.reader, self._tokenizer, self._room = reader, tokenizer, room
         self._tail, self._refusal = tail, list(refusal)
         self.judged = 0
-        """Number of passages that were judged."""
         self.best = -np.inf
         """The highest log-odds of a passage, in nats."""
 

@@ -30,7 +30,6 @@ BYTES_A_TOKEN = 64
 """Bytes of text that may be kept for each entry of the budget. They take less than 3% of the bytes
 of the KV cache of any model that can be loaded."""
 MOST = 24
-"""Maximum number of passages to judge."""
 LEAST_SHARE = 0.2
 """Share of the best score by words that a passage needs to be judged, if words alone rank it."""
 _FUSION = 60
@@ -71,7 +70,6 @@ class PassageMemory:
         """Bytes of text that are held now, their peak, and bytes that were dropped."""
         self._words = [QuestionWords(q) for q in questions]
         self.questions = tuple(questions)
-        """The known questions."""
         self._asked = {question: i for i, question in enumerate(questions)}
         self._cutter = ExcerptCutter()
         self._coming: deque[Excerpt] = deque()

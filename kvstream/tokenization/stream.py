@@ -223,10 +223,7 @@ class TokenStream:
         while self._waiting and chars >= len(self._waiting[0].text):
             chars -= len(self._waiting.pop(0).text)
         if chars:
-            block = self._waiting[0]
-            widths = None if block.widths is None else block.widths[chars:]
-            start = int(block.offsets()[chars])
-            self._waiting[0] = TextBlock(block.text[chars:], start, block.source, widths)
+            self._waiting[0] = self._waiting[0].part(chars)
 
     def _cut(self, of: _Encoded) -> tuple[int, int] | None:
         """Return where to end the block: (tokens, characters), or None to wait for more text."""
