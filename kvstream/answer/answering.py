@@ -192,9 +192,7 @@ def _written(
 ) -> Iterator[str]:
     """Yield the text of the answer, and pass its tokens to `repetition`.
 
-    Text that repeats earlier text waits until it is clear that it is no loop, and text that may
-    begin a stop string until it is clear that it does not. Both end the answer, and their text
-    never appears.
+    Text that may be a loop or a stop string waits until that is clear.
     """
     decoder = memory.tokenizer.decoder()
     text, shown, ends = "", 0, [0]

@@ -171,10 +171,8 @@ class Repetition:
         return None
 
     def _whole_sentence(self, kept: int, period: int) -> int:
-        """Return `kept`, or a few tokens more to the end of the sentence.
-
-        A loop can begin in the middle of a sentence, and the full stop of the sentence before the
-        loop may be the first token that repeats.
+        """Return `kept`, or a few tokens more: the full stop of the sentence before a loop may be
+        the first token that repeats.
         """
         for more in range(period):
             if self._pieces[kept + more - 1].rstrip(" ").endswith(_SENTENCE_END):

@@ -39,12 +39,11 @@ class Narrowed:
 
 @contextmanager
 def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
-    """Within this context, the model sees only the entries of the source with the question's words.
+    """Let the model see only the entries of the source with most words of the question.
 
-    It also sees the sources of `Memory.always`. If several sources have the same best score, it
-    sees those. Yield None and hide nothing if there is only one other source, if memory was chosen
-    for this question, if no source scores higher than the others, or if a single reading evicted
-    nothing: then the answer equals the plain model's.
+    It also sees the sources of `Memory.always`, and those with the same score. Yield None and hide
+    nothing if that leaves all, if memory was chosen for this question, or if nothing was evicted:
+    then the answer equals the plain model's.
     """
     cache = memory.reader.cache
     whole = cache.base == 0 or question in memory.plan.questions

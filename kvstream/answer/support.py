@@ -54,8 +54,7 @@ def abstains(answer: str) -> bool:
 def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
     """Return the numbers and capitalized words of the answer that the text does not have.
 
-    Words of the question do not count, nor does the first word of a sentence of more than three
-    words, because any word has a capital there.
+    Words of the question do not count, nor the first words of sentences of over three words.
     """
     asked = {word.casefold() for word in _LETTERS.findall(question)}
     numbers = set(NUMBER.findall(question))

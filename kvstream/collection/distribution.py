@@ -11,9 +11,8 @@ from kvstream.collection.cluster import Need, connected, gpus_of, room
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
-from kvstream.collection.serial import Tell, read_here
+from kvstream.collection.serial import Tell, read_here, todo
 from kvstream.collection.spread import Spread
-from kvstream.collection.todo import todo
 from kvstream.collection.worker import Reads
 from kvstream.events import CollectionStarted, Notice, Outcome
 

@@ -39,13 +39,9 @@ def documents_in(
 ) -> tuple[list[Document], list[str]]:
     """Return every file once, in the order of the paths and of names in a folder, and messages.
 
-    A path that is written differently, such as ``a.txt`` and ``./a.txt``, is the same file.
-    A folder stands for its text files, as in a single reading. Binary files in it are counted and
-    left out, and so are other files that kvstream wrote; `into` is the folder of the results of
-    earlier runs. A file that is damaged or unreadable or needs an extra is a document with a
-    problem.
-
-    Raises SourceError for a path that does not exist and if there is no document, and UsageError
+    A folder stands for its text files, without results of earlier runs in `into` and without other
+    files that are binary or that kvstream wrote, which are counted. A file that cannot be read is a
+    document with a problem. Raises SourceError for a missing path or no document, and UsageError
     for a path that is neither a file nor a folder.
     """
     if not paths:

@@ -67,10 +67,8 @@ def memory_files(folder: Path) -> list[Path]:
 
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
-    """Rank files by BM25 over their passages, best first; also return messages about broken files.
-
-    Files that were made for this question come before all others. A word that the text has, but
-    none of the held passages, counts FORGOTTEN.
+    """Rank files by BM25 over their passages, best first, those made for this question before; also
+    return messages about broken files. A word of the text in no held passage counts FORGOTTEN.
     """
     asked = {form: word for word in WORD.findall(question) for form in words(word)}
     rows: list[tuple[Glance, list[float], int]] = []
@@ -117,10 +115,9 @@ def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
 def rank(
     question: str, files: Iterable[Path], recall: Callable[[Path], Memory], loaded: int = LOADED
 ) -> tuple[list[Ranked], list[str]]:
-    """Rank the files, best first; also return messages about files that cannot be used.
+    """Rank the files, best first; also return messages about those that cannot be used.
 
-    `recall` loads one file. Each memory is released before the next one, so there is only one at a
-    time. A file whose memory leaves no room for the question cannot be used.
+    `recall` loads one file. Each memory is released before the next one.
     """
     ranked, problems = by_words(question, files)
     compared: list[Ranked] = []
@@ -137,10 +134,9 @@ def rank(
 
 
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
-    """Return the nats by which memory makes the question more likely than its prompt alone.
+    """Return the nats by which memory, which is released, makes the question more likely.
 
-    Release the memory. `without` caches the likelihoods of prompts alone between calls, by model
-    and prompt. Raises BudgetError if memory leaves no room for the question.
+    `without` caches the likelihoods of prompts alone, by model and prompt. Raises BudgetError.
     """
     ids = question_tail(memory, question)
     within = float(memory.reader.score(ids[:1], ids[1:]).sum())

@@ -1,14 +1,24 @@
-"""Read documents one after another in this process, and load the model for the first one."""
+"""The work left: tasks for documents without a result, which this process reads one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kvstream.collection.document_list import Document
+from kvstream.collection.document_list import Document, digest_of
 from kvstream.collection.job import Job, Task
-from kvstream.collection.todo import todo, with_answers_written
-from kvstream.events import CollectionStarted, DocumentStarted, DocumentStep, Notice, Outcome
+from kvstream.collection.results import found_memory, found_records, write_records
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.events import (
+    CollectionStarted,
+    DocumentDone,
+    DocumentFailed,
+    DocumentStarted,
+    DocumentStep,
+    Notice,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from kvstream.collection.document_reader import DocumentReader
@@ -27,8 +37,7 @@ def read_here(
 ) -> Iterator[Outcome]:
     """Yield the outcome of every document, in order, until `interrupted` returns True.
 
-    Without a `session`, load the model for the first document that has to be read. Raises
-    ModelError, BudgetError and UsageError for problems that concern all documents.
+    Without a `session`, load the model for the first one. Raises what concerns all documents.
     """
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
     reader: DocumentReader | None = None
@@ -46,3 +55,45 @@ def read_here(
         yield with_answers_written(
             job, item, reader.read(item, on_step=lambda *step: tell(DocumentStep(*step)))
         )
+
+
+def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
+    """Yield a task for each document to read, and the outcome of each other document.
+
+    A document with a result in the folder is done, and one with a problem has failed. With
+    `digests`, tasks have the SHA-256 of the content, by which other machines recognize the file.
+    """
+    for document in documents:
+        if document.problem:
+            yield DocumentFailed(document.name, document.problem, SourceError.exit_code)
+            continue
+        place = os.path.abspath(document.name)
+        target, records, sha256 = None, None, ""
+        try:
+            if job.into is not None or digests:
+                sha256 = digest_of(document.name)
+        except OSError as error:
+            reason = f"{document.name} cannot be read: {error.strerror or error}."
+            yield DocumentFailed(document.name, reason, SourceError.exit_code)
+            continue
+        if job.into is not None:
+            target = job.target(document, sha256)
+            if job.makes_memories:
+                records = found_memory(target)
+            else:
+                records = found_records(target, document.name)
+        if records is None:
+            yield Task(document, target, place, sha256 if digests else "")
+        else:
+            yield DocumentDone(document.name, records, str(target), present=True)
+
+
+def with_answers_written(job: Job, task: Task, outcome: Outcome) -> Outcome:
+    """Write the answers, and return the outcome; if that fails, a failure that has them."""
+    if job.makes_memories or task.target is None or not isinstance(outcome, DocumentDone):
+        return outcome
+    try:
+        write_records(task.target, outcome.name, outcome.records)
+    except KvstreamError as error:
+        return DocumentFailed(outcome.name, str(error), error.exit_code, outcome.records)
+    return outcome

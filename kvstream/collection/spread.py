@@ -18,8 +18,7 @@ from typing import Any
 
 from kvstream.collection.cluster import Need, is_lost
 from kvstream.collection.job import Job, Task
-from kvstream.collection.serial import Tell
-from kvstream.collection.todo import with_answers_written
+from kvstream.collection.serial import Tell, with_answers_written
 from kvstream.collection.worker import Placed, Reads, Refusal, Send, Worker
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import DocumentFailed, DocumentStarted, Outcome

@@ -23,11 +23,9 @@ HIDDEN = "hidden"
 def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
-    Links to folders are not followed, so a loop of links does no harm. Links to files that are
-    yielded anyway, FIFOs, sockets and devices are skipped. ``left_out`` counts, by description,
-    folders that cannot be listed, files and folders of pseudo file systems, links to folders
-    outside ``folder``, and as HIDDEN what is hidden or ignored. Raises OSError if ``folder`` itself
-    cannot be listed.
+    Links to folders are not followed; links to files that are yielded anyway, FIFOs, sockets and
+    devices are skipped. ``left_out`` counts other losses by description, and as HIDDEN what is
+    hidden or ignored. Raises OSError if ``folder`` itself cannot be listed.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:

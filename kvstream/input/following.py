@@ -32,11 +32,9 @@ class Follow:
 class FollowedFile(io.RawIOBase):
     """Waits for more data at the end of a file, and continues with a new file of the same name.
 
-    If the file is replaced (log rotation), the old file is read until the new one was in use for
-    LATE_SECONDS, because a writer continues with the old file until it opens the new one. So all
-    lines of one writer are read in order. Lines that another writes to the old file later are lost.
-    If the bytes before the position are not those that were read, the file was cut, and may have
-    grown again: it is read from the start. Raises OSError.
+    A replaced file (log rotation) is read until the new one was in use for LATE_SECONDS, because a
+    writer continues with it. So all lines of one writer are in order. A file whose bytes before the
+    position have changed was cut, and is read from the start. Raises OSError.
     """
 
     def __init__(self, path: Path, follow: Follow) -> None:

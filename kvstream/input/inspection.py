@@ -99,10 +99,9 @@ def named(
     *,
     plain: bool,
 ) -> list[Inspected]:
-    """Return what was named as one source, or the files of a folder.
+    """Return what was named as one source, or the files of a folder; ``-`` is standard input.
 
-    ``-`` is standard input. The other arguments are those of `of_folder`. Raises UsageError for an
-    empty name, and SourceError for what is missing, unreadable, binary, or a folder without text.
+    Raises UsageError for an empty name, and SourceError for what cannot be read or is binary.
     """
     if isinstance(given, NamedStream):
         size = len(given.stream) if isinstance(given.stream, bytes) else None
@@ -153,10 +152,9 @@ def of_folder(
     *,
     plain: bool,
 ) -> list[Inspected]:
-    """List the text files in a folder, without those that kvstream wrote.
+    """List the text files in a folder, without those that kvstream wrote, which ``notes`` count.
 
-    Counts of files that cannot be read are added to ``warnings``, counts of kvstream's own files to
-    ``notes``. Raises SourceError if there is no file to read.
+    ``warnings`` count those that cannot be read. Raises SourceError if there is no file to read.
     """
     found: list[Inspected] = []
     skipped: Counter[str] = Counter()
@@ -251,10 +249,9 @@ def without_hole(first: bytes) -> bytes:
 
 
 def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
-    """Return why a file is binary, None if it is text.
+    """Return why a file with these first bytes, behind `hole` NULs, is binary; None if it is text.
 
-    ``start``: its first bytes; ``hole``: number of NULs before them. Text may have holes of NULs:
-    at most one in each line, apart from those at its ends.
+    Text may have holes of NULs: at most one in each line, apart from those at its ends.
     """
     if (not hole and b"\0" not in start) or by_mark(start):
         return None

@@ -32,10 +32,8 @@ class SourceRecord:
 
 
 def identity(records: Sequence[SourceRecord]) -> dict[str, Any]:
-    """Return what identifies a text: its bytes, its digest, and its first `LISTED` sources.
-
-    The digest of several sources is that of their digests in hex, a line each. If only a part was
-    read, `part_bytes` is its size.
+    """Return what identifies a text: bytes, digest (of several sources that of their digests, a
+    line each), the first `LISTED` sources, and `part_bytes` if only a part was read.
     """
     digests = "".join(f"{record.sha256}\n" for record in records).encode()
     whole = records[0].sha256 if len(records) == 1 else hashlib.sha256(digests).hexdigest()

@@ -51,14 +51,11 @@ def open_sources(
     max_unpacked: int | None = None,
     follow: Follow | None = None,
 ) -> SourceSet:
-    """Inspect every source and prepare to read them in order.
+    """Inspect every source and prepare to read them in order. ``-`` is standard input.
 
-    ``-`` is standard input (``stdin``, by default that of the process). ``plain`` reads binary
-    files and HTML without conversion. ``max_unpacked`` limits decompressed data. ``follow`` waits
-    for more data at the end of the last file.
-
-    Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
-    unreadable, binary, or a folder without text.
+    ``plain`` reads binary files and HTML without conversion. ``max_unpacked`` limits decompressed
+    data. ``follow`` waits for more data at the end of the last file. Raises UsageError for a source
+    that cannot be followed, and SourceError for one that is missing, unreadable, binary, or empty.
     """
     if not paths:
         raise SourceError("Nothing to read: name a file or a folder, or - for standard input.")

@@ -13,10 +13,9 @@ from kvstream.input.controls import ASCII_SIGNS, HOLE, LONGEST, REST, SEQUENCE, 
 
 
 class ControlFilter:
-    """Removes control sequences and NULs from the blocks of one source.
+    """Removes control sequences and NULs from the blocks of one source, also those of two blocks.
 
-    A sequence may begin in one block and end in another. The bytes of a sequence belong to the
-    character before it.
+    The bytes of a sequence belong to the character before it.
     """
 
     def __init__(self) -> None:

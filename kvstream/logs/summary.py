@@ -34,13 +34,10 @@ def _split(rest: str) -> tuple[str, str]:
 
 
 class LogSummary:
-    """Counts the templates of a log, whose text it gets in pieces.
+    """Counts the templates of a log, whose text it gets in pieces; holds at most `capacity`.
 
     ``lines`` is the sum of the lines of all held templates, of `TemplateTree.forgotten`, of lines
     that continue others (`continued`), and of blank lines.
-
-    Args:
-        capacity: maximum number of templates held. The least recently seen one is dropped.
     """
 
     def __init__(self, *, capacity: int = 4096) -> None:

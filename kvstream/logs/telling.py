@@ -27,17 +27,12 @@ _PARTS = re.compile(r"[:/.$@-]")
 
 
 def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
-    """Return the sentences that cite rows and agree with them, and the other sentences.
+    """Return the sentences of a model that cite rows of a page and agree with them, and the others.
 
     A sentence cites a row by its line number (``L12``, ``line 12``, ``server.log:12``). All of its
-    numbers and names must be in the rows that it cites, not elsewhere on the page. A name is a word
-    that contains a digit, a capital, or a sign such as ``_`` or ``.``; a capital at the beginning
-    of a sentence does not count.
-
-    Args:
-        paragraph: the text that the model wrote.
-        page: the table that it read, made by `page` for 120 columns or more, or lines that begin
-            with ``[line 12]``.
+    numbers and names must be in these rows. A name is a word that contains a digit, a capital (not
+    that of a sentence), or a sign such as ``_`` or ``.``. The page has at least 120 columns, or its
+    lines begin with ``[line 12]``.
     """
     rows = _rows(page)
     kept: list[str] = []

@@ -185,15 +185,10 @@ class _Leaf:
 
 
 class TemplateTree:
-    """Finds the template of each line.
+    """Finds the template of each line, and holds at most `capacity` of them.
 
-    Args:
-        capacity: maximum number of templates held.
-        on_evict: called with a template that is dropped.
-        on_join: called with a template and another one whose lines it takes over.
-        split: returns a part of a line that separates templates (such as its level), and the
-            message.
-        name: returns the component that wrote a line, or None.
+    `on_evict` gets a template that is dropped, `on_join` one and another whose lines it takes over.
+    `split` returns what separates templates (such as a level) and the message; `name` a component.
     """
 
     def __init__(
@@ -436,12 +431,8 @@ def shown(message: str, words: Sequence[str]) -> str:
 
 
 class ValueReader:
-    """Finds the values of a template by the text between them, in a tenth of the time of
-    `values_of`. Lines whose punctuation differs from that of the first one need `values_of`.
-
-    Args:
-        message: a line of the template.
-        words: the words of the template.
+    """Finds the values of a template by the text between them in one of its lines, in a tenth of
+    the time of `values_of`, which lines with other punctuation need.
     """
 
     __slots__ = ("_between", "_first", "_plain", "_words")

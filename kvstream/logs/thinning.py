@@ -115,14 +115,9 @@ class Thinner:
 
 
 class ThinnedSource(SourceOver):
-    """Sources whose logs are thinned; other texts pass unchanged.
+    """Sources whose logs are thinned after `whole` characters; other texts pass unchanged.
 
     Holds at most LONGEST_LINE characters of a line and a block.
-
-    Args:
-        source: the sources to thin.
-        whole: number of characters at the beginning that all pass.
-        questions: as for `Thinner`.
     """
 
     def __init__(self, source: Source, whole: int, questions: Sequence[str] = ()) -> None:

@@ -35,10 +35,8 @@ def is_trace(line: str) -> bool:
 
 
 class Continuation:
-    """Says whether a line without a time continues the line before it.
-
-    The last line of a trace of Python, the message of a panic of Rust and the functions of one of
-    Go are known only by the lines before them.
+    """Says whether a line without a time continues the line before it, which for the end of a trace
+    of Python, a panic of Rust and functions of Go is known only by the lines before.
     """
 
     def __init__(self) -> None:

@@ -128,9 +128,7 @@ class PassageMemory:
     def ranked(self, question: str, memory: Memory | None, cited: Sequence[Passage]) -> Ranking:
         """Return the passages in the order of their evidence for a question.
 
-        `cited` are passages, with weights, that the question and the scout's own answer attended
-        to. If the question was not known during the reading, its words rank first, and memory
-        breaks ties.
+        `cited`: what the question and the scout attended to. Of an unknown one, words rank first.
         """
         every = self._kept
         words = self._scores(question)
