@@ -1,8 +1,7 @@
 """Needles in a haystack: is a sentence at a known depth found after reading?
 
-A needle is a sentence about an invented thing (from `synthetic/document.py`), inserted between two
-sentences of a long text. The question about it comes after the text, and is known while the text is
-read, as in ``kvstream ask``. Every method reads the same documents.
+A needle is a sentence about an invented thing, inserted between two sentences of a long text. Every
+method reads the same documents, and knows the question, as in ``kvstream ask``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from kvstream.evaluation.sweep import NEAR, WHOLE, Case
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
-KINDS = ("passkey", "fact", "kv")
 TOP = 3
 """Number of first citations among which the planted sentence must be."""
 PAIRS = 8
@@ -45,13 +43,6 @@ class Plan:
     needles: int = 1
     """Number of needles in each document. All are asked for; the others have random depths."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"Unknown kind {self.kind!r}; choose one of {', '.join(KINDS)}.")
-        for depth in self.depths:
-            if not 0 <= depth <= 1:
-                raise UsageError(f"A depth must be from 0 to 1, not {depth}.")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""The perplexity of a long text for a model with a bounded memory of it.
-
-The text is read under the budget, as for a question. Every token's loss is computed when its chunk
-is read, given the memory at that moment.
-"""
+"""The perplexity of a long text, of which each token is predicted from memory at its moment."""
 
 from __future__ import annotations
 

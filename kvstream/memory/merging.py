@@ -182,10 +182,9 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
     reader.cache.rebase()
     reader.cache.note_peak()
     # Ignore the peaks of readings with a larger budget.
-    peaks = [r.cache.peak for r in (reader, first, second)]
-    peaks = [peak for peak in peaks if peak.tokens <= reader.sizes.budget]
-    for name in ("tokens", "bytes", "scratch"):
-        setattr(reader.cache.peak, name, max(getattr(peak, name) for peak in peaks))
+    for source in (first, second):
+        if source.cache.peak.tokens <= reader.sizes.budget:
+            reader.cache.peak.include(source.cache.peak)
     reader.prefill.due = []
     reader.prefill.before = second.prefill.before
     reader.steps = first.steps + second.steps

@@ -1,7 +1,4 @@
-"""Pack the trace of a memory (positions and passages) for a file, and unpack it.
-
-Passages are deflated JSON. Unpacking is bounded, because a file is never trusted.
-"""
+"""Pack the trace of a memory for a file (passages as deflated JSON), and unpack it in bounds."""
 
 from __future__ import annotations
 

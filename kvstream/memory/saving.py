@@ -285,7 +285,8 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
         reader.cache.peak = Peak(**notes["peak"])
         if saved.kv_dtype != reader.model.kv_dtype:  # the saved bytes are of another number type
             reader.cache.peak.bytes = reader.cache.bytes
-        if rounds(saved.kv_dtype, reader.model.kv_dtype):
+        here = reader.model.kv_dtype
+        if torch.promote_types(saved.kv_dtype, here) != here:
             memory.warnings.append(_rounded(saved, reader.model))
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
@@ -296,11 +297,6 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
         reader.select_seconds = float(notes["select_s"])
     except file.WRONG as error:
         raise file.broken(saved.path, error) from error
-
-
-def rounds(made: torch.dtype, here: torch.dtype) -> bool:
-    """Return whether numbers lose precision when they are converted from `made` to `here`."""
-    return torch.promote_types(made, here) != here
 
 
 def _rounded(saved: MemoryFile, model: BoundedModel) -> str:

@@ -1,8 +1,4 @@
-"""Convert the cache of a reader to tensors by name, and back.
-
-The protected prompt and the entries of the source are separate tensors, so that memory can be told
-from the prompt. Unused parts of the cache are left out.
-"""
+"""Convert the used part of a reader's cache to tensors by name, and back."""
 
 from __future__ import annotations
 

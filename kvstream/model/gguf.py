@@ -112,13 +112,10 @@ def digest_of(path: Path) -> str:
 
 
 def _known(path: Path) -> Path:
-    return converted_folder() / "digests" / _identity(gguf_file.parts(path))
-
-
-def _identity(paths: Sequence[Path]) -> str:
-    """Hash the paths, sizes and modification times of the files, without reading them."""
-    facts = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+    """Return where the digest of a file is stored: by paths, sizes and modification times."""
+    stats = [(str(p.resolve()), p.stat()) for p in gguf_file.parts(path)]
+    facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    return converted_folder() / "digests" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _digest(paths: Sequence[Path]) -> str:

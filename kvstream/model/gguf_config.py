@@ -1,8 +1,7 @@
 """Build the transformers configuration of the model in a GGUF file.
 
-The tables of transformers give most of it. They leave out some fields that change the answers, such
-as the scaling of rotary frequencies. These are added or refused here, because a model that computes
-something else gives worse answers without an error.
+The tables of transformers leave out some fields that change the answers, such as the scaling of
+rotary frequencies. They are added or refused here: otherwise answers are worse without an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Map the tensors of a GGUF file to the tensors of the transformers model.
-
-The tables are those of transformers. The older table has a name map and a processor for each
-architecture, the newer one a list of renamings and conversions.
-"""
+"""Map the tensors of a GGUF file to those of the model, by the tables of transformers."""
 
 from __future__ import annotations
 

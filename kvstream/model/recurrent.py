@@ -1,8 +1,7 @@
 """Recurrent layers: they carry a state of fixed size from token to token.
 
-A state cannot be split into tokens, so nothing is evicted from it, and nothing has to be. A
-catalyst, question or answer must not change it. The states are therefore copied before and restored
-afterwards.
+Nothing is evicted from a state, and nothing has to be. A catalyst, question or answer must not
+change it, so the states are copied before and restored afterwards.
 """
 
 from __future__ import annotations

@@ -93,9 +93,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _tensors_in(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
-    yield from _tensors(args)
-    if kwargs:
-        yield from _tensors(tuple(kwargs.values()))
+    return _tensors((*args, *(kwargs or {}).values()))
 
 
 class Scratch:

@@ -1,10 +1,8 @@
 """The prompt around the document: the model's chat template, split at the document.
 
-The template is rendered once with random words as placeholders for the document, the question and
-the system text, and is then split at the placeholder of the document.  The document is encoded
-separately, as plain text, and the tokenizer breaks up control sequences in it
-(tokenization/control.py), so nothing in it can close its turn or open another.  The same holds for
-text that the user typed.
+The template is rendered once with random words in place of document, question and system text, and
+is then split at the document.  Document and typed text are encoded as plain text without control
+sequences (tokenization/control.py), so nothing in them can close a turn or open another.
 """
 
 from __future__ import annotations
@@ -56,11 +54,9 @@ class Prompt:
     ) -> list[int]:
         """Return the ids behind the document: question, end of the turn, beginning of the answer.
 
-        With `brief`, a chat model is asked for a short phrase; the tail is never longer then.
-
-        A summary needs no question; if there is one, it names the topic of the summary. Questions
-        and answers from ``earlier`` come before the question as plain text. Models have seen such
-        texts, and so no template needs to support more turns.
+        With `brief`, a chat model is asked for a short phrase; the tail is never longer then. The
+        question of a summary names its topic. Questions and answers from ``earlier`` come before
+        the question as plain text, so no template needs to support more turns.
         """
         told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
         phrase = self._parts.brief_phrase if brief else None
@@ -79,10 +75,6 @@ class Prompt:
         """Return the number of broken-up control sequences in a question or system text."""
         text = without_surrogates(text.strip())  # `spans` expects the text of a document
         return len(self._tokenizer.spans(text, continuing=True).broken)
-
-    def phrase(self, question: str) -> str:
-        """Return the question as ``tail`` words it, for a catalyst that resembles it."""
-        return self._parts.phrase(question)
 
 
 def broken_apart(what: str, count: int) -> str:
@@ -160,13 +152,13 @@ class Wording:
     brief: str
     """Replaces `question` for a short answer; has no more tokens."""
     reasons: str = ""
-    """Replaces `question` where a phrase is no answer (`asks_for_sentences`); may be empty."""
+    """Replaces `question` where a phrase is no answer (`_SENTENCES`); may be empty."""
 
     def phrase(self, task: Task) -> Callable[[str], str]:
         """Return the function that words a question, or the topic of a summary."""
 
         def ask(question: str) -> str:
-            long = self.reasons and asks_for_sentences(question)
+            long = self.reasons and _SENTENCES.search(question)
             return _put(self.reasons if long else self.question, question)
 
         def summarize(question: str) -> str:
@@ -184,11 +176,7 @@ _SENTENCES = re.compile(
     r"|\bhow (?!(?:much|many|old|long|far|tall|big|large|often|deep|high|heavy|fast|soon|late)\b)",
     re.IGNORECASE,
 )
-
-
-def asks_for_sentences(question: str) -> bool:
-    """Return whether a question asks for a reason, a manner or a description."""
-    return bool(_SENTENCES.search(question))
+"""Questions for a reason, a manner or a description."""
 
 
 def _put(words: str, question: str) -> str:

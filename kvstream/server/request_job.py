@@ -1,7 +1,4 @@
-"""One request as a generator of events: texts into a memory, the question, the answer.
-
-The worker alternates between the steps of jobs, so two jobs never run at the same time.
-"""
+"""One request as a generator of events: texts into a memory, the question, the answer."""
 
 from __future__ import annotations
 

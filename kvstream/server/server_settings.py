@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +57,6 @@ class ServerSettings:
                 f"{self.host} can be reached from other machines, so a key is needed: set "
                 "KVSTREAM_KEY to a long random text, or listen on 127.0.0.1."
             )
-        if self.memories is not None and not os.path.isdir(self.memories):
-            raise UsageError(f"--memories {self.memories} is not a folder; check the path.")
         if self.cache_dir is not None and not self.cache:
             raise UsageError("--cache-dir has no effect with --cache 0; leave one of them out.")
 

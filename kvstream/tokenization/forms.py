@@ -1,8 +1,7 @@
 """The words of a text, and a Bloom filter of their forms, in which they take fixed memory.
 
 A form that the filter does not have is certainly not in the text. A form that it has may still be
-absent: `mistaken` is the share of absent forms that pass. Bloom 1970, "Space/time trade-offs in
-hash coding".
+absent. Bloom 1970, "Space/time trade-offs in hash coding".
 """
 
 from __future__ import annotations
@@ -143,11 +142,6 @@ class WordForms:
         """Return whether the text has the digits of `number` in a row, or each run of them."""
         whole, *runs = number_forms(number)
         return self._has(whole) or (bool(runs) and all(self._has(run) for run in runs))
-
-    @property
-    def mistaken(self) -> float:
-        """Share of absent forms that pass as present."""
-        return float((int(np.unpackbits(self._bits).sum()) / (8 * BYTES)) ** HASHES)
 
     def packed(self) -> bytes:
         """Return the filter as bytes for a file, as if the text ended here."""

@@ -2,9 +2,8 @@
 
 A GGUF file has a vocabulary, merges or scores, and in ``tokenizer.ggml.pre`` the name of the rule
 that splits text into words before merging. The rules are those of llama.cpp
-(src/llama-vocab.cpp), and the ids must be the same. An unknown name is refused: another rule gives
-other tokens, and a model that reads other tokens than in training gives worse answers without an
-error.
+(src/llama-vocab.cpp). An unknown name is refused: with other tokens than in training, answers are
+worse without an error.
 """
 
 from __future__ import annotations

@@ -311,14 +311,10 @@ _ALIKE = 0.7
 def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> tuple[list[Passage], int]:
     """Return the ``n`` passages with the most weight in memory, in document order.
 
-    Also return how many others are left out because they repeat one of these.
-
-    With ``parts`` the document is divided into parts of equal length, which take turns. Otherwise a
-    summary would mostly come from the end, of which memory holds more.
-
-    A passage that differs from a better one only in numbers and identifiers, such as a log line,
-    or in few words, comes after all others. A long passage has more weight because of its length,
-    so weights are divided by the square root of the length.
+    Also return how many others repeat one of these. With ``parts`` the document is divided into
+    parts of equal length, which take turns: memory holds more of the end. A passage that differs
+    from a better one only in numbers, identifiers or few words comes after all others. Weights are
+    divided by the square root of the length.
     """
     ranked = sorted(passages, key=lambda p: (-p.weight / max(len(p.text), 20) ** 0.5, p.start))
     if parts > 1 and passages:

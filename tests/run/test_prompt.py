@@ -222,7 +222,7 @@ def test_summaries() -> None:
 def test_catalyst_is_plain_text() -> None:
     pocket = load_tokenizer("pocket")
     prompt = build_prompt(pocket)
-    assert prompt.catalyst(prompt.phrase("Who?")) == pocket.encode("\nQuestion: Who?")
+    assert prompt.catalyst("Question: Who?") == pocket.encode("\nQuestion: Who?")
 
 
 def test_braces_and_marks_in_questions_are_left_alone() -> None:

@@ -1,8 +1,7 @@
 """Rounds in which every system takes its turn, and the rows of their results.
 
-All systems get the same token ids and take turns in every round, so that a machine that is busy for
-a while slows down all of them. A ratio is the median of the ratios within a round. A second ratio
-uses processor times, which other programs on the machine disturb less.
+All systems take turns in every round, so that a machine that is busy for a while slows down all of
+them. A ratio is the median over the rounds, of wall times and of processor times.
 """
 
 from __future__ import annotations

@@ -32,10 +32,8 @@ def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
 def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> float:
     """Return the operations that the model itself needs for these (chunk, memory) steps.
 
-    That is twice the weights of its layers for every token, and attention to all tokens that a
-    token sees: in a layer with a sliding window, at most the window. The output layer, and whatever
-    a method measures or moves, do not count. For a mixture of experts all weights count, which is
-    too much.
+    That is twice the weights of its layers for every token (of all experts, which is too much), and
+    attention to all tokens that a token sees. The output layer and the method do not count.
     """
     heads = model.model.config.get_text_config().num_attention_heads
     layers = model.model.base_model
