@@ -69,10 +69,7 @@ def load(paths: Sequence[str]) -> Iterator[Item]:
 
 
 def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]:
-    """Call `parse` with each line of JSON and its name, and yield the results. Skip empty lines.
-
-    Raise SourceError with the number of a bad line, and with `needs`: what a record must have.
-    """
+    """Yield `parse` of each line of JSON and its name. Raise SourceError with what it `needs`."""
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue

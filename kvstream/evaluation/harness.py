@@ -44,11 +44,7 @@ def ask(
     run: RunSettings,
     layout: Layout | None = None,
 ) -> list[Result]:
-    """Answer every question after one reading of `text`, in the same way as the program.
-
-    Answers are exactly as the model wrote them, with leading and trailing spaces, which count in
-    code.
-    """
+    """Answer every question after one reading of `text`, exactly as the model wrote it."""
     with document(text) as path:
         request = Request(tuple(questions), run, layout=layout)
         return results_of(road(session, request).ask(open_sources([path], plain=True), request))

@@ -170,10 +170,7 @@ class Checkpoint:
             self._save(memory, feed, complete=False)
 
     def leave(self, memory: Memory, feed: Handed) -> None:
-        """Save the memory of an interrupted reading, if it has read more since the last time.
-
-        Raises KvstreamError on failure.
-        """
+        """Save an interrupted reading, if it has read more. Raises KvstreamError on failure."""
         if feed.count > self._saved:
             self._save(memory, feed, complete=False)
 
@@ -201,10 +198,7 @@ def _some(feed: Handed | TokenFeed, count: int, interrupted: Callable[[], bool])
 
 
 def tokens_of(path: Path) -> int | None:
-    """Return how many tokens a checkpoint has read, by its header; None if there is no file yet.
-
-    Raises the errors of `Checkpoint`, which reads the whole file and checks its digest.
-    """
+    """Return the tokens that a checkpoint has read, by its header; None if there is no file yet."""
     writing.check_writable(path)
     return _position(path, file.read_notes(path)).tokens if path.exists() else None
 

@@ -71,10 +71,7 @@ def digest_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 def write(
     path: Path, state: Mapping[str, Any], notes: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> str:
-    """Write a memory file and return its digest. An existing file stays until it is complete.
-
-    Raises KvstreamError if the file cannot be written.
-    """
+    """Write a memory file, whole or not at all; return its digest. Raises KvstreamError."""
     said, noted = _json(state), _json(notes)
     digest = _digest(said, tensors, aside=False)
     seal = _digest(digest + noted, tensors, aside=True)

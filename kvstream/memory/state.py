@@ -72,7 +72,7 @@ def fill(
     if len(numbers["layers"]) != len(cache.stores):
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):
-        _fill_layer(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors, kv_dtype)
+        _fill_layer(store, layer, tokens, tensors, kv_dtype)
     if not cache.aligned:
         raise ValueError("its layers hold different numbers of rotated entries")
     head = len(reader.head) if reader.begun else 0
@@ -107,18 +107,14 @@ def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
 
 def _fill_layer(
     store: LayerStore,
-    used: Any,
-    raw: Any,
-    prefix: Any,
+    layer: Mapping[str, int],
     tokens: int,
     tensors: Mapping[str, Tensor],
     kv_dtype: torch.dtype,
 ) -> None:
-    spec = store.spec
-    counts = (raw, prefix, used)
-    if not all(type(n) is int and 0 <= n <= store.capacity for n in counts) or used < max(counts):
+    spec, used, raw, prefix = store.spec, layer["used"], layer["raw"], layer["prefix"]
+    if not (used <= store.capacity and max(raw, prefix) <= used):
         raise ValueError(f"layer {spec.index} cannot hold {used!r} entries, {raw!r} of them raw")
-    heads = spec.heads
 
     def take(name: str, into: Tensor) -> None:
         into.copy_(_tensor(tensors, name, into.dtype, into.shape))
@@ -146,7 +142,7 @@ def _fill_layer(
         measured = tensors.get(f"{ASIDE}{spec.index}.{name}")
         setattr(store, attribute, None)
         if measured is not None:
-            if (measured.dtype, measured.shape) != (torch.float32, (heads, used)):
+            if (measured.dtype, measured.shape) != (torch.float32, (spec.heads, used)):
                 raise ValueError(f"what was measured of layer {spec.index} is not of its entries")
             setattr(store, attribute, measured.to(spec.device))
     store.used, store.unrotated = used, raw

@@ -225,10 +225,7 @@ def _write_weights(
     change: Change | None,
     progress: Callable[[float], None],
 ) -> None:
-    """Write ``model.safetensors``, tensor by tensor; those of `small` in 8 bits.
-
-    Raises OverflowError for numbers beyond float16, ModelError for a full disk or a damaged file.
-    """
+    """Write ``model.safetensors`` by tensor. Raises OverflowError over float16, ModelError."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     dtypes, end = {}, 0
     for target in names.targets:

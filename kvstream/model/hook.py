@@ -42,11 +42,7 @@ _running = _Running()
 
 @contextmanager
 def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
-    """Use `cache` in the forward passes inside.
-
-    None is for the probe: the input attends only to itself. The yielded dictionary then collects
-    the call of each layer's attention.
-    """
+    """Use `cache` inside; None is for the probe, which gets the call of each layer's attention."""
     met: dict[int, Met] = {}
     _running.passes.append((cache, met))
     try:

@@ -117,10 +117,7 @@ class Int8Linear(nn.Module):
             self.keep_in_float32(columns, weight)
 
     def keep_in_float32(self, columns: Sequence[int], weight: Tensor | None = None) -> None:
-        """Compute the products of these columns of the input in float32.
-
-        `weight` is that of the layer; to unpack it takes as long as to pack it.
-        """
+        """Compute the products of these columns in float32; `weight` is that of the layer."""
         if weight is None:
             weight = self._unpacked(Tensor.int_repr)
         self._columns = torch.tensor(columns)
@@ -378,10 +375,7 @@ def opened(folder: Path) -> Any:
 
 
 def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> None:
-    """Read the weights of a model, which has none yet, and the large `columns` that are known.
-
-    Raises LookupError for missing weights.
-    """
+    """Read the weights of a model, and the large `columns`. Raises LookupError for missing ones."""
     old, tied = model.get_input_embeddings(), {}
     for name, table in list(model.named_modules()):
         if table is old and f"{name}.{SCALE}" in stored.names:

@@ -131,10 +131,7 @@ class LayerStore(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append keys [1, K, n, D] and values [1, K, n, E] to the store, and return them.
-
-        Raises KvstreamError over the budget, ModelError if float16 cannot store them.
-        """
+        """Append keys and values [1, K, n, D]. Raises KvstreamError, ModelError for infinities."""
         end = self.used + key_states.shape[-2]
         held = end + self.parked
         if held > self.capacity:
@@ -260,10 +257,7 @@ class LayerStore(CacheLayerMixin):
         self.used = self.unrotated = first + m
 
     def park(self, first: int, indices: Tensor) -> None:
-        """Park the entries from `first` on, except ``first + indices`` [K, m], in order.
-
-        The parked entries move to the end of the tensors. All entries must be unrotated.
-        """
+        """Park the entries from `first` on, except ``first + indices`` [K, m]; all unrotated."""
         heads, m = indices.shape
         hidden = torch.ones(heads, self.used - first, dtype=torch.bool, device=indices.device)
         others = hidden.scatter_(-1, indices, False).nonzero()[:, 1].view(heads, -1)

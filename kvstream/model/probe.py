@@ -326,10 +326,7 @@ def _tolerance(x: Tensor, model: Any) -> float:
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    """Return the relative difference of the median token. Tokens are the second last dimension.
-
-    It is the median because in low precision single tokens may go to other experts.
-    """
+    """Return the relative difference of the median token: single ones may go to other experts."""
     tokens = a.shape[-2]
     a = a.float().transpose(-2, 0).reshape(tokens, -1)
     b = b.float().transpose(-2, 0).reshape(tokens, -1).to(a.device)

@@ -23,10 +23,7 @@ the first reading of memory."""
 
 
 class Meter(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made inside, until nothing refers to them.
-
-    It does not see memory that one operation allocates and frees internally.
-    """
+    """Counts the bytes of the tensors that are made inside, until nothing refers to them."""
 
     def __init__(self) -> None:
         super().__init__()

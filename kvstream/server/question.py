@@ -66,7 +66,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
         last_asks = False
     marked = outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)
     if marked is not None:
-        return Split(marked.rest, marked.content + end, "instruction")
+        content, rest = marked
+        return Split(rest, content + end, "instruction")
     if fits(message) and (single or not alone):
         question = not alone or asks(body) or STATEMENT.search(body) is None
         return Split(message if alone else "", message, "message", question)

@@ -65,12 +65,6 @@ class Section:
     """The end of its closing tag, if it has one."""
 
 
-@dataclass(frozen=True)
-class Instruction:
-    content: str
-    rest: str
-
-
 class Outline:
     """The sections at both ends of a message, up to `reach` characters from them."""
 
@@ -100,8 +94,8 @@ class Outline:
 
     def instruction(
         self, fits: Callable[[str], bool], *, first_asks: bool, last_asks: bool
-    ) -> Instruction | None:
-        """Return what a section asks, if its name promises that; a question before a task."""
+    ) -> tuple[str, str] | None:
+        """Return what a section asks, and the message without it; a question before a task."""
         in_text = any(s.kind == "text" and s.after == len(self._window) for s in self._sections)
         asking = [s for s in self._sections if s.kind in ("query", "task") and self._content(s)]
         for section in sorted(asking, key=self._rank)[:_TRIED]:
@@ -109,7 +103,7 @@ class Outline:
             if instruction is None:
                 continue
             leads = section.begin == 0
-            if last_asks and not in_text and not (leads and asks(instruction.content)):
+            if last_asks and not in_text and not (leads and asks(instruction[0])):
                 return None
             final = section.kind == "query" and (section.tagged or self._ends(section))
             return instruction if leads or final or not first_asks else None
@@ -123,7 +117,7 @@ class Outline:
             return 0, -section.begin
         return 1 + (not asks(self._content(section))), section.begin
 
-    def _instruction(self, section: Section, fits: Callable[[str], bool]) -> Instruction | None:
+    def _instruction(self, section: Section, fits: Callable[[str], bool]) -> tuple[str, str] | None:
         """Return the content of a section, or its beginning if it is long or the whole message."""
         content = self._content(section)
         before, after = self._window[: section.begin], self._window[section.after :]
@@ -144,7 +138,7 @@ class Outline:
                 self._message[: self._place(section.begin)],
                 self._message[self._place(begin) :],
             )
-            return Instruction(piece, "\n\n".join(map(str.strip, rest)).strip())
+            return piece, "\n\n".join(map(str.strip, rest)).strip()
         return None
 
     def _place(self, at: int) -> int:

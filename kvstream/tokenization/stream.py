@@ -244,10 +244,7 @@ class TokenStream:
         return (words or options)[0]
 
     def _line_end(self, of: _Encoded) -> tuple[int, int] | None:
-        """Return a cut before the last line end, so that an answer at a pause has the last lines.
-
-        The text behind it is too short for the proof of another cut.
-        """
+        """Return a cut before the last line end, where other cuts cannot be proven."""
         text, utf8, starts = of.text, of.utf8, of.starts
         place = len(text[: text.rfind("\n") + 1].rstrip("\r\n"))
         token = int(np.searchsorted(starts, utf8[place], side="right")) - 1
