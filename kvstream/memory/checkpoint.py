@@ -6,14 +6,12 @@ tokens that memory has seen. Their digest must be the same, so the sources must 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec.structs import asdict
 
 from kvstream.engine.reader import Chunk
@@ -39,37 +37,6 @@ SAME = (
     "measure_always",
 )  # fmt: skip
 """Parts of the state that must be equal in a checkpoint and in the run that resumes it."""
-
-
-class Handed:
-    """A feed that counts and hashes the tokens it returns, at most ``limit()`` at a time."""
-
-    def __init__(self, feed: TokenFeed, limit: Callable[[], int] | None = None) -> None:
-        self.feed, self.limit = feed, limit
-        self.count = 0
-        self._digest = hashlib.sha256()
-
-    def read(self, count: int) -> Chunk:
-        """Return at most `count` tokens; fewer at the end, at a pause, or because of the limit."""
-        piece = self.feed.read(count if self.limit is None else min(count, self.limit()))
-        self.count += len(piece.ids)
-        self._digest.update(np.array(piece.ids, dtype="<i4").tobytes())
-        return piece
-
-    def exhausted(self) -> bool:
-        return self.feed.exhausted()
-
-    @property
-    def paused(self) -> bool:
-        return self.feed.paused
-
-    def estimate(self) -> int | None:
-        return self.feed.estimate()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the tokens that were returned, in hex."""
-        return self._digest.hexdigest()
 
 
 class Checkpoint:
@@ -104,7 +71,7 @@ class Checkpoint:
         return [] if self.saved is None else self.saved.content.state["head"]
 
     def take_up(
-        self, memory: Memory, feed: Handed, interrupted: Callable[[], bool] = never
+        self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool] = never
     ) -> None:
         """Restore the saved state into a new memory, and skip the tokens that it has read.
 
@@ -138,18 +105,18 @@ class Checkpoint:
         restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
         kept = reader.retained().numpy()
-        while feed.count < position.tokens:
-            count = min(DROP_BLOCK, position.tokens - feed.count)
+        while feed.handed < position.tokens:
+            count = min(DROP_BLOCK, position.tokens - feed.handed)
             if not _some(feed, count, interrupted).ids:
                 break
-            trace.read, trace.end = feed.feed.read_tokens, feed.feed.end
+            trace.read, trace.end = feed.read_tokens, feed.end
             if trace.passages is not None:
                 trace.origins.prune(kept[kept < trace.read])
                 trace.passages.prune(trace.origins.known()[1], trace.end)
-        reached = (feed.count, feed.sha256) == (position.tokens, position.sha256)
-        if feed.count < position.tokens and interrupted():
+        reached = (feed.handed, feed.sha256) == (position.tokens, position.sha256)
+        if feed.handed < position.tokens and interrupted():
             raise SourceError(f"Reading was stopped before it came to the place of {self.path}.")
-        if not reached or (position.complete and _some(feed.feed, 1, interrupted).ids):
+        if not reached or (position.complete and _some(feed, 1, interrupted).ids):
             pipe = "-" in trace.names
             raise SourceError(
                 f"The sources have changed since {self.path} was written, "
@@ -162,19 +129,19 @@ class Checkpoint:
                 + "Remove the file to start again, or read what is new into it with "
                 f"`kvstream remember --memory {shlex.quote(str(self.path))} SOURCE -o FILE`."
             )
-        self._saved = feed.count
+        self._saved = feed.handed
 
-    def note(self, memory: Memory, feed: Handed) -> None:
+    def note(self, memory: Memory, feed: TokenFeed) -> None:
         """Save if `every` tokens were read since the last time. Raise KvstreamError on failure."""
-        if feed.count - self._saved >= self.every:
+        if feed.handed - self._saved >= self.every:
             self._save(memory, feed, complete=False)
 
-    def leave(self, memory: Memory, feed: Handed) -> None:
+    def leave(self, memory: Memory, feed: TokenFeed) -> None:
         """Save an interrupted reading, if it has read more. Raises KvstreamError on failure."""
-        if feed.count > self._saved:
+        if feed.handed > self._saved:
             self._save(memory, feed, complete=False)
 
-    def finish(self, memory: Memory, feed: Handed) -> None:
+    def finish(self, memory: Memory, feed: TokenFeed) -> None:
         """Save the memory of a complete reading. Raises KvstreamError on failure."""
         self._save(memory, feed, complete=True)
 
@@ -182,15 +149,15 @@ class Checkpoint:
         """Remove the file, because nothing is left to resume."""
         self.path.unlink(missing_ok=True)
 
-    def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
-        self._saved = feed.count  # after a failure, the next try is also `every` tokens later
-        position = Position(feed.count, feed.sha256, complete, self.base)
+    def _save(self, memory: Memory, feed: TokenFeed, *, complete: bool) -> None:
+        self._saved = feed.handed  # after a failure, the next try is also `every` tokens later
+        position = Position(feed.handed, feed.sha256, complete, self.base)
         # A resumed reading gets the text of citations from the sources again.
         digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
 
 
-def _some(feed: Handed | TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk:
+def _some(feed: TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk:
     """Return at most `count` tokens, but at least one unless the sources end. Wait at a pause."""
     while not (piece := feed.read(count)).ids and feed.paused and not interrupted():
         pass

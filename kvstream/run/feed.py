@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable
 
@@ -24,10 +25,26 @@ class TokenFeed:
         self.read_tokens = stream.seen
         self.end = 0
         """Global byte offset behind the last token that was read."""
+        self.limit: Callable[[], int] | None = None
+        """Returns the maximum number of tokens to hand out at a time."""
+        self.handed = 0
+        """Number of tokens that were handed out."""
+        self._digest = hashlib.sha256()
         self._ahead: TokenBatch | None = None
 
     def read(self, count: int) -> Chunk:
-        """Return at most `count` tokens; fewer at the end or a pause. Raises SourceError."""
+        """Return up to `count` tokens; fewer at the end, a pause or `limit`. Raises SourceError."""
+        piece = self._read(count if self.limit is None else min(count, self.limit()))
+        self.handed += len(piece.ids)
+        self._digest.update(np.array(piece.ids, dtype="<i4").tobytes())
+        return piece
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the tokens that were handed out, in hex."""
+        return self._digest.hexdigest()
+
+    def _read(self, count: int) -> Chunk:
         first = self.read_tokens
         if not count:
             return Chunk([], first)
@@ -103,11 +120,11 @@ class ShortenedFeed(TokenFeed):
         self._settled = False
         """Whether the stream has ended, so that `_tail` has the last tokens of the text."""
 
-    def read(self, count: int) -> Chunk:
+    def _read(self, count: int) -> Chunk:
         """Return at most `count` tokens: first those of the beginning, then those of the end."""
         room = self._first - self.read_tokens
         if room > 0:
-            return super().read(min(count, room))
+            return super()._read(min(count, room))
         tail = self._collect()
         first = self.read_tokens - len(tail)
         ids = [tail.popleft() for _ in range(min(count, len(tail)))]
@@ -131,7 +148,7 @@ class ShortenedFeed(TokenFeed):
     def _collect(self) -> deque[int]:
         """Read to the end of the stream and return its last tokens; empty if the source pauses."""
         while not (self._settled or self._interrupted()):
-            piece = super().read(DROP_BLOCK)
+            piece = super()._read(DROP_BLOCK)
             if not piece.ids:
                 if self.stream.paused:
                     return deque()

@@ -15,7 +15,7 @@ from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import LineCounts, Source, nothing_in
 from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
-from kvstream.memory.checkpoint import Checkpoint, Handed
+from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import TokenFeed
@@ -123,18 +123,18 @@ class Reading:
         if unused:
             yield Notice(unused)
         began, earlier = time.perf_counter(), memory.trace.read
-        handed = self._handed(memory, feed)
+        self._take_up(memory, feed)
         before = memory.prefill_s
 
         def seconds() -> float:
             return before + time.perf_counter() - began - self._answer_s
 
-        cut_short = yield from self._steps(memory, feed, handed, seconds)
+        cut_short = yield from self._steps(memory, feed, seconds)
         self._close(memory, feed, earlier)
         # A pipe that ended because of the interrupt may have had more text.
         stopped = self.request.interrupted() and (cut_short or not feed.ended)
         if stopped:
-            yield from self._leave(memory, feed, handed)
+            yield from self._leave(memory, feed)
         self._warn(memory, feed)
         for message in memory.warnings[told:]:
             yield Notice(message)
@@ -147,11 +147,11 @@ class Reading:
         self._place(memory.trace)
         memory.prefill_s = seconds()
         if self.checkpoint is not None and not stopped:
-            yield from self._save(self.checkpoint.finish, memory, handed)
+            yield from self._save(self.checkpoint.finish, memory, feed)
         return memory
 
-    def _handed(self, memory: Memory, feed: TokenFeed) -> Handed:
-        """Return the feed of the reader, behind the tokens of a checkpoint."""
+    def _take_up(self, memory: Memory, feed: TokenFeed) -> None:
+        """Begin to read, behind the tokens of a checkpoint if there is one."""
         memory.trace.interrupted = False
         schedule = memory.reader.schedule
         if self.after is None and (feed.estimate() is None or not schedule.whole):
@@ -160,15 +160,14 @@ class Reading:
             length = feed.estimate()
             if length is not None and feed.stream.at_end:
                 schedule.revise(length)
-        handed = Handed(feed, self._limit(feed))
+        feed.limit = self._limit(feed)
         if self.checkpoint is not None:
-            self.checkpoint.take_up(memory, handed, self.request.interrupted)
+            self.checkpoint.take_up(memory, feed, self.request.interrupted)
         if self.request.every is not None:
             self.request.every.answered = memory.trace.read
-        return handed
 
     def _steps(
-        self, memory: Memory, feed: TokenFeed, handed: Handed, seconds: Callable[[], float]
+        self, memory: Memory, feed: TokenFeed, seconds: Callable[[], float]
     ) -> Generator[Event, None, bool]:
         """Read to the end, or to an interrupt.
 
@@ -179,7 +178,7 @@ class Reading:
         every, interrupted = self.request.every, self.request.interrupted
         pruned, stop, cut_short = trace.read, interrupted, False
         while True:
-            for report in reader.read(handed, stop):
+            for report in reader.read(feed, stop):
                 memory.prefill_s = seconds()
                 yield step_done(reader, report, feed, memory.prefill_s, memory.loaded)
                 trace.read, trace.end = feed.read_tokens, feed.end
@@ -189,7 +188,7 @@ class Reading:
                     pruned = trace.read
                 if self.checkpoint is not None:
                     self._place(trace)
-                    yield from self._save(self.checkpoint.note, memory, handed)
+                    yield from self._save(self.checkpoint.note, memory, feed)
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self._answers(memory)
             if interrupted() and not cut_short and self.sources.ends_on_interrupt:
@@ -214,23 +213,23 @@ class Reading:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
 
     def _save(
-        self, save: Callable[[Memory, Handed], None], memory: Memory, handed: Handed
+        self, save: Callable[[Memory, TokenFeed], None], memory: Memory, feed: TokenFeed
     ) -> Iterator[Event]:
         """Save the checkpoint. If that fails, tell the user once; the reading is not affected."""
         try:
-            save(memory, handed)
+            save(memory, feed)
         except KvstreamError as error:
             if not self._unsaved:
                 told = f"{error} The checkpoint is not up to date."
                 yield Notice(told, note=True, loss=True)
             self._unsaved = True
 
-    def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed) -> Iterator[Event]:
+    def _leave(self, memory: Memory, feed: TokenFeed) -> Iterator[Event]:
         """Save the checkpoint of an interrupted reading, and record the interrupt."""
         trace = memory.trace
         if self.checkpoint is not None:
             self._place(trace)
-            yield from self._save(self.checkpoint.leave, memory, handed)
+            yield from self._save(self.checkpoint.leave, memory, feed)
         trace.interrupted = True
         # Of the whole text, also if the feed hands out only its two ends. None: a pipe.
         memory.warnings.append(stopped_after(trace.read, feed.stream.estimate() or 0))
