@@ -14,7 +14,6 @@ from types import FrameType
 
 import uvicorn
 
-from kvstream.api.model import Model
 from kvstream.errors import KvstreamError
 from kvstream.server.protocol import Connection, most_connections
 from kvstream.server.request_checks import Guard
@@ -63,7 +62,7 @@ class Server(uvicorn.Server):
         try:
             with self.capture_signals():  # uvicorn's own capture follows later
                 ready(self)
-                self.service.start()
+                self.service.worker.start()
                 self.run(sockets=[self.socket])
         finally:
             self.service.close()
@@ -144,14 +143,3 @@ def listen(settings: ServerSettings) -> socket.socket:
             f"{remedy}"
         ) from error
     return listener
-
-
-def serve(
-    model: Model,
-    settings: ServerSettings,
-    listener: socket.socket,
-    ready: Callable[[Server], None] = lambda server: None,
-) -> None:
-    """Serve a model on a socket until a signal; call `ready` once clients can connect."""
-    server = Server(Service(model, settings), listener)
-    server.serve_all(ready)

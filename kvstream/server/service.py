@@ -45,9 +45,6 @@ class Service:
         self.worker = Worker(answering, self.catalog, self.bound, settings.parallel, settings.queue)
         self._began = time.monotonic()
 
-    def start(self) -> None:
-        self.worker.start()
-
     def note(self, job: Job, reply: Reply) -> None:
         """Write a line to the log for a request, without any of its text."""
         result = reply.result

@@ -396,7 +396,6 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
     def begin(name: str, memories: Path | None, *, quiet: bool = False) -> list[str]:
         from kvstream.server import run
         from kvstream.server.server_settings import ServerSettings
-        from kvstream.server.service import Service
 
         lines: list[str] = []
         log = SimpleNamespace(
@@ -407,13 +406,12 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
         options: Any = SimpleNamespace(model=name, quiet=quiet)
         settings = ServerSettings(request=request_of((), **SMALL), port=0, memories=memories)
 
-        def serve_none(model: Model, settings: Any, found: Any, ready: Any) -> None:
-            service = Service(model, settings)
-            ready(SimpleNamespace(service=service, address="http://127.0.0.1:1"))
-            service.close()
-            found.close()
+        def serve_none(server: Any, ready: Any) -> None:
+            ready(SimpleNamespace(service=server.service, address="http://127.0.0.1:1"))
+            server.service.close()
+            server.socket.close()
 
-        monkeypatch.setattr(run, "serve", serve_none)
+        monkeypatch.setattr(run.Server, "serve_all", serve_none)
         monkeypatch.setattr(serve, "_log", lambda options: nullcontext(log))
         monkeypatch.setattr(serve, "quiet_libraries", lambda options: None)
         monkeypatch.setattr(serve, "open_model", lambda options: loaded)

@@ -145,7 +145,7 @@ def serve(options: Options, settings: Any) -> None:
             )
             log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
 
-        run.serve(model, settings, found, ready)
+        run.Server(run.Service(model, settings), found).serve_all(ready)
 
 
 class Line(logging.Formatter):
