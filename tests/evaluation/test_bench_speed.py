@@ -79,7 +79,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> measure.Bench:
         System("transformers", mode="one shot"),
         System("transformers", mode="chunked"),
     ]
-    return measure.Bench(session, every, 2, measure.Limits(1.0, 1.0), 1.0, lambda _: None)  # type: ignore
+    return measure.Bench(session, every, 2, 1.0, 1.0, 1.0, lambda _: None)  # type: ignore
 
 
 def test_what_does_not_fit_is_told_and_fitted(bench: measure.Bench) -> None:
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_told_and_fitted(bench: measure.Bench) -> None:
 
 
 def test_what_would_take_too_long_is_not_begun(bench: measure.Bench) -> None:
-    bench.limits = measure.Limits(0.001, 0.02)
+    bench.repeat_s, bench.give_up_s = 0.001, 0.02
     rows = []
     for tokens in (50, 100, 150):
         rows += bench.measure(Task(bench.session, range(tokens), [1], 1, 1.0))  # type: ignore
@@ -137,7 +137,7 @@ def test_a_slow_reading_of_a_gpu_is_not_repeated_for_selection(
     monkeypatch.setattr(measure, "run", run)
     monkeypatch.setattr(measure, "memory_watched", lambda _: nullcontext(Peak(1, 2)))
     monkeypatch.setattr(bench.session.model, "device", torch.device("cuda"))
-    bench.limits = measure.Limits(0.005, 1.0)
+    bench.repeat_s, bench.give_up_s = 0.005, 1.0
     rows = []
     for tokens in (50, 90):
         rows += bench.measure(Task(bench.session, range(tokens), [1], 1, 1.0))  # type: ignore

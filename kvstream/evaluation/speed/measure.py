@@ -32,14 +32,6 @@ FACTS = (
 """Values that are the same in every round."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    repeat_s: float
-    """A slower system runs only once per length; a token-by-token reading is extrapolated."""
-    give_up_s: float
-    """A system that is expected to be slower, from the length before, does not run at all."""
-
-
 @dataclass
 class Bench:
     """Measurements of one length after another. A system that failed does not run again."""
@@ -47,7 +39,10 @@ class Bench:
     session: Session
     every: Sequence[System]
     runs: int
-    limits: Limits
+    repeat_s: float
+    """A slower system runs only once per length; a token-by-token reading is extrapolated."""
+    give_up_s: float
+    """A system that is expected to be slower, from the length before, does not run at all."""
     peak_flops: float
     advance: Callable[[str], None]
     out: dict[System, str] = field(default_factory=dict)
@@ -59,7 +54,7 @@ class Bench:
         tokens = len(task.ids)
         for system, (before, seconds) in self.last.items():
             expected = seconds * (tokens / before) ** system.growth
-            if expected > self.limits.give_up_s:
+            if expected > self.give_up_s:
                 self.out.setdefault(system, f"would take about {expected:,.0f} s")
         taken: dict[System, list[Record]] = {system: [] for system in self.every}
         steps: dict[System, Sequence[tuple[int, int]]] = {}
@@ -85,7 +80,7 @@ class Bench:
     ) -> str:
         if system in self.out:
             return f"{system.label}: {self.out[system]}"
-        if known and known[0]["prefill_s"] > self.limits.repeat_s:
+        if known and known[0]["prefill_s"] > self.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
             task = replace(task, ids=task.ids[: system.warm])
@@ -117,7 +112,7 @@ class Bench:
             return
         for system, found in taken.items():
             if system.name == "kvstream" and found:
-                slow = found[0]["prefill_s"] > self.limits.repeat_s
+                slow = found[0]["prefill_s"] > self.repeat_s
                 share = None if slow else _share_of_selection(system, task)
                 for record in found:
                     record["select_s"] = None if share is None else share * record["prefill_s"]

@@ -77,7 +77,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         )
     from kvstream.evaluation import report
     from kvstream.evaluation.speed import peak, systems
-    from kvstream.evaluation.speed.measure import Bench, Limits
+    from kvstream.evaluation.speed.measure import Bench
 
     page = pages.opened(values)
     common.no_stdin(values["text"])
@@ -95,8 +95,8 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         )
         model = session.model
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
-        limits = Limits(values["limit"], values["give_up"])
-        bench = Bench(session, every, values["runs"], limits, flops, advance)
+        limits = values["limit"], values["give_up"]
+        bench = Bench(session, every, values["runs"], *limits, flops, advance)
         question = session.settle(Request((systems.QUESTION,), cases[0].run)).prompt.tail(
             systems.QUESTION
         )
@@ -104,7 +104,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         complete = True
         try:
             for tokens in sorted(values["lengths"]):
-                task = systems.Task(session, texts(tokens), question, answer, limits.repeat_s)
+                task = systems.Task(session, texts(tokens), question, answer, bench.repeat_s)
                 found = bench.measure(task)
                 rows += found
                 if values["json"]:
