@@ -10,6 +10,11 @@ from kvstream.events import Event, StepDone
 from kvstream.reporters.format import Sink, json_text
 from kvstream.reporters.process import device_bytes, resident_bytes
 
+_SIZES = (
+    "seen", "estimated_tokens", "kv_tokens", "in_flight_tokens", "peak_tokens", "budget_tokens",
+    "kv_bytes",
+)  # fmt: skip
+
 
 class Stats:
     """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works."""
@@ -55,13 +60,7 @@ class Stats:
             # One number if the layers agree, a list if they differ.
             "memory": event.memory[0] if same and event.memory else list(event.memory),
             "retention": ratios[0] if len(set(ratios)) == 1 else ratios,
-            "seen": event.seen,
-            "estimated_tokens": event.estimated_tokens,
-            "kv_tokens": event.kv_tokens,
-            "in_flight_tokens": event.in_flight_tokens,
-            "peak_tokens": event.peak_tokens,
-            "budget_tokens": event.budget_tokens,
-            "kv_bytes": event.kv_bytes,
+            **{name: getattr(event, name) for name in _SIZES},
             "rss_bytes": resident_bytes(),
             "device_bytes": device_bytes(),
             "seconds": round(event.seconds, 4),
