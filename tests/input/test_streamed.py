@@ -258,8 +258,8 @@ def test_deep_nesting_does_not_fill_the_ram(tmp_path: Path, opens: str, depth: i
 
 
 def test_huge_outputs_are_not_held(tmp_path: Path) -> None:
-    long = '"\\u00e5\n' * 400_000
-    lines = [f"step {i}\n" for i in range(100_000)]
+    long = '"\\u00e5\n' * 200_000
+    lines = [f"step {i}\n" for i in range(20_000)]
     stream = {"output_type": "stream", "text": lines}
     cells = (
         {"outputs": [output(image_png=PICTURE * 400)], "cell_type": "code", "source": "a"},
@@ -276,9 +276,9 @@ def test_huge_outputs_are_not_held(tmp_path: Path) -> None:
         end = end or block.text.startswith("end()")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert 190_000 < steps < 200_000  # the string of the second cell is cut
+    assert 110_000 < steps < 120_000  # the string of the second cell is cut
     assert end
-    assert peak < 15_000_000
+    assert peak < 7_000_000
     assert [note.split(": ")[1] for note in sources.notes] == [
         "left out 1 × picture.", "left out 1 × end of a text, after 1,048,576 characters.",
     ]  # fmt: skip
