@@ -127,7 +127,10 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Call PyTorch's FlashAttention 2: (out, log-sum-exp); `causal` needs n queries and keys."""
+    """Call PyTorch's build of FlashAttention 2: (out, log-sum-exp).
+
+    It takes fewer heads of keys than of queries. With `causal`, their numbers of tokens are equal.
+    """
     out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
         q[None], k[None], v[None], 0.0, causal, False, scale=scale
     )
