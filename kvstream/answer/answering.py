@@ -104,7 +104,7 @@ def answer(
         yield AnswerToken(text, memory.reader.cache.held)
         basis = replace(NOTHING, cited=tuple(cited))
     else:
-        text, repetition, stops = "", Repetition(), StopStrings(stop)
+        text, told, repetition, stops = "", "", Repetition(), StopStrings(stop)
         with narrowed(memory, question) as sight:
             for piece in _written(memory, tail, repetition, stops, last=last, stays=stays):
                 text += piece
@@ -114,18 +114,17 @@ def answer(
             if stops.kept is not None:
                 stopped, said = "stop", said[: stops.kept]
             elif stopped == "budget":
-                warnings.append(
-                    f"The answer stopped after {written} tokens, because the budget was full."
-                )
-                yield Notice(warnings[-1])
+                told = f"The answer stopped after {written} tokens, because the budget was full."
             elif kept:
                 stopped, said = "repetition", said[:kept]
-                warnings.append(
+                told = (
                     f"The answer repeated itself: kvstream stopped it after {written} tokens and "
                     f"cut the last {written - kept}, which are repetition. "
                     "--repetition-penalty 1.2 makes repetition less likely."
                 )
-                yield Notice(warnings[-1])
+            if told:
+                warnings.append(told)
+                yield Notice(told)
             basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
     if sight is not None:
@@ -190,10 +189,7 @@ def _written(
     last: bool,
     stays: bool,
 ) -> Iterator[str]:
-    """Yield the text of the answer, and pass its tokens to `repetition`.
-
-    Text that may be a loop or a stop string waits until that is clear.
-    """
+    """Yield the text of the answer, held back while it may be a loop or a stop string."""
     decoder = memory.tokenizer.decoder()
     text, shown, ends = "", 0, [0]
     tokens = memory.reader.answer(
@@ -227,10 +223,8 @@ def _written(
 
 
 def _limit(memory: Memory) -> RefusalLimit | None:
-    """Return the refusal limit of a calibrated model; None if it has none or for a summary."""
-    if memory.prompt.task != "ask":
-        return None
-    return refusal_limit(memory.reader.model, memory.tokenizer)
+    asks = memory.prompt.task == "ask"
+    return refusal_limit(memory.reader.model, memory.tokenizer) if asks else None
 
 
 def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | None:

@@ -171,9 +171,7 @@ class Repetition:
         return None
 
     def _whole_sentence(self, kept: int, period: int) -> int:
-        """Return `kept`, or a few tokens more: the full stop of the sentence before a loop may be
-        the first token that repeats.
-        """
+        """Return `kept`, or more to the end of the sentence: its full stop may repeat, too."""
         for more in range(period):
             if self._pieces[kept + more - 1].rstrip(" ").endswith(_SENTENCE_END):
                 return kept + more

@@ -115,10 +115,7 @@ def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
 def rank(
     question: str, files: Iterable[Path], recall: Callable[[Path], Memory], loaded: int = LOADED
 ) -> tuple[list[Ranked], list[str]]:
-    """Rank the files, best first; also return messages about those that cannot be used.
-
-    `recall` loads one file. Each memory is released before the next one.
-    """
+    """Rank the files, best first, one memory at a time; also return messages about others."""
     ranked, problems = by_words(question, files)
     compared: list[Ranked] = []
     without: dict[tuple[str, tuple[int, ...]], float] = {}

@@ -35,10 +35,7 @@ def read_here(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """Yield the outcome of every document, in order, until `interrupted` returns True.
-
-    Without a `session`, load the model for the first one. Raises what concerns all documents.
-    """
+    """Yield outcomes in order, until `interrupted`; without a `session` load the model once."""
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
     reader: DocumentReader | None = None
     for item in todo(job, documents, digests=False):
@@ -58,11 +55,7 @@ def read_here(
 
 
 def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
-    """Yield a task for each document to read, and the outcome of each other document.
-
-    A document with a result in the folder is done, and one with a problem has failed. With
-    `digests`, tasks have the SHA-256 of the content, by which other machines recognize the file.
-    """
+    """Yield a task for each document to read, and outcomes of others; digests are for Ray."""
     for document in documents:
         if document.problem:
             yield DocumentFailed(document.name, document.problem, SourceError.exit_code)

@@ -145,10 +145,7 @@ class Spread:
             )
 
     def _handle(self, reference: Any, seat: _Seat) -> Outcome | None:
-        """Return the outcome of a finished call, or None if a document has none yet.
-
-        Raises KvstreamError for errors that would concern all workers.
-        """
+        """Return the outcome of a call, or None. Raises KvstreamError for errors of all workers."""
         try:
             value = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:

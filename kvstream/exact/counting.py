@@ -44,9 +44,7 @@ class Found:
 
     @classmethod
     def at(cls, block: TextBlock, char: int, line: int, text: str, begin: int, end: int) -> Found:
-        """Return the place of the words, which are `text` from `begin` to `end`; of no words, that
-        of the line.
-        """
+        """Return the place of `text` from `begin` to `end`, or if that is empty, of its line."""
         start = max(text.rfind("\n", 0, begin) + 1, begin - SHOWN // 2)
         stop = text.find("\n", end)
         stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)

@@ -47,7 +47,8 @@ def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[L
             if pieces:
                 yield line()
             texts, pieces, number, source, held = [], [], 1, block.source, 0
-        offsets, begin = None if _is_plain(block) else block.offsets(), 0
+        offsets = None if block.widths is None and block.text.isascii() else block.offsets()
+        begin = 0
         for part in _joined(block.text, bool(pieces)) if joined else _cut(block.text):
             if not pieces:
                 byte = block.start + begin if offsets is None else int(offsets[begin])
@@ -61,10 +62,6 @@ def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[L
                 texts, pieces, held = [], [], 0
     if pieces:
         yield line()
-
-
-def _is_plain(block: TextBlock) -> bool:
-    return block.widths is None and block.text.isascii()
 
 
 def _cut(text: str) -> list[str]:

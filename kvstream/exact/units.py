@@ -69,9 +69,7 @@ def count_units(
 
 
 def _headings(parts: Sequence[Part], unit: str) -> set[int]:
-    """Return where the units of an outline begin. If no chapter has a number, the chapters are the
-    headings of the highest level of which there are several.
-    """
+    """Return where units begin; chapters without numbers by the highest level of several."""
     if unit == "section":
         return {part.begin for part in parts if part.kind in ("section", "")}
     for kind in (unit, "numeral") if unit == "chapter" else (unit,):

@@ -71,7 +71,7 @@ class Words:
         """
         *before, last = words.split()
         forms = [[word] for word in before] + [inflections(last) if inflected else [last]]
-        each = [[*dict.fromkeys(_composed(form) for form in some)] for some in forms]
+        each = [[*dict.fromkeys(unicodedata.normalize("NFC", f) for f in some)] for some in forms]
         gap = (r"[^\S\n]" if in_line else r"\s") + f"{{1,{GAP}}}"
         pattern = gap.join(f"(?:{'|'.join(map(_alternative, some))})" for some in each)
         first, end = words.strip()[0], words.strip()[-1]
@@ -129,11 +129,7 @@ class Words:
         return not text.isascii() and self._begin in (text if self._cased else text.casefold())
 
     def _by_bytes(self, window: Window) -> np.ndarray:
-        """Find words of ASCII, with matches that overlap.
-
-        Bytes decide, and the pattern where white space is not one space, or where what is beside
-        the words is not ASCII.
-        """
+        """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""
         data, last = window.data, len(window.data) - len(_PADDING)
         starts = self._starts(data)
         before = _JOINS[data[starts - 1]] & self._left
@@ -212,10 +208,6 @@ def inflections(word: str) -> list[str]:
     if low[-1] not in _VOWELS + "wxy" and low[-2] in _VOWELS and low[-3] not in _VOWELS:
         found += [word + low[-1] + "ed", word + low[-1] + "ing"]
     return found
-
-
-def _composed(form: str) -> str:
-    return unicodedata.normalize("NFC", form)
 
 
 def _alternative(form: str) -> str:

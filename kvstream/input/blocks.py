@@ -143,9 +143,7 @@ class BlockDecoder:
     def _decoded(
         self, data: bytes, final: bool
     ) -> tuple[str, np.ndarray | None, Sequence[tuple[int, int]]]:
-        """Return the text of bytes that begin with `rest`, the bytes of each character (None: as in
-        UTF-8), and where replaced bytes begin and end. Update `rest`.
-        """
+        """Return text, bytes of each character (None: UTF-8), and replaced spans; update `rest`."""
         begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
         text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, ERRORS, final)
         self.rest = data[used:]

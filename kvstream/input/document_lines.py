@@ -76,9 +76,7 @@ def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part
 
 
 class Lines:
-    """Collects and cleans text: strips lines, keeps at most one empty line in a row, and writes a
-    row of a table as one line.
-    """
+    """Collects text as stripped lines, rows of tables as one, with at most one empty in a row."""
 
     def __init__(self, heading: str = "") -> None:
         self.heading = heading

@@ -158,9 +158,7 @@ class Unpacked:
     """
 
     def __init__(self, head: PeekedStream, new: Callable[[], Any], piece: int = 0) -> None:
-        """`new` makes an object that unpacks one stream; `piece`: packed bytes that it gets at
-        once, if it cannot limit the bytes that they unpack to.
-        """
+        """`new` makes what unpacks one stream, `piece` packed bytes at once if it has no limit."""
         self._head, self._new, self._piece = head, new, piece
         self._stream = new()
         self._open = False
@@ -168,10 +166,7 @@ class Unpacked:
         self._packed = self._ready = b""
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes; b"" at the end.
-
-        Raises EOFError if the last stream is cut, and one of `damage_errors` if one is damaged.
-        """
+        """Return at most `size` bytes; b"" at the end. Raises EOFError and `damage_errors`."""
         while not self._ready:
             if self._stream.eof:
                 self._packed = self._stream.unused_data + self._packed

@@ -93,11 +93,7 @@ class NamedPath:
 
 
 def named(
-    given: str | NamedPath | NamedStream,
-    warnings: list[str],
-    notes: list[str],
-    *,
-    plain: bool,
+    given: str | NamedPath | NamedStream, warnings: list[str], notes: list[str], *, plain: bool
 ) -> list[Inspected]:
     """Return what was named as one source, or the files of a folder; ``-`` is standard input.
 
@@ -146,16 +142,9 @@ def _refuse_endless(name: str, place: Any) -> None:
 
 
 def of_folder(
-    folder: Path,
-    warnings: list[str],
-    notes: list[str],
-    *,
-    plain: bool,
+    folder: Path, warnings: list[str], notes: list[str], *, plain: bool
 ) -> list[Inspected]:
-    """List the text files in a folder, without those that kvstream wrote, which ``notes`` count.
-
-    ``warnings`` count those that cannot be read. Raises SourceError if there is no file to read.
-    """
+    """List the text files in a folder; count others in `warnings` and `notes`. SourceError."""
     found: list[Inspected] = []
     skipped: Counter[str] = Counter()
     own: Counter[str] = Counter()

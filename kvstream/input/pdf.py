@@ -49,20 +49,8 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def pages(
-        self, reading: _Reading, number: int, most: int = 1
-    ) -> tuple[int, list[tuple[str, bool]]]:
-        """Return the number of pages, and the text of some from page ``number`` (from 0) on, each
-        with whether the order of its columns is doubtful.
-
-        It is the text of at least one page, unless that is the end, and of at most ``most``.
-        Raises SourceError.
-        """
-        count, told = self.ask(reading, number, most)
-        return count, [(_plain(text), doubtful) for text, doubtful in told]
-
-    def ask(self, reading: _Reading, number: int, most: int) -> tuple[int, list[Any]]:
-        """Return the response to a request, as `pdf_worker` describes it."""
+    def ask(self, reading: _Reading, number: int, most: int = 1) -> tuple[int, list[Any]]:
+        """Return the response to a request, as `pdf_worker` describes it. Raises SourceError."""
         path, patience = reading.path, reading.patience
         with self._lock:
             process = self._started()
@@ -102,7 +90,7 @@ class _Worker:
             if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
             raise unreadable(path, "PDF", told)
-        return count, told
+        return count, [(_plain(text), *rest) for text, *rest in told]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -135,22 +123,20 @@ _worker = _Worker()
 
 def page_count(path: Path) -> int:
     """Return the number of pages. Raises SourceError if the PDF cannot be opened."""
-    return _worker.pages(_Reading(path), 0)[0]
+    return _worker.ask(_Reading(path), 0)[0]
 
 
 def bookmarks(path: Path) -> list[tuple[str, int, int]]:
     """Return title, level (from 0) and page (from 1) of the bookmarks. Raises SourceError."""
-    return [
-        (_plain(title), level, page) for title, level, page in _worker.ask(_Reading(path), -1, 1)[1]
-    ]
+    return _worker.ask(_Reading(path), -1)[1]
 
 
 def estimated_bytes(path: Path) -> int:
     """Estimate the bytes of text from some pages. Raises SourceError."""
     reading = _Reading(path)
-    count, texts = _worker.pages(reading, 0)
+    count, texts = _worker.ask(reading, 0)
     numbers = range(1, count) if count <= SAMPLES else _spread(count)
-    texts = [*texts, *(_worker.pages(reading, n)[1][0] for n in numbers)]
+    texts = [*texts, *(_worker.ask(reading, n)[1][0] for n in numbers)]
     return round(sum(len(text.encode()) for text, _ in texts) * count / max(len(texts), 1))
 
 
@@ -170,7 +156,7 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     while number < count:
         while read < count and read <= number + NEAR:
             if not ahead:
-                count, texts = _worker.pages(reading, read, BATCH)
+                count, texts = _worker.ask(reading, read, BATCH)
                 ahead.extend(texts)
             if ahead:
                 page, doubtful = ahead.popleft()

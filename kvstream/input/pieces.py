@@ -24,13 +24,7 @@ from kvstream.input.formats import (
     kind_of,
     reader_of,
 )
-from kvstream.input.inspection import (
-    DamagedError,
-    Inspected,
-    damaged,
-    not_text,
-    without_hole,
-)
+from kvstream.input.inspection import DamagedError, Inspected, damaged, not_text, without_hole
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
@@ -134,11 +128,7 @@ class SourcePieces:
     def _plain(
         self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
-        """Unpack ``head``. Warns of an early end; raises SourceError for damaged or binary data.
-
-        ``fill``: fill the first piece completely, because the encoding is guessed from it. False
-        for a pipe, so that reading does not wait for data that is not written yet.
-        """
+        """Unpack ``head``; ``fill`` the first piece, to guess its encoding. Raises SourceError."""
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
         position, start, hole = 0, b"", 0

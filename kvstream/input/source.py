@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -80,10 +81,7 @@ class Source(Protocol):
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """Whether the source that is being read ends soon by itself when the run is interrupted.
-
-        A pipe ends after the data that it has already sent. A file does not.
-        """
+        """Whether it ends soon by itself when the run is interrupted, as a pipe does."""
 
     @property
     def bytes_read(self) -> int:
@@ -145,6 +143,37 @@ class SourceOver:
     ended_line = _of_source("ended_line")
     warnings = _of_source("warnings")
     notes = _of_source("notes")
+
+
+class Replayed(SourceOver):
+    """Yields the blocks that it gave while `looking` again, and releases them."""
+
+    source: RereadableSource
+
+    def __init__(self, source: RereadableSource) -> None:
+        super().__init__(source)
+        self.looking = True
+        self._blocks = iter(source)
+        self._seen: deque[TextBlock] = deque()
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        if self.looking:
+            for block in self._blocks:
+                if block.text:  # an empty one is a pause, of which there may be any number
+                    self._seen.append(block)
+                yield block
+            return
+        while self._seen:
+            yield self._seen.popleft()
+        yield from self._blocks
+
+    def again(self) -> RereadableSource:
+        """Open the same texts again."""
+        return self.source.again()
+
+    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
+        """Count from the end of texts that were read before."""
+        self.source.follow_on(earlier, ended_line=ended_line)
 
 
 class EmptyError(SourceError):

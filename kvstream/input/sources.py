@@ -297,10 +297,7 @@ class SourceSet:
         return bookmarks(source.path)
 
     def check(self) -> dict[str, int]:
-        """Raise SourceError for empty files and damaged documents, without reading the text.
-
-        Returns the number of pages of each PDF that was named.
-        """
+        """Raise SourceError for empty and damaged files; return the pages of named PDFs."""
         if all(s.size == 0 and s.kind == "plain" and not s.followed for s in self._sources):
             raise self.nothing()
         pages = {}
@@ -384,11 +381,7 @@ class SourceSet:
     def _decoder(
         self, index: int, source: Inspected, piece: bytes, before: BlockDecoder | None
     ) -> tuple[bytes, BlockDecoder]:
-        """Return a decoder for a source with its first non-ASCII bytes in `piece`, and the bytes
-        that it gets before the piece.
-
-        `before` decoded the source up to there, without these bytes.
-        """
+        """Return a decoder from the first non-ASCII `piece` on, and the bytes it gets before."""
         plain = self._plain or source.plain
         encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":

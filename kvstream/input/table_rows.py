@@ -109,10 +109,7 @@ class Table:
             grid.append(text)
 
     def _are_names(self, second: list[str]) -> bool:
-        """Return whether the first row, which has no mark, has the headings of the columns.
-
-        Of two columns, the first may be a list of names: they have none without a mark.
-        """
+        """Return whether the unmarked first row has headings. Two columns may be a list."""
         first = self._above
         labels = all(
             name and len(name) <= LONGEST_HEADING and _DIGITS.isdisjoint(name) for name in first

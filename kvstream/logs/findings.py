@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kvstream.logs.bursts import LONGEST_GAP
-from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
@@ -57,20 +56,17 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
         for finding in chosen:  # a note that most rows have does not distinguish them
             finding.notes = [note for note in finding.notes if note != "new"]
-    in_rows = sum(f.count for f in chosen if f.templates)
-    every = sum(unusual.count(shape) for shape in shapes)
+    in_rows: Counter[str] = Counter()
+    for finding in chosen:
+        in_rows[finding.level] += finding.count if finding.templates else 0
     begun = [] if news or log.by_line else _begun(found, log)
     left: Counter[str] = Counter()
     for shape in shapes:
         left[shape.level] += unusual.count(shape)
-    left.subtract({level: _in_rows(chosen, level) for level in SEVERE})
+    every = left.total()
+    left.subtract(in_rows)
     severe = {level: left[level] for level in SEVERITY if left[level]}
-    return Report(chosen, begun, len(shapes), in_rows, every, severe)
-
-
-def _in_rows(found: list[Finding], level: str) -> int:
-    """Return how many lines of a level are in rows of templates."""
-    return sum(f.count for f in found if f.templates and f.level == level)
+    return Report(chosen, begun, len(shapes), in_rows.total(), every, severe)
 
 
 def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:

@@ -54,10 +54,7 @@ _STAMPS = [
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 03-17 16:13:38.811; [10.30 16:49:06]
-    (
-        rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)\]?",
-    ),
+    (rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})", rf"{_FRACTION}(?P<zone>)\]?"),
     # 17/06/09 20:10:40
     (
         rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
@@ -74,15 +71,9 @@ _STAMPS = [
         r"(?P<f>)(?P<zone>)(?= )",
     ),
     # I0715 12:34:56.789
-    (
-        rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)",
-    ),
+    (rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})", rf"{_FRACTION}(?P<zone>)"),
     # 1117838570; 1117838570.123; 1117838570123
-    (
-        r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})",
-        _EPOCH_END,
-    ),
+    (r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})", _EPOCH_END),
     # [   12.345678] of a kernel
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
@@ -128,10 +119,7 @@ _STAMPS = [
         r"(?P<f>\.\d{3})(?P<zone>):\d+\):",
     ),
     # host app 1117838570 message; only if no other pattern matches, as it may be any number
-    (
-        r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
-        _EPOCH_END,
-    ),
+    (r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})", _EPOCH_END),
 ]
 PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(PATTERNS, _STAMPS, strict=True)}

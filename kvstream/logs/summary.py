@@ -78,7 +78,7 @@ class LogSummary:
         self.splitter = LineSplitter()
         self.sources: list[tuple[str, int]] = []
         """Names of the sources, and the number of lines before each."""
-        self._parser = LineParser()
+        self.parser = LineParser()
         self._time: float | None = None
         self._shape: Shape | None = None
         self._container = ""
@@ -87,16 +87,6 @@ class LogSummary:
         """Whether no line of this source has had a time so far."""
         self._timed = ""
         """Name of the source of the last line with a time."""
-
-    @property
-    def dated(self) -> bool:
-        """Whether the times have a year."""
-        return self._parser.dated
-
-    @property
-    def has_days(self) -> bool:
-        """Whether a time names a day."""
-        return self._parser.has_days
 
     @property
     def levels(self) -> Counter[str]:
@@ -115,7 +105,7 @@ class LogSummary:
         """Begin another source, of which so many lines are left out before its text."""
         self.close()
         self.sources.append((name, self.lines - left_out))
-        self._parser.begin()
+        self.parser.begin()
         self._shape = None
         self._begins = True
 
@@ -126,7 +116,7 @@ class LogSummary:
     def close(self) -> None:
         """Read the last line at the end of the text, and lines whose end is missing."""
         self._read(self.splitter.close())
-        for entry in self._parser.rest():
+        for entry in self.parser.rest():
             self._count(entry)
 
     def where(self, line: int) -> tuple[str, int]:
@@ -157,7 +147,7 @@ class LogSummary:
     def _read(self, lines: list[str]) -> None:
         for line in lines:
             self.lines += 1
-            entry = self._parser.entry(line, self.lines)
+            entry = self.parser.entry(line, self.lines)
             if entry is not None:
                 self._count(entry)
 

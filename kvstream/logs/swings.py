@@ -106,9 +106,7 @@ class Swings:
             self._count, self._sum = 0, 0.0
 
     def farthest(self, least: float, times: float) -> Swing | None:
-        """Return the largest swing of at least `least` deviations that goes at least `times` as far
-        as any other of its size and direction; None if there is none.
-        """
+        """Return the largest swing of `least` deviations, `times` as far as others of its size."""
         far = [
             level.farthest
             for level in self._levels

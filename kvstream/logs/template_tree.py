@@ -398,10 +398,7 @@ def values_of(message: str) -> list[str]:
 
 
 def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
-    """Split a line of a template into (text before a word, word) pairs and the text after the last.
-
-    The words are those of the template; NUL stands for a value in the text between them.
-    """
+    """Split a line into (text before a word, word of the template) pairs and the rest."""
     masked = mask(message)
     parts: list[tuple[str, str]] = []
     at = place = 0

@@ -14,7 +14,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -64,7 +63,8 @@ class Thinner:
         self._always = {w for w in words if len(w) > 2 and any(c.isdigit() for c in w)}
         asked = self._always | {w for w in words if len(w) > 2}
         self._asked = _any_of(asked) if asked else None
-        self._seen = 0
+        self.seen = self.left_out = 0
+        """Number of lines, and of those that were not read."""
         self._words: Counter[str] = Counter()
         self._lines: dict[frozenset[str], list[tuple[int, int, str]]] = {}
         self._parser = LineParser()
@@ -75,7 +75,7 @@ class Thinner:
 
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
-        self._seen += 1
+        self.seen += 1
         line = without_controls(line)
         found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
         if found:
@@ -107,7 +107,7 @@ class Thinner:
     def matches(self) -> list[tuple[int, int, str]]:
         """Return source, number and text of the lines with the rarest words of the questions."""
         weights = {
-            found: sum(math.log2(2 * self._seen / self._words[word]) for word in found)
+            found: sum(math.log2(2 * self.seen / self._words[word]) for word in found)
             for found in self._lines
         }
         best = sorted(self._lines, key=lambda found: (-weights[found], self._lines[found][0][:2]))
@@ -130,7 +130,6 @@ class ThinnedSource(SourceOver):
         """Number of the source whose beginning was examined last."""
         self._begins = False
         self._is_log = False
-        self._counts: LineCounts | None = None
 
     def __iter__(self) -> Iterator[TextBlock]:
         thinner = self._thinner
@@ -139,13 +138,13 @@ class ThinnedSource(SourceOver):
         while (block := self._next()) is not None:
             if self._begins:
                 if lines is not None:
-                    yield from self._counted(lines.close(whole=self._whole > 0), lines)
+                    yield from lines.close(whole=self._whole > 0)
                 lines = _Lines(thinner, block.source) if self._is_log else None
                 self._begins = False
             if lines is None or not block.text:
                 yield block
             else:
-                made = self._counted(lines.feed(block, whole=self._whole > 0), lines)
+                made = lines.feed(block, whole=self._whole > 0)
                 yield from made
                 silent = 0 if made else silent + len(block.text)
                 if silent > SILENT:
@@ -153,7 +152,7 @@ class ThinnedSource(SourceOver):
                     yield TextBlock("", block.start + len(block.text), block.source)
             self._whole -= len(block.text)
         if lines is not None:
-            yield from self._counted(lines.close(whole=self._whole > 0), lines)
+            yield from lines.close(whole=self._whole > 0)
 
     def _next(self) -> TextBlock | None:
         """Return the next block. At the beginning of a source, read ahead to examine it."""
@@ -193,20 +192,15 @@ class ThinnedSource(SourceOver):
                 self._look()
         return None if self._is_log else self.source.size_hint()
 
-    def _counted(self, blocks: list[TextBlock], lines: _Lines) -> list[TextBlock]:
-        before = self._counts or LineCounts()
-        self._counts = LineCounts(before.lines + lines.seen, before.thinned + lines.left_out)
-        lines.seen = lines.left_out = 0
-        return blocks
-
     @property
     def line_counts(self) -> LineCounts | None:
         """Number of lines of logs, and of those that were not read; None if there is no log."""
-        if self._counts is None:
+        thinner = self._thinner
+        if not thinner.seen:
             return None
         names = self.source.names
-        found = [(names[source], line, text) for source, line, text in self._thinner.matches()]
-        return replace(self._counts, matches=tuple(found))
+        found = [(names[source], line, text) for source, line, text in thinner.matches()]
+        return LineCounts(thinner.seen, thinner.left_out, tuple(found))
 
 
 class _Lines:
@@ -220,8 +214,6 @@ class _Lines:
         """Whether the current line passes; None: not known yet."""
         self._number = 0
         self._left = 0
-        self.seen = 0
-        self.left_out = 0
 
     def feed(self, block: TextBlock, *, whole: bool) -> list[TextBlock]:
         """Return the passing lines that end in a block."""
@@ -258,14 +250,13 @@ class _Lines:
         for line in _LINE.findall(text):
             end = at + len(line)
             if self._going is None:
-                self.seen += 1
                 self._number += 1
                 said = line.rstrip("\r\n")[:LONGEST_LINE]
                 self._going = self._thinner.passes(said, self._source, self._number) or whole
                 if not self._going:
                     give(at)
                     self._left += 1
-                    self.left_out += 1
+                    self._thinner.left_out += 1
             if not self._going:
                 start = end
             if line[-1] == "\n":

@@ -19,11 +19,12 @@ class Clock:
         if first is not None and last is not None and buckets and not log.by_line:
             self.days = int(first // 86400) != int(last // 86400)
             self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
-            self.years = log.dated and time.gmtime(_sane(first))[0] != time.gmtime(_sane(last))[0]
+            years = {time.gmtime(_sane(moment)).tm_year for moment in (first, last)}
+            self.years = log.parser.dated and len(years) > 1
 
     def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
-        full = full and self.log.has_days
-        year = self.log.dated and (full or self.years)
+        full = full and self.log.parser.has_days
+        year = self.log.parser.dated and (full or self.years)
         form = ("%Y-" if year else "") + "%m-%d " if self.days or full else ""
         return self._as(f"{form}%H:%M:%S", moment, line)
 

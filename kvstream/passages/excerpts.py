@@ -125,6 +125,8 @@ def excerpts_of(sources: Source) -> Iterator[Excerpt]:
 class Excerpts:
     """Excerpts as a source, with their byte offsets in the original sources."""
 
+    ends_on_interrupt = False
+
     def __init__(
         self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
     ) -> None:
@@ -151,11 +153,6 @@ class Excerpts:
     def size_hint(self) -> int:
         """Return the bytes of all excerpts."""
         return sum(excerpt.end - excerpt.start for excerpt in self._chosen)
-
-    @property
-    def ends_on_interrupt(self) -> bool:
-        """Always False: no excerpt is still to come."""
-        return False
 
     def __iter__(self) -> Iterator[TextBlock]:
         last: Excerpt | None = None

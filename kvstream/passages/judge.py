@@ -30,9 +30,7 @@ class Judge:
         refusal: Sequence[int],
         room: int,
     ) -> None:
-        """`tail`: token ids of the prompt behind a passage; `refusal`: first tokens of a refusal;
-        `room`: maximum number of tokens of a passage.
-        """
+        """`tail`: ids behind a passage; `refusal`: its first tokens; `room`: most tokens of one."""
         self.reader, self._tokenizer, self._room = reader, tokenizer, room
         self._tail, self._refusal = tail, list(refusal)
         self.judged = 0
@@ -40,10 +38,7 @@ class Judge:
         """The highest log-odds of a passage, in nats."""
 
     def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
-        """Return the log-odds of an answer against a refusal for each passage, in nats, float [n].
-
-        They are those of the first token. A passage that does not fit has -inf.
-        """
+        """Return the log-odds of answer to refusal, in nats, float [n]; -inf: it does not fit."""
         odds = np.array([self._odds(excerpt) for excerpt in excerpts])
         self.best = max(self.best, odds.max(initial=-np.inf))
         return odds

@@ -27,8 +27,7 @@ from kvstream.events import (
     changed,
 )
 from kvstream.input.blocks import TextBlock
-from kvstream.input.replayed import Replayed
-from kvstream.input.source import RereadableSource, identity, nothing_in
+from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.kept import positions
 from kvstream.memory.kept.positions import Kept

@@ -13,8 +13,7 @@ from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started, returned
 from kvstream.input.blocks import TextBlock
-from kvstream.input.replayed import Replayed
-from kvstream.input.source import RereadableSource, Source
+from kvstream.input.source import Replayed, RereadableSource, Source
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory
 from kvstream.memory.memory_file import MemoryFile

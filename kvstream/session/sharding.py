@@ -12,8 +12,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
 from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
-from kvstream.input.replayed import Replayed
-from kvstream.input.source import RereadableSource, Source, SourceOver, nothing_in
+from kvstream.input.source import Replayed, RereadableSource, Source, SourceOver, nothing_in
 from kvstream.memory.contents import Memory, Shards
 from kvstream.memory.merging import Joiner, check_can_be_joined
 from kvstream.run.request import Request

@@ -22,7 +22,7 @@ from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned
 from kvstream.input.inspection import NamedStream
-from kvstream.input.replayed import Replayed
+from kvstream.input.source import Replayed
 from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
