@@ -52,10 +52,7 @@ def abstains(answer: str) -> bool:
 
 
 def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
-    """Return the numbers and capitalized words of the answer that the text does not have.
-
-    Words of the question do not count, nor the first words of sentences of over three words.
-    """
+    """Return numbers and capitalized words of the answer that text and question lack."""
     asked = {word.casefold() for word in _LETTERS.findall(question)}
     numbers = set(NUMBER.findall(question))
     found: dict[int, str] = {}
@@ -113,11 +110,7 @@ class Calibration:
     @classmethod
     @lru_cache(maxsize=8)
     def of(cls, folder: str | Path, fingerprint: str) -> Calibration | None:
-        """Return the calibration in a model's folder; None if there is none for these weights.
-
-        `fingerprint` is that of the loaded weights. The result is cached, because every answer asks
-        for it. Raises ModelError if the file is not a valid calibration.
-        """
+        """Return the calibration of these weights in a folder, or None. Raises ModelError."""
         path = Path(folder) / FILE
         if not folder or not path.is_file():
             return None

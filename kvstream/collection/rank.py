@@ -67,9 +67,7 @@ def memory_files(folder: Path) -> list[Path]:
 
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
-    """Rank files by BM25 over their passages, best first, those made for this question before; also
-    return messages about broken files. A word of the text in no held passage counts FORGOTTEN.
-    """
+    """Rank files by BM25 over their passages; also return messages about broken files."""
     asked = {form: word for word in WORD.findall(question) for form in words(word)}
     rows: list[tuple[Glance, list[float], int]] = []
     broken: list[str] = []
@@ -131,10 +129,7 @@ def rank(
 
 
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
-    """Return the nats by which memory, which is released, makes the question more likely.
-
-    `without` caches the likelihoods of prompts alone, by model and prompt. Raises BudgetError.
-    """
+    """Return the nats by which memory, which is released, makes the question more likely."""
     ids = question_tail(memory, question)
     within = float(memory.reader.score(ids[:1], ids[1:]).sum())
     memory.release()  # before another KV cache is made

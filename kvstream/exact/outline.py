@@ -152,9 +152,7 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
 
 
 def _named(title: str, line: Line, depth: int = 0) -> Part:
-    """Return the part of a heading. `depth`: its level, if the document says it; a part of a book
-    may have headings of the same level as its chapters.
-    """
+    """Return the part of a heading; `depth`: its level, if the document says it."""
     title = " ".join(title.split())
     kind = number = ""
     if found := _NUMBERED.match(title):

@@ -156,9 +156,7 @@ class Scope:
 
 
 def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
-    """Read only a part of the sources. Raises SourceError for a part that they do not have, or, for
-    a heading, if they can be read only once.
-    """
+    """Read only a part of the sources. Raises SourceError if it is missing or unreadable."""
     if only or since or until:
         times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
         scope = _scope(sources, only) if only else Scope(times)

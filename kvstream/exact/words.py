@@ -66,9 +66,7 @@ class Words:
     def __init__(
         self, words: str, *, inflected: bool = False, cased: bool = False, in_line: bool = False
     ) -> None:
-        """`inflected`: also other forms of the last word, by the rules of English. `cased`: only in
-        this case. `in_line`: within one line.
-        """
+        """`inflected`: also forms of the last word; `cased`: this case; `in_line`: in one line."""
         *before, last = words.split()
         forms = [[word] for word in before] + [inflections(last) if inflected else [last]]
         each = [[*dict.fromkeys(unicodedata.normalize("NFC", f) for f in some)] for some in forms]
@@ -104,9 +102,7 @@ class Words:
         """Index of the two neighboring letters that are rarest."""
 
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
-        """Return begin and end of the matches that begin from `begin` to before `end`, which do not
-        overlap, int64 [n, 2]. All are indices of characters.
-        """
+        """Return begin and end of matches, not overlapping, in a range of characters, [n, 2]."""
         text = window.text
         folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
         if self._ascii and not folds:

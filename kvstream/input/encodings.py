@@ -98,9 +98,7 @@ def _mostly_utf8(sample: bytes) -> bool:
 
 
 def html_decoder(head: bytes, charset: str | None = None) -> tuple[codecs.IncrementalDecoder, str]:
-    """Return a decoder for a page that begins with ``head``, and the name of its encoding, first
-    ``charset``, that of a mail. Invalid bytes become UNDECODED.
-    """
+    """Return a decoder for a page, first by ``charset`` of a mail, and its encoding."""
     named = None if charset is None else _known(charset)
     name = named or by_mark(head) or _declared(head) or encoding_of(head)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK), name

@@ -238,10 +238,7 @@ def without_hole(first: bytes) -> bytes:
 
 
 def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
-    """Return why a file with these first bytes, behind `hole` NULs, is binary; None if it is text.
-
-    Text may have holes of NULs: at most one in each line, apart from those at its ends.
-    """
+    """Return why a file with these first bytes, behind `hole` NULs, is binary, or None."""
     if (not hole and b"\0" not in start) or by_mark(start):
         return None
     lines = start.count(b"\n")

@@ -35,9 +35,7 @@ def is_trace(line: str) -> bool:
 
 
 class Continuation:
-    """Says whether a line without a time continues the line before it, which for the end of a trace
-    of Python, a panic of Rust and functions of Go is known only by the lines before.
-    """
+    """Says whether a line without a time continues the one before, also by earlier lines."""
 
     def __init__(self) -> None:
         self.expects: re.Pattern[str] | None = None

@@ -64,16 +64,12 @@ class QuestionWords:
 
     @property
     def totals(self) -> list[int]:
-        """Number of excerpts so far, number of their words, and for each word of the question the
-        number of excerpts that have it.
-        """
+        """Number of excerpts, of their words, and of excerpts with each word of the question."""
         return [self._excerpts, self._words, *map(int, self._having)]
 
     @totals.setter
     def totals(self, totals: Sequence[int]) -> None:
-        """Set the totals of a longer reading that includes the excerpts so far. Raises ValueError
-        for impossible totals.
-        """
+        """Set the totals of a longer reading. Raises ValueError for impossible ones."""
         excerpts, words, *having = totals
         less = len(totals) != len(self.totals) or any(map(lt, totals, self.totals))
         if less or any(n > excerpts for n in having):
@@ -115,10 +111,7 @@ def bm25(
 
 
 def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the scores of n whole documents for w words, float [n].
-
-    `often` is as in `bm25`; `sizes` [n]: number of words of each document.
-    """
+    """Return the scores of n documents of `sizes` [n] words for w words, float [n]."""
     lengths = sizes / max(sizes.mean(), 1.0) if len(sizes) else sizes
     weights = weights_of((often > 0).sum(axis=0), len(sizes))
     return bm25(often, lengths, weights, DOCUMENT_SATURATION)

@@ -61,7 +61,7 @@ def test_what_is_held_of_split_lines_has_a_bound(monkeypatch: pytest.MonkeyPatch
     log.begin("a.log")
     for line in lines:
         log.feed(f"{line}\n")
-        held = log._parser._split_lines._open
+        held = log.parser._split_lines._open
         assert len(held) <= 8
         assert all(len(each.text) <= containers.LONGEST_LINE for each in held.values())
     read(lines)
