@@ -59,7 +59,8 @@ class Reader:
         *,
         extract: bool = False,
     ) -> None:
-        self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
+        self.method = method.sized(sizes.budget).fitted(model.facts)
+        self.model, self.sizes = model, sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
         self.extract = extract
         """Whether to measure every chunk, also the last, so that passages can be ranked."""

@@ -14,10 +14,9 @@ QUESTIONS_LEARNED = "foresight"
 AUTOMATIC = frozenset((QUESTIONS_KNOWN, QUESTIONS_UNKNOWN, QUESTIONS_LEARNED))
 """Methods that `auto` can choose."""
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"keydiff": {"pool": "15", "centered": "true"}}
+    {"keydiff": {"pool": "15", "centered": "biased"}}
 )
-"""Settings that `auto` uses if the user sets none: in models such as Qwen all keys of a head point
-the same way, so the paper's form ranks them by rounding."""
+"""Settings that `auto` uses if the user sets none."""
 ABOUT = """\
 Chooses infinipot, foresight or keydiff (the default).
 
@@ -31,7 +30,7 @@ method, and --preset chooses infinipot.
   a question, or that it summarizes          infinipot   its defaults
   no question (remember without -Q, chat):
     pocket alone reads                       foresight   its defaults
-    another model, or two models             keydiff     pool=15, centered=true"""
+    another model, or two models             keydiff     pool=15, centered=biased"""
 
 
 def chosen(

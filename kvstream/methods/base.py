@@ -166,6 +166,8 @@ class ModelFacts:
     folder: str
     """The source of its weights: a folder, or a name on the hub."""
     layers: tuple[LayerFacts, ...]
+    key_bias: bool = False
+    """Whether it adds a bias to keys, which then all point towards it."""
 
 
 class CompressiveMemory(Protocol):
@@ -255,6 +257,10 @@ class Method:
 
     def sized(self, budget: int) -> Method:
         """Return this method with the sizes that depend on the budget (entries per head)."""
+        return self
+
+    def fitted(self, model: ModelFacts) -> Method:
+        """Return this method with the settings that depend on the model."""
         return self
 
     def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import Step, setting
+from kvstream.methods.base import ModelFacts, Step, setting
 from kvstream.methods.scored import ScoredMethod
 from kvstream.methods.tools.scoring import pool, pooling_width
 
@@ -24,8 +24,8 @@ class KeyDiff(ScoredMethod):
 
     The paper also works block by block within a budget. Departure: it compares keys before their
     rotation, because positions change at every eviction. With `centered` the mean key of the head
-    is subtracted first: in some models all keys point the same way, so their cosines are all
-    close to 1 and differ by rounding.
+    is subtracted first: if a model adds a bias to its keys, they all point the same way, so their
+    cosines are close to 1 and differ by rounding.
     """
 
     name: ClassVar[str] = "keydiff"
@@ -33,14 +33,25 @@ class KeyDiff(ScoredMethod):
 
     recent: int = setting(0, "newest tokens that always stay")
     pool: int = pooling_width(1)
-    centered: bool = setting(False, "subtract the mean key of each head; false: the paper's")
+    centered: str = setting(
+        "false",
+        "subtract the mean key of each head; biased: if the model adds a bias to keys; false: the "
+        "paper's",
+        choices=("false", "true", "biased"),
+    )
 
     @property
     def needs_keys(self) -> bool:
         return True
 
+    def fitted(self, model: ModelFacts) -> KeyDiff:
+        return (
+            self if model.key_bias or self.centered != "biased" else replace(self, centered="false")
+        )
+
     def score(self, step: Step) -> Tensor:
-        return pool(unlikeness(step.keys(), self.centered), step.origin, self.pool)
+        keys = unlikeness(step.keys(), self.centered != "false")
+        return pool(keys, step.origin, self.pool)
 
     def newest(self, keep: int) -> int:
         return self.recent

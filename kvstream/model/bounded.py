@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -21,6 +22,7 @@ from kvstream.model.layer_store import LayerSpec
 from kvstream.model.recurrent import StateSpec
 from kvstream.settings import INT8
 
+_KEY_BIAS = re.compile(r"\b(k_proj|qkv_proj|query_key_value|c_attn)\b.*\bbias$")
 HEAD_BLOCK = 256
 
 
@@ -99,7 +101,9 @@ class BoundedModel:
             for s in self.layers
             if s.window is None
         )
-        return ModelFacts(self.name, self.model.name_or_path, layers)
+        names = (name for name, _ in self.model.named_parameters(remove_duplicate=False))
+        bias = any(_KEY_BIAS.search(name) for name in names)
+        return ModelFacts(self.name, self.model.name_or_path, layers, bias)
 
     @property
     def parameters(self) -> int:

@@ -357,7 +357,7 @@ def test_methods_lists_one_line_each(cli) -> None:
         "auto", "infinipot", "snapkv", "streaming", "window", "random", "truncate", "full",
     }  # fmt: skip
     assert max(map(len, ran.stdout.splitlines())) <= 80
-    assert "pool=15, centered=true" in cli("methods", "auto").stdout
+    assert "pool=15, centered=biased" in cli("methods", "auto").stdout
     ran = cli("methods", "snapkv")
     assert "--set snapkv.window=" in ran.stdout
     assert "which always stay (1 or more)" in " ".join(ran.stdout.split())

@@ -92,18 +92,26 @@ def test_tova_keeps_what_the_last_token_attends_to_in_all_heads_alike() -> None:
         assert chosen.flatten(0, 1).tolist() == top(rows, size, recent=1)
 
 
-@pytest.mark.parametrize("centered", [False, True])
-def test_keydiff_keeps_what_is_least_like_the_mean_key(centered: bool) -> None:
+@pytest.mark.parametrize("centered", ["false", "true"])
+def test_keydiff_keeps_what_is_least_like_the_mean_key(centered: str) -> None:
     memory = Memory(KeyDiff(centered=centered))
     for count, size in ((30, 20), (13, 22)):
         step = memory.read(count)
         keys = memory.keys.double()
-        if centered:
+        if centered == "true":
             keys = keys - keys.mean(-2, keepdim=True)
         unit = keys / keys.norm(dim=-1, keepdim=True)
         anchor = unit.mean(-2, keepdim=True)
         cosine = torch.nn.functional.cosine_similarity(keys, anchor, dim=-1)
         assert memory.cut(step, size).flatten(0, 1).tolist() == top(-cosine, size)
+
+
+@pytest.mark.parametrize(("family", "bias"), [("qwen2", True), ("llama", False), ("qwen3", False)])
+def test_keydiff_centers_the_keys_of_models_that_add_a_bias(family: str, bias: bool) -> None:
+    assert bounded(family).facts.key_bias == bias
+    fitted = KeyDiff(pool=15, centered="biased").fitted(bounded(family).facts)
+    assert fitted == KeyDiff(pool=15, centered="biased" if bias else "false")
+    assert KeyDiff(centered="true").fitted(bounded(family).facts).centered == "true"
 
 
 def test_sirllm_keeps_the_least_expected_and_lets_the_old_fade() -> None:
