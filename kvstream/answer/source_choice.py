@@ -24,7 +24,6 @@ class Narrowed:
     """The part of a memory of several sources that an answer could see."""
 
     sources: tuple[str, ...]
-    """Names of the sources whose entries the answer saw."""
     entries: int
     """Entries of the fullest head that the answer saw, prompt included."""
     held: int

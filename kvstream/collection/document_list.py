@@ -31,7 +31,6 @@ class Document:
     problem: str = ""
     """Why it cannot be read, if that is known before the reading."""
     output: str = ""
-    """What the file is, if kvstream wrote it."""
 
 
 def documents_in(

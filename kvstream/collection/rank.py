@@ -40,7 +40,6 @@ class Ranked:
     path: Path
     names: tuple[str, ...]
     words: float
-    """BM25 score of the question's words."""
     gain: float | None = None
     """Nats by which memory makes the question more likely; None if it was not loaded."""
     known: bool = False

@@ -56,7 +56,6 @@ UNITS = {
 }
 """The units of a text that can be counted, with the words for each."""
 HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
-"""Units that begin with a heading of the outline."""
 _UNIT = "(?:" + "|".join(f"(?P<u_{name}>{words})" for name, words in UNITS.items()) + ")"
 _UNIT_WORDS = f"(?:{'|'.join(UNITS.values())})"
 _TEXT = (

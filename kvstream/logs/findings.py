@@ -40,7 +40,6 @@ class Report:
     lines_told: int
     """Lines of the templates in `findings`."""
     lines: int
-    """Lines of all templates."""
     left: dict[str, int]
     """Lines of templates that are not in `findings`, by level, for errors and warnings."""
 

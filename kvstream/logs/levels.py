@@ -60,7 +60,6 @@ _HEAD = 100
 """Number of characters after the time in which to look for the level."""
 _FAILED = re.compile(r"[45]\d\d")
 SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
-"""Levels of syslog, by their numbers."""
 _SMALL = ("info", "warning", "error", *SYSLOG[3:], "error", "error")
 """Levels of the numbers 0 to 9 under other keys."""
 _TENS = ("debug", "debug", "debug", "info", "warning", "error", "fatal")

@@ -31,7 +31,6 @@ BRIEF_ORDER = 2
 MORE = 30
 """Minimum number of rows in the hint how to see more rows."""
 FEWEST = 4
-"""Number of rows on the smallest screen."""
 TELLING = 0.1
 """Minimum share of the lines for which the most frequent value of a variable is shown."""
 LONGEST_VALUE = 24
