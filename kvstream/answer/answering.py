@@ -144,7 +144,7 @@ def answer(
 
 
 def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Result, Basis]:
-    """Return the result of an answer and what it rests on. Raises BudgetError."""
+    """Return result and basis of an answer; `strict` withholds a weak one. Raises BudgetError."""
     seen: list[Event] = []
     basis = returned(answer(memory, question, strict=strict), seen.append)
     return next(event.result for event in seen if isinstance(event, Answered)), basis
@@ -153,7 +153,7 @@ def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Re
 def question_tail(
     memory: Memory, question: str, earlier: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """Return the ids of the `earlier` turns that fit and the question. Raises BudgetError."""
+    """Return ids of the newest `earlier` turns that fit, and the question. Raises BudgetError."""
     sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
     room = sizes.budget - memory.reader.cache.held
     longest = min(memory.run.max_tokens, sizes.answer)
@@ -354,7 +354,7 @@ def _no_summary(text: str) -> bool:
 
 
 def forgotten(result: Result, trained: int) -> Result:
-    """Return a refusal, with a warning and advice if the model did not see all of the text."""
+    """Return a refusal; warn of text not seen, but advise no budget over the `trained` length."""
     if result.narrowed is not None:
         sources = result.narrowed["sources"]
         have = "has" if len(sources) == 1 else "have"

@@ -19,6 +19,7 @@ from kvstream.model.layer_store import PROMPT
 from kvstream.tokenization.passages import Passage
 
 CITED = 5
+"""Maximum number of citations."""
 LEAST_WEIGHT = 0.01
 """A passage with a smaller share of the attention to the text is not cited."""
 HEAVIEST = 3

@@ -28,6 +28,7 @@ class RefusalLimit:
     """The log-odds of a refusal against other answers that a model needs in order to refuse."""
 
     tokens: tuple[int, ...]
+    """First tokens of a refusal."""
     limit: float
     """Log-odds, in nats."""
 

@@ -38,14 +38,14 @@ class DocumentReader:
     """Reads documents one after another with one loaded model."""
 
     def __init__(self, job: Job, session: Session | None = None) -> None:
-        """Load the model unless a session is given. Raises what concerns all documents."""
+        """Load the model without a session. Raises ModelError, BudgetError, UsageError."""
         self.job = job
         self.session = session or Session.open(job.model)
         for part in job.parts:
             self.session.settle(part.request)
 
     def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
-        """Return the outcome of a document, whose bytes are at `path`."""
+        """Return the outcome of a document, its bytes at `path`. Raises only KeyboardInterrupt."""
         began, worked = time.perf_counter(), time.process_time()
         name = task.document.name
         try:

@@ -40,6 +40,7 @@ class Ranked:
     path: Path
     names: tuple[str, ...]
     words: float
+    """BM25 score of the question's words."""
     gain: float | None = None
     """Nats by which memory makes the question more likely; None if it was not loaded."""
     known: bool = False
@@ -66,7 +67,7 @@ def memory_files(folder: Path) -> list[Path]:
 
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
-    """Rank files by BM25 over their passages; also return messages about broken files."""
+    """Rank files by BM25, those made for the question first; return messages about others."""
     asked = {form: word for word in WORD.findall(question) for form in words(word)}
     rows: list[tuple[Glance, list[float], int]] = []
     broken: list[str] = []
@@ -128,7 +129,10 @@ def rank(
 
 
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
-    """Return the nats by which memory, which is released, makes the question more likely."""
+    """Return the nats by which memory, which is released, makes the question more likely.
+
+    `without` caches the likelihoods of prompts alone. Raises BudgetError without room.
+    """
     ids = question_tail(memory, question)
     within = float(memory.reader.score(ids[:1], ids[1:]).sum())
     memory.release()  # before another KV cache is made

@@ -35,7 +35,10 @@ def read_here(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """Yield outcomes in order, until `interrupted`; without a `session` load the model once."""
+    """Yield outcomes in order, until `interrupted`; without a `session` load the model once.
+
+    Raises ModelError, BudgetError and UsageError for problems that concern all documents.
+    """
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
     reader: DocumentReader | None = None
     for item in todo(job, documents, digests=False):
@@ -55,7 +58,7 @@ def read_here(
 
 
 def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
-    """Yield a task for each document to read, and outcomes of others; digests are for Ray."""
+    """Yield a task for each document to read, and outcomes of others; `digests`: with SHA-256."""
     for document in documents:
         if document.problem:
             yield DocumentFailed(document.name, document.problem, SourceError.exit_code)

@@ -30,6 +30,7 @@ class Placed:
     machine: str
     process: int
     node: str
+    """Id of the machine in Ray."""
     version: str
     sees_results: bool
     """Whether the worker sees the driver's folder of results."""

@@ -40,6 +40,7 @@ class Question:
     options: tuple[str, ...] = ()
     """The options of a multiple-choice question; the answer is one of them."""
     correct: int = -1
+    """Index of the right option."""
     classes: tuple[str, ...] = ()
     """All labels of a classification task."""
     task: str = ""

@@ -93,7 +93,10 @@ def require(items: Sequence[Item]) -> None:
 
 
 def wants_phrases(items: Sequence[Item]) -> bool:
-    """Return whether all questions have answers, most of them of at most PHRASE words."""
+    """Return whether all questions have answers, most of them of at most PHRASE words.
+
+    A model that may have to refuse is not asked for a phrase: that prevents refusals.
+    """
     asked = [q for item in items for q in item.questions if not q.options]
     short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
     return all(q.answers for q in asked) and 2 * short > len(asked)

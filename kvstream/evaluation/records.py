@@ -118,7 +118,7 @@ class Records:
 
 
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
-    """Yield the record of every trial, in order: renewed if known, with ``error`` if refused."""
+    """Yield the record of every trial, in order: renewed if known; refused ones are not saved."""
     for trial in trials:
         known = records.known.get(trial.key + trial.content)
         if known is not None:

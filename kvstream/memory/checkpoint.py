@@ -165,7 +165,7 @@ def _some(feed: TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk
 
 
 def tokens_of(path: Path) -> int | None:
-    """Return the tokens that a checkpoint has read, by its header; None if there is no file yet."""
+    """Return the tokens read, by the header; None without a file. Raises as `Checkpoint`."""
     writing.check_writable(path)
     return _position(path, file.read_notes(path)).tokens if path.exists() else None
 

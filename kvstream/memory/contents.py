@@ -30,6 +30,7 @@ class Trace:
     words: WordForms | None = None
     """The words and numbers of the whole text; None if they were not gathered."""
     read: int = 0
+    """Number of tokens of the sources read so far."""
     end: int = 0
     """Global byte offset after the last of these tokens."""
     records: Sequence[SourceRecord] = ()
@@ -61,7 +62,9 @@ class Beside:
 
     model: str
     fingerprint: str
+    """Fingerprint of the answering model's weights."""
     budget: int
+    """The answering model's budget, in entries per head."""
     by: str
     """What selects its passages: ``memory``, ``words`` or ``both``."""
     room: int
@@ -69,6 +72,7 @@ class Beside:
     peak: int
     """Maximum number of bytes that were ever kept."""
     dropped: int
+    """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
     """Excerpts in the order of the document, each of consecutive passages."""
     words: list[list[int]] = field(default_factory=list)
@@ -96,6 +100,7 @@ class Shards:
     budgets: int
     """Maximum number of memories held at a time, each of at most one budget."""
     budget_bytes: int
+    """Bytes of one budget."""
 
     def to_json(self) -> dict[str, int]:
         return {
@@ -125,6 +130,7 @@ class Memory:
     """Source tokens that were loaded from a memory file, not read in this run."""
     warnings: list[str] = field(default_factory=list)
     digest: str | None = None
+    """Digest of the file that it was loaded from."""
     beside: Beside | None = None
     """Text for the answering model, if another model read."""
     shards: Shards | None = None

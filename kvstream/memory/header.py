@@ -30,6 +30,7 @@ class Model(Struct, forbid_unknown_fields=True):
     revision: str | None
     fingerprint: str
     dtype: NumberType
+    """Number type of the weights."""
     kv_dtype: NumberType | None = None
     """Number type of keys and values. Files of 0.1 have none: it is `dtype`."""
     rounded: str | None = None
@@ -196,6 +197,7 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     source: Size
     start: Size
     end: Size
+    """The byte after the last."""
     line_start: Size
     line_end: Size
     reach: Size
@@ -204,6 +206,7 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     place: Count | str | None = None
     """Page or chapter of a document. Files of 0.1 have none."""
     page_end: Count | None = None
+    """Page of the last character, if it is another one."""
 
 
 def metadata_of(data: bytes) -> dict[str, str]:
@@ -227,8 +230,10 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
     source: Size
     start: Size
     end: Size
+    """The byte after the last."""
     line_start: Size
     line_end: Size
     text: str
     place: Count | str | None = None
     page_end: Count | None = None
+    """Page of the last character, if it is another one."""

@@ -42,7 +42,10 @@ def look(path: Path) -> MemoryFile:
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
-    """Write a memory, with `more` in its notes; return its digest. Raise KvstreamError."""
+    """Write a memory, with `more` in its notes; return its digest. Raise KvstreamError.
+
+    Without `passages`, the file has no text for citations.
+    """
     state, tensors = memory_state(memory, passages=passages)
     notes = {
         "version": __version__,

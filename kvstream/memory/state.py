@@ -1,4 +1,4 @@
-"""Convert the used part of a reader's cache to tensors by name, and back."""
+"""Convert the used part of a cache to tensors by name, those of the prompt apart, and back."""
 
 from __future__ import annotations
 

@@ -40,9 +40,11 @@ class Adapter:
 
     folder: Path
     base: str
+    """The offered model that the adapter was trained on."""
     base_sha256: str
     """SHA-256 of the GGUF file of that model."""
     sha256: str
+    """SHA-256 of the adapter's own file."""
     bytes: int
     rank: int
     alpha: float

@@ -133,7 +133,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
 
 
 def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
-    """Return the number of queries to process at once; on a CPU their scores take little memory."""
+    """Return the queries to process at once: on a CPU, scores take up to half of the KV bytes."""
     if q.device.type != "cpu":
         return BLOCK
     entry = k.shape[0] * (k.shape[-1] + value_dim) * k.element_size()
@@ -287,7 +287,7 @@ def _reversed(x: Tensor) -> Tensor:
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute attention in blocks of queries, separately to memory and to the new tokens."""
+    """Attend from blocks of queries to memory and to the new tokens apart: neither needs a mask."""
     old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
     if new == 1 and q.dtype not in HALF:
         return _single(q, k, v, scale)
@@ -303,7 +303,7 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 
 def _single(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attend from one query to all keys: the heads of a group are queries of one head."""
+    """Attend from one query: heads of a group are queries of one head, so keys are read once."""
     out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
     return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
 

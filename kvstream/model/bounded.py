@@ -27,7 +27,7 @@ HEAD_BLOCK = 256
 
 
 def holding(model: nn.Module, cache: Any) -> dict[str, Any]:
-    """Return the argument for the cache: ``cache``, or its name in older or remote code."""
+    """Return the argument for the cache: ``cache`` (transformers from 5.24 on), or its old name."""
     return {_cache_name(type(model).forward): cache}
 
 
@@ -107,7 +107,7 @@ class BoundedModel:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the layers that a token passes, without the embedding."""
+        """Parameters that a token passes: no embedding, and of experts only those in use."""
         config = self.model.config.get_text_config()
         width, heads = config.hidden_size, config.num_attention_heads
         inner = getattr(config, "intermediate_size", None)
@@ -134,6 +134,7 @@ class BoundedModel:
         return self.fingerprint_in(torch.bfloat16)
 
     def fingerprint_in(self, dtype: torch.dtype) -> str:
+        """Return the fingerprint of the weights as if they were loaded in this number type."""
         return fingerprint(self.model, dtype)
 
     def new_cache(
@@ -142,7 +143,7 @@ class BoundedModel:
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
     ) -> BoundedCache:
-        """Return a cache of `capacity` entries per head. Raises BudgetError."""
+        """Return a cache of `capacity` entries per head. BudgetError if over `trained_length`."""
         if capacity > self.trained_length:
             raise BudgetError(
                 f"A budget of {capacity:,} entries exceeds the {self.trained_length:,} positions "

@@ -88,6 +88,7 @@ class BoundedCache(Cache):
         self.backend = backend
         self.peak = Peak()
         self.momentary = Scratch()
+        """Scratch memory of attention."""
         self._selection = Scratch()
         self._scratch: dict[tuple[torch.device, bool], Tensor] = {}
 
@@ -131,7 +132,7 @@ class BoundedCache(Cache):
         return self.next_position
 
     def scratch(self, spec: LayerSpec, *, values: bool = False) -> Tensor:
-        """Return a buffer for keys (or `values`) that all layers of a device share."""
+        """Return a device's buffer for keys (or `values`), in the type that attention reads."""
         which = spec.device, values
         if which not in self._scratch:
             same = [s.spec for s in self.stores if s.spec.device == spec.device]
@@ -230,7 +231,7 @@ class BoundedCache(Cache):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Restore the attention measured before an answer when the answer ends."""
+        """Restore the attention measured before an answer; it is lost where entries left inside."""
         before = [store.used for store in self.stores]
         for store in self.stores:
             store.before_answer = store.window_attention, store.accumulated_attention
@@ -269,7 +270,7 @@ class BoundedCache(Cache):
         self.torn = before
 
     def drop_newest(self, count: int) -> None:
-        """Remove the newest `count` entries. Raises KvstreamError for memory."""
+        """Remove the newest `count` entries. Raises KvstreamError if some are memory."""
         rotated = min(store.rotated for store in self.stores)
         if count > rotated:
             raise KvstreamError(

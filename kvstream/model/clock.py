@@ -13,7 +13,11 @@ ROUND = 0.02
 
 
 def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = ROUND) -> float:
-    """Return the processor time per run in the fastest of some rounds, with one thread."""
+    """Return the processor seconds per run in the fastest round, always above 0.
+
+    A round takes at least `least` seconds: some clocks count milliseconds. One thread computes,
+    because threads that wait take processor time.
+    """
     found, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:

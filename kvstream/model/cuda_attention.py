@@ -19,6 +19,7 @@ It is 1.6 times as fast on a Hopper GPU, but a plan takes 40 ms and 1 MiB of RAM
 the first plans half a second. These operations take 1.5 s. Only chunks of one size repeat a shape
 so often."""
 PLANS = 32
+"""Maximum number of shapes that have a plan."""
 SHAPES = 1024
 """Maximum number of shapes whose operations are counted."""
 ROWS = 1024

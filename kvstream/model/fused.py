@@ -39,7 +39,10 @@ def _turn(  # type: ignore[no-untyped-def]  # Triton gives annotations another m
 
 
 def turn(keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    """Rotate keys [K, n, D] by cos and sin [n, D] float32, into `out`, which may be the keys."""
+    """Rotate keys [K, n, D] by cos and sin [n, D] float32, into `out`, which may be the keys.
+
+    Each dimension of the first half of D turns with its partner in the second half.
+    """
     heads, count, dim = keys.shape
     width = triton.next_power_of_2(dim // 2)
     rows = max(1, ELEMENTS // width)

@@ -46,7 +46,9 @@ FORMAT = 1
 BLOCK = 1 << 18
 """Numbers to unpack at once: several times as fast as more than fit in the processor's cache."""
 READ = 1 << 24
+"""Bytes to read at once for the digest."""
 SPARE = 256 * 1024**2
+"""Bytes of the disk to leave free."""
 STALE_S = 24 * 3600
 """Age in seconds from which an unfinished conversion is left over from a killed program."""
 _NAMES = {
@@ -62,6 +64,7 @@ class Change(Protocol):
     """What changes weights while they are converted, such as an adapter."""
 
     key: str
+    """Names the change in the cache."""
 
     def refuse_others(self, names: AbstractSet[str]) -> None:
         """Raise ModelError if it is for other weights than those of these names."""
@@ -100,7 +103,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 in hex of a file or of all its parts, stored after a conversion."""
+    """Return the SHA-256 in hex of all parts of a file, concatenated. Raises ModelError."""
     with suppress(OSError, UnicodeDecodeError):
         digest = _known(path).read_text("ascii").strip()
         if len(digest) == 64:
@@ -185,7 +188,7 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder under a temporary name and rename it at the end. Raises ModelError."""
+    """Make a temporary folder; rename it, or remove it after an error. Raises ModelError."""
     root = folder.parent
     part = root / f"part-{secrets.token_hex(6)}"
     try:
@@ -225,7 +228,7 @@ def _write_weights(
     change: Change | None,
     progress: Callable[[float], None],
 ) -> None:
-    """Write ``model.safetensors`` by tensor. Raises OverflowError over float16, ModelError."""
+    """Write the tensors, `small` ones in 8 bits. Raises OverflowError over float16, ModelError."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     dtypes, end = {}, 0
     for target in names.targets:
@@ -340,6 +343,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return float32 numbers [rows, width] for rows of bytes."""
     plain = {F32: np.float32, F16: np.float16}.get(int(kind))
     if plain is not None:
         return data.view(plain).astype(np.float32)

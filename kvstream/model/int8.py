@@ -117,7 +117,7 @@ class Int8Linear(nn.Module):
             self.keep_in_float32(columns, weight)
 
     def keep_in_float32(self, columns: Sequence[int], weight: Tensor | None = None) -> None:
-        """Compute the products of these columns in float32; `weight` is that of the layer."""
+        """Compute these columns in float32; the layer's `weight` saves a slow unpacking."""
         if weight is None:
             weight = self._unpacked(Tensor.int_repr)
         self._columns = torch.tensor(columns)

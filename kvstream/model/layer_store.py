@@ -131,7 +131,10 @@ class LayerStore(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values [1, K, n, D]. Raises KvstreamError, ModelError for infinities."""
+        """Append keys [1, K, n, D] and values [1, K, n, E], and return them.
+
+        Raises KvstreamError over the budget, ModelError if float16 cannot store them.
+        """
         end = self.used + key_states.shape[-2]
         held = end + self.parked
         if held > self.capacity:
@@ -169,6 +172,7 @@ class LayerStore(CacheLayerMixin):
 
     @property
     def held(self) -> int:
+        """Entries of each head, including parked ones."""
         return self.used + self.parked
 
     def ordinals(self) -> list[Tensor]:
@@ -257,7 +261,7 @@ class LayerStore(CacheLayerMixin):
         self.used = self.unrotated = first + m
 
     def park(self, first: int, indices: Tensor) -> None:
-        """Park the entries from `first` on, except ``first + indices`` [K, m]; all unrotated."""
+        """Park at the end what is from `first` on, except ``first + indices`` [K, m]; unrotated."""
         heads, m = indices.shape
         hidden = torch.ones(heads, self.used - first, dtype=torch.bool, device=indices.device)
         others = hidden.scatter_(-1, indices, False).nonzero()[:, 1].view(heads, -1)

@@ -163,6 +163,7 @@ def _check_config(path: Path) -> None:
 
 
 def _wrong_size(config: dict[str, Any]) -> str:
+    """Return what is wrong with the sizes in a configuration; empty if nothing."""
     text = config.get("text_config")
     for sizes in (config, *([text] if isinstance(text, dict) else [])):
         for name, (least, most) in _SIZES.items():
@@ -175,7 +176,10 @@ def _wrong_size(config: dict[str, Any]) -> str:
 
 
 def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
-    """Load, place and probe a model. Raises ModelError, UnsupportedModelError, MemoryError."""
+    """Load, place and probe a model; `where` is its `folder`, if known.
+
+    Raises ModelError with the remedy, UnsupportedModelError, MemoryError.
+    """
     if settings.threads:
         torch.set_num_threads(int(settings.threads))
     where = where or folder(settings)

@@ -49,6 +49,7 @@ def _multiplied(layer: nn.Linear, x: Tensor) -> Tensor:
 @cache
 @torch.inference_mode()
 def is_faster() -> bool:
+    """Return whether the product with a vector is faster than a linear layer here."""
     weight = torch.ones(TRIED, dtype=torch.bfloat16)
     x = torch.ones(1, TRIED[1], dtype=torch.bfloat16)
     vector, matrix = (

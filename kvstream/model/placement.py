@@ -16,6 +16,7 @@ from kvstream.model.weights import HEADROOM, Weights, weights_in, weights_on_hub
 from kvstream.settings import ModelSettings
 
 BITS = {"8bit": 8, "4bit": 4}
+"""Bits per weight of the quantizations of bitsandbytes."""
 
 
 def device_of(name: str) -> torch.device:
@@ -140,6 +141,7 @@ def folder_of(where: str, revision: str | None) -> Path | None:
 
 
 def free_memory(device: torch.device) -> int:
+    """Return the free bytes of the device's memory."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 

@@ -28,7 +28,9 @@ class Precision:
     """The `dtype` argument of `from_pretrained`: a type, or ``auto`` (as stored)."""
     why: str
     widen: bool = False
+    """Whether weights stay in 16 bits and are widened to float32 while the model computes."""
     int8: bool = False
+    """Whether the products of linear layers use 8-bit integers."""
     kv: torch.dtype | None = None
     """Number type of the KV cache; None: the type in which the model computes."""
     attention: torch.dtype | None = None

@@ -314,6 +314,7 @@ def _positions(
 
 
 def _even(keys: Tensor) -> Tensor:
+    """Return keys [1, K, n, D] with every dimension scaled to the same size."""
     keys = keys.float()
     return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
 
@@ -326,7 +327,7 @@ def _tolerance(x: Tensor, model: Any) -> float:
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    """Return the relative difference of the median token: single ones may go to other experts."""
+    """Return the relative difference of the median token (dim -2): some may go to other experts."""
     tokens = a.shape[-2]
     a = a.float().transpose(-2, 0).reshape(tokens, -1)
     b = b.float().transpose(-2, 0).reshape(tokens, -1).to(a.device)

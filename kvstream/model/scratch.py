@@ -23,12 +23,16 @@ the first reading of memory."""
 
 
 class Meter(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made inside, until nothing refers to them."""
+    """Counts the bytes of the tensors that are made inside, until nothing refers to them.
+
+    It does not see memory that one operation allocates and frees internally.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
         self.most = 0
+        """Maximum of `now` so far."""
         self._tensors: Counter[int] = Counter()
         """Number of tensors that share each storage that was made inside."""
         self._alive: dict[int, weakref.ref[Tensor]] = {}

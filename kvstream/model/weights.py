@@ -24,15 +24,17 @@ _LONGEST_HEADER = 100 * 1024**2
 class Weights:
     parameters: int
     bytes: int
+    """Bytes in the files."""
     floats: Counter[str]
     """Count of numbers of each floating-point type. Loading may convert these, but no others."""
     declared: int | None = None
     """Bytes of a floating-point number according to ``config.json``."""
     declared_name: str | None = None
+    """Number type according to ``config.json``, as torch names it."""
 
     @property
     def number_name(self) -> str | None:
-        """Default number type in memory; None for quantized weights."""
+        """Default number type in memory; None if quantized: most bytes are not of floats."""
         stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
         if 2 * stored < self.bytes or not self.floats:
             return None
@@ -46,7 +48,7 @@ class Weights:
         return self.declared or (_FLOATS[most[0][0]] if most else 2)
 
     def loaded(self, number_bytes: float | None = None) -> int:
-        """Return the bytes in memory, with `number_bytes` for each floating-point number."""
+        """Return the bytes in memory, with `number_bytes` (None: declared) for each float."""
         each = number_bytes or self.declared
         if each is None:
             return self.bytes
@@ -128,7 +130,7 @@ def damage(folder: Path) -> str | None:
 
 
 def header(file: Path) -> tuple[int, dict[str, Any]]:
-    """Return the size and the content of a safetensors header. Raises ValueError for damage."""
+    """Return the bytes of a header, and name -> dtype, shape, data_offsets. Raises ValueError."""
     with file.open("rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0

@@ -23,6 +23,7 @@ from kvstream.model.cuda_attention import HALF
 SMALL = 1 << 16
 """Weights of up to this many numbers (norms, biases) are widened once, when the model is loaded."""
 BLOCK = 1 << 20
+"""Numbers of a linear layer to widen at once."""
 
 
 class _Room(threading.local):

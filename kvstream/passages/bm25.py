@@ -111,7 +111,7 @@ def bm25(
 
 
 def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the scores of n documents of `sizes` [n] words for w words, float [n]."""
+    """Return scores, float [n], of documents of `sizes` [n] words; `often` as in `bm25`."""
     lengths = sizes / max(sizes.mean(), 1.0) if len(sizes) else sizes
     weights = weights_of((often > 0).sum(axis=0), len(sizes))
     return bm25(often, lengths, weights, DOCUMENT_SATURATION)

@@ -24,6 +24,7 @@ class KeptPart:
     """Indices of the passages, best first."""
     sources: int
     read: int
+    """Tokens read."""
     end: int
     """Bytes of its sources, `Trace.taken`."""
 

@@ -38,7 +38,7 @@ class Judge:
         """The highest log-odds of a passage, in nats."""
 
     def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
-        """Return the log-odds of answer to refusal, in nats, float [n]; -inf: it does not fit."""
+        """Return log-odds of answer to refusal by first token, nats, float [n]; -inf: no room."""
         odds = np.array([self._odds(excerpt) for excerpt in excerpts])
         self.best = max(self.best, odds.max(initial=-np.inf))
         return odds

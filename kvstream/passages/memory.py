@@ -30,6 +30,7 @@ BYTES_A_TOKEN = 64
 """Bytes of text that may be kept for each entry of the budget. They take less than 3% of the bytes
 of the KV cache of any model that can be loaded."""
 MOST = 24
+"""Maximum number of passages to judge."""
 LEAST_SHARE = 0.2
 """Share of the best score by words that a passage needs to be judged, if words alone rank it."""
 _FUSION = 60
@@ -128,7 +129,8 @@ class PassageMemory:
     def ranked(self, question: str, memory: Memory | None, cited: Sequence[Passage]) -> Ranking:
         """Return the passages in the order of their evidence for a question.
 
-        `cited`: what the question and the scout attended to. Of an unknown one, words rank first.
+        `cited`: passages, with weights, that the question and the scout's answer attended to.
+        If the question was not known, its words rank first, and memory breaks ties.
         """
         every = self._kept
         words = self._scores(question)

@@ -33,7 +33,10 @@ class TokenFeed:
         self._ahead: TokenBatch | None = None
 
     def read(self, count: int) -> Chunk:
-        """Return up to `count` tokens; fewer at the end, a pause or `limit`. Raises SourceError."""
+        """Return up to `count` tokens; fewer at the end, a pause or `limit`.
+
+        Raises SourceError before any of them counts as read.
+        """
         piece = self._read(count if self.limit is None else min(count, self.limit()))
         self.handed += len(piece.ids)
         self._digest.update(np.array(piece.ids, dtype="<i4").tobytes())

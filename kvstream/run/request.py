@@ -172,6 +172,7 @@ class Request:
         needs={"checkpoint": "--checkpoint-every has no effect without --checkpoint FILE; add it."},
     )  # fmt: skip
     interrupted: Callable[[], bool] = never
+    """Return whether to stop reading and answer from what was read."""
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """Names of the options that the user set; a preset does not change them."""
 
@@ -183,6 +184,7 @@ class Request:
             )
 
     def due(self) -> bool:
+        """Return whether an answer during the reading is due by time."""
         return self.every is not None and self.every.time_is_up()
 
     @property

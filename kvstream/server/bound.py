@@ -35,12 +35,13 @@ def rounded_up(size: int) -> str:
 
 
 class Bound:
-    """Counts the bytes of KV caches by what each may hold. Only the worker changes it."""
+    """Counts what KV caches may hold. Only the worker changes it; any thread may read `held`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.working = 0
         self.peak = 0
+        """Maximum of `held` so far, in bytes."""
         self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
         self._made = 0
         self._lock = threading.RLock()
@@ -69,7 +70,7 @@ class Bound:
         return self.working + size <= self.most
 
     def take(self, size: int, entry: Entry | None = None) -> Memory | None:
-        """Count `size` bytes and return a waiting memory of `entry`. Raises KvstreamError."""
+        """Count `size` bytes; return a waiting memory. Raises KvstreamError unless it `fits`."""
         if not self.fits(size):
             raise KvstreamError(
                 f"{size:,} bytes were to be taken beside {self.working:,} at work, over the bound "

@@ -31,6 +31,7 @@ class Catalog:
         self.folder = None if folder is None else folder.resolve()
         self._known: dict[str, Entry] = {}
         self._sizes: dict[str, int] = {}
+        """Bytes of a KV cache, by the options that determine it."""
         self.created = int(time.time())
 
     def files(self) -> dict[str, Path]:
@@ -134,7 +135,7 @@ class Catalog:
         raise _unknown(name)
 
     def path(self, name: str) -> Path | None:
-        """Return the file of a model, None for the loaded model. Raises ApiError."""
+        """Return the file of a model; None: the loaded one. Raises ApiError if it is unusable."""
         if name == self._model.name:
             return None
         path = self.files().get(name)

@@ -37,7 +37,7 @@ KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> str:
-    """Return a message without options and without paths of folders."""
+    """Return a message without options and paths; `of_memory`: of a file, with its own budget."""
     whose = "The memory's" if of_memory else "The server's"
     for said, shown in REWORDED:
         text = re.sub(said, shown.replace("{whose}", whose), text)

@@ -229,7 +229,7 @@ class Worker:
             self._note(job, count)
 
     def _note(self, job: Job, count: Outcome, code: str = "") -> None:
-        """Log a request that ends without an answer. Call it without the lock."""
+        """Log a request without an answer, and without its text. Call it without the lock."""
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
             name = shortened(visible(job.request.model), LONGEST_NAME)  # the client chose it

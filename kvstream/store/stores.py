@@ -125,7 +125,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _files(root: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files of a folder that match a pattern. An unreadable folder counts as empty."""
+    """Yield files that match a pattern. Unreadable folders, such as Ollama's, count as empty."""
     with suppress(PermissionError):
         yield from (path for path in root.glob(pattern) if not os.path.isdir(path))
 

@@ -96,6 +96,7 @@ def _literals(template: str) -> Iterator[str]:
 @dataclass(frozen=True)
 class Text:
     pieces: Mapping[str, int]
+    """The whole vocabulary with the added tokens."""
     prefix: str = ""
     """Prefix of tokens that continue a word (``##``)."""
     suffix: str = ""
@@ -218,7 +219,7 @@ class Guard:
         return joined
 
     def mend(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ids of ``text``, the characters of tokens, and where places were broken apart."""
+        """Return ids of ``text``, first characters of tokens, and first tokens of broken places."""
         ids, begins, ends = self._plain(text, continuing)
         new: list[int] = []
         starts: list[int] = []

@@ -72,7 +72,10 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return words in lower case without accents; pairs of characters without spaces."""
+    """Return the words in lower case, without accents and underscores.
+
+    Scripts without spaces give pairs of neighboring characters; Korean words lose particles.
+    """
     found: list[str] = []
     for word in WORD.findall(folded(text)):
         if word.isascii():

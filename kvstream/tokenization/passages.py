@@ -271,7 +271,7 @@ class TokenOrigins:
         self.appended += len(chunk)
 
     def prune(self, ordinals: np.ndarray) -> None:
-        """Keep only ``ordinals`` (int [n], sorted) and those `waiting`. Raises ValueError."""
+        """Keep ``ordinals`` (int [n], sorted, unique) and those `waiting`. Raises ValueError."""
         waiting = np.arange(self.appended - self.waiting, self.appended, dtype=np.int64)
         kept = np.union1d(ordinals, waiting)
         self._starts = self.starts(kept)
@@ -288,7 +288,7 @@ class TokenOrigins:
         self.appended = self._joined = appended
 
     def starts(self, ordinals: np.ndarray) -> np.ndarray:
-        """Return global byte starts int64 of ``ordinals`` (any shape). Raises ValueError."""
+        """Return int64 global byte starts of ``ordinals`` (any shape). Raises ValueError."""
         if self._new:
             fresh = np.arange(self._joined, self.appended, dtype=np.int64)
             self._ordinals = np.concatenate([self._ordinals, fresh])

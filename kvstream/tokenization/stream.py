@@ -129,7 +129,7 @@ class TokenStream:
         return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
     def block(self) -> TokenBatch:
-        """Return the tokens of the next block of text alone; empty at the end or a pause."""
+        """Return the tokens of the next block; empty at the end or a pause. Raises SourceError."""
         first = self.read(1)  # encodes one block and no more, as for a reader of single tokens
         if not len(first):
             return first

@@ -46,6 +46,7 @@ class Bench:
     peak_flops: float
     advance: Callable[[str], None]
     out: dict[System, str] = field(default_factory=dict)
+    """Systems that failed or became too slow, and why."""
     last: dict[System, tuple[int, float]] = field(default_factory=dict)
     """Tokens and seconds of the length before."""
 

@@ -68,6 +68,7 @@ class System:
 
     @property
     def warm(self) -> int:
+        """Tokens of its first round."""
         return KINDS[self.name].warm if self.name in KINDS else WARM
 
     def beside(self, other: System) -> bool:
@@ -107,6 +108,7 @@ class Task:
     question: Sequence[int]
     """Ids after the text and before the answer."""
     tokens: int
+    """Number of tokens of the answer, whatever they are."""
     limit_s: float
     """Seconds after which a system that reads token by token is extrapolated."""
     steps: Sequence[tuple[int, int]] = ()

@@ -108,7 +108,7 @@ def _prefix(path: Path, size: int) -> str:
 
 
 class _Before(SourceOver):
-    """Sources as far as the first reading read them; it may have been interrupted."""
+    """Sources as far as a first reading, even an interrupted one: digests are of the same bytes."""
 
     def __init__(self, of: Kept, source: SourceSet) -> None:
         super().__init__(source)

@@ -54,6 +54,7 @@ class KeptTokens:
         return NEAR[-1], KeptTokens(self.starts[chosen], self.known, self.counts[chosen])
 
     def ordinals(self, found: Reread) -> np.ndarray:
+        """Return the ordinal of each token: int64 [U]."""
         places, ordinals = self.known
         if np.isin(self.starts, places).all() or not len(found.tokens):
             return np.interp(self.starts, places, ordinals).astype(np.int64)
