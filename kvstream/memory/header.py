@@ -160,7 +160,9 @@ class Position(Struct, forbid_unknown_fields=True):
     tokens: Count
     """Number of tokens of its sources that the model has read."""
     sha256: str
+    """SHA-256 of their ids."""
     complete: bool
+    """Whether the sources had ended."""
     base: str | None
     """Digest of the memory that the reading continues, if any."""
 
