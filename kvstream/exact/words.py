@@ -102,7 +102,7 @@ class Words:
         """Index of the two neighboring letters that are rarest."""
 
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
-        """Return begin and end of matches, not overlapping, in a range of characters, [n, 2]."""
+        """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
         text = window.text
         folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
         if self._ascii and not folds:

@@ -116,6 +116,7 @@ class BlockDecoder:
         self.replaced = 0
         """Number of bytes that are invalid in the encoding."""
         self.first_replaced: int | None = None
+        """Global byte offset of the first of these bytes."""
         self.rest = b""
         """Bytes of a character whose other bytes are still to come."""
         self._at_start = True

@@ -14,6 +14,7 @@ from kvstream.input.timed_text import Cue, TimedText
 
 BATCH = 64
 MOST_LINES = 100
+"""Maximum lines of a cue that are held."""
 TOUCH = 0.1
 """Seconds between two cues of which the second may show words of the first again."""
 FLASH = 0.2

@@ -18,6 +18,7 @@ BOMS = (
 )
 """Byte order marks, longer ones first. The decoder handles that of UTF-8."""
 SAMPLE = 256 * 1024
+"""Bytes from which an encoding is guessed."""
 BEFORE = 16 * 1024
 """Maximum bytes of these before the first byte that is not ASCII."""
 GUESSED = (

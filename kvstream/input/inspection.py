@@ -60,6 +60,7 @@ class Inspected:
     gave_text: bool = False
     """Whether the source gave text other than white space."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
+    """SHA-256 of the decoded bytes so far."""
     stream: ByteStream | bytes | None = None
     """The stream or text to read instead of a path."""
     plain: bool = False

@@ -21,7 +21,9 @@ from kvstream.input.limits import Patience
 
 BLOCK = 64 * 1024
 LONGEST_LINE = 1 << 20
+"""Maximum bytes of a line that are held until it ends."""
 LONGEST_HEADERS = 1 << 18
+"""Maximum bytes of the headers of a part that are read."""
 DEEPEST = 50
 """Maximum multiparts in each other. What is deeper is counted as an attachment."""
 SHOWN = ("From", "To", "Cc", "Date", "Subject")

@@ -17,6 +17,7 @@ from kvstream.input.markup import html_parts
 
 BLOCK = 64 * 1024
 LONGEST_STRING = 1 << 20
+"""Maximum characters of a string of the file that are read."""
 CUT = " ... (cut)"
 """The end of a string that was cut."""
 LONGEST_CELL = 1 << 20

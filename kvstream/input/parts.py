@@ -26,6 +26,7 @@ class Stretch:
     """Number of the part, from 1."""
     count: int
     begin: int
+    """Global byte offset of the first character."""
     end: int | None
     """Global byte offset after the last character; None for the last part."""
     source: int

@@ -29,6 +29,7 @@ from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
 BLOCK = 64 * 1024
+"""Bytes to request in one read."""
 
 
 class SourcePieces:

@@ -24,6 +24,7 @@ class SourceRecord:
     bytes: int
     """Decoded bytes."""
     sha256: str
+    """SHA-256 of the decoded bytes, in hex."""
     part: int | None = field(default=None, compare=False)
     """Bytes of the part that was read, with --only, --since or --until."""
 

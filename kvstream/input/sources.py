@@ -205,6 +205,7 @@ class SourceSet:
 
     @property
     def bytes_read(self) -> int:
+        """Number of decoded bytes of all sources so far."""
         return self._position
 
     def size_hint(self) -> int | None:

@@ -34,6 +34,7 @@ class Burst:
 
     start: int
     end: int
+    """The last bucket."""
     lines: int
     factor: float
     """Its rate, as a multiple of the rate elsewhere."""

@@ -397,6 +397,7 @@ class LineSplitter:
         self._rest = ""
         self._cut = False
         self.shortened = 0
+        """Number of lines longer than LONGEST_LINE."""
 
     def feed(self, text: str) -> list[str]:
         """Return the lines that this text completes, without their ends."""

@@ -27,6 +27,7 @@ class Silence:
     end: int | None
     """The bucket of the next line; None: it lasts until the end of the log."""
     expected: float
+    """Number of lines expected in this time."""
 
 
 def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | None:

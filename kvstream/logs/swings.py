@@ -47,6 +47,7 @@ class Means:
         self._now: Swing | None = None
         self.farthest = Swing()
         self.second = 0.0
+        """Standard deviations of the second farthest swing."""
 
     def take(self, total: float, count: int, start: float, end: float) -> None:
         """Add the sum of `count` values, and the times of the first and the last."""

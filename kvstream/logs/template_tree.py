@@ -82,6 +82,7 @@ _KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0
 LONGEST = 4096
 """Maximum number of characters of a line that are used."""
 MOST_WORDS = 256
+"""Maximum number of words of a line that are used."""
 
 
 class Template:
