@@ -32,7 +32,8 @@ def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
 def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
     """Return how many tokens a checkpoint has read, by its header; None if there is no file yet.
 
-    Raises UsageError for a memory, SourceError, and KvstreamError if it cannot be written.
+    Raises UsageError for a memory, SourceError for any other file, and KvstreamError if it cannot
+    be written.
     """
     from kvstream.memory.checkpoint import tokens_of
 

@@ -48,7 +48,7 @@ class ClosedPipeError(Exception):
 
 @contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Raise ClosedPipeError where click would end with exit code 1: no failure of the reader."""
+    """Raise ClosedPipeError where click would end with exit code 1: this is no failure."""
     try:
         yield
     except OSError as error:
