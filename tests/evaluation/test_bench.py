@@ -110,11 +110,6 @@ def test_key_values_ask_for_one_of_many(tokenizer: Any) -> None:
     assert lines[fact.question.split()[-1].rstrip("?")] == fact.answers[0]
 
 
-def test_depths_outside_the_text_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"from 0 to 1, not 1\.5"):
-        needle.Plan("passkey", (1000,), (1.5,))
-
-
 # Cases
 
 
