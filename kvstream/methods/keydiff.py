@@ -50,8 +50,8 @@ class KeyDiff(ScoredMethod):
         )
 
     def score(self, step: Step) -> Tensor:
-        keys = unlikeness(step.keys(), self.centered != "false")
-        return pool(keys, step.origin, self.pool)
+        scores = unlikeness(step.keys(), self.centered != "false")
+        return pool(scores, step.origin, self.pool)
 
     def newest(self, keep: int) -> int:
         return self.recent
