@@ -59,7 +59,8 @@ class Reader:
         *,
         extract: bool = False,
     ) -> None:
-        self.method = method.sized(sizes.budget).fitted(model.facts)
+        facts = model.facts
+        self.method = method.sized(sizes.budget).fitted(facts)
         self.model, self.sizes = model, sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
         self.extract = extract
@@ -68,8 +69,8 @@ class Reader:
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
         self.generator = torch.Generator().manual_seed(run.seed)
-        memory = self.method.compressive_memory(model.facts, asked=bool(self.catalysts))
-        learned = self.method.learned(model.facts)
+        memory = self.method.compressive_memory(facts, asked=bool(self.catalysts))
+        learned = self.method.learned(facts)
         self.evictor = Evictor(
             self.cache, self.method, len(self.head), self.generator, memory, learned
         )

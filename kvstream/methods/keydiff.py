@@ -45,9 +45,9 @@ class KeyDiff(ScoredMethod):
         return True
 
     def fitted(self, model: ModelFacts) -> KeyDiff:
-        return (
-            self if model.key_bias or self.centered != "biased" else replace(self, centered="false")
-        )
+        if self.centered == "biased" and not model.key_bias:
+            return replace(self, centered="false")
+        return self
 
     def score(self, step: Step) -> Tensor:
         scores = unlikeness(step.keys(), self.centered != "false")

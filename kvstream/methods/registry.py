@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from inspect import isfunction
 from typing import Any, get_type_hints
 
 from torch import Tensor
@@ -38,7 +39,8 @@ RETURNED: Mapping[str, type] = {
     "absorb": type(None), "evidence": Evidence, "head_tensors": tuple, "select": Tensor,
     "tensors": tuple,
 }  # fmt: skip
-"""What the calls of the engine return. `available` has methods of other packages checked for it."""
+"""What some functions of a method return: `available` has other packages' methods checked for it.
+"""
 
 
 @cache
@@ -74,8 +76,8 @@ def available() -> Mapping[str, type[Method]]:
 def _answerable(loaded: type[Method], title: str) -> type[Method]:
     """Return a subclass whose errors and values of a wrong type become errors with its `title`."""
 
-    def answering(name: str, kind: type) -> Callable[..., Any]:
-        own = getattr(loaded, name)
+    def answering(name: str) -> Callable[..., Any]:
+        own, kind = getattr(loaded, name), RETURNED.get(name, object)
 
         def call(self: Method, *values: Any, **more: Any) -> Any:
             try:
@@ -95,7 +97,8 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
 
         return call
 
-    calls = {name: answering(name, kind) for name, kind in RETURNED.items()}
+    own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
+    calls = {name: answering(name) for name in own}
     return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
 
 

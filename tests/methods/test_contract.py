@@ -506,6 +506,24 @@ def test_a_broken_plugin_is_named(
         registry.available.cache_clear()
 
 
+@dataclass(frozen=True)
+class _Leaving(METHODS["streaming"]):  # type: ignore[misc]
+    name = "leaving"
+
+    def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:
+        raise SystemExit(0)
+
+
+def test_every_function_of_a_plugin_names_it_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "plugins", lambda: ([_Point("leaving", _Leaving)], ()))
+    registry.available.cache_clear()
+    try:
+        with pytest.raises(KvstreamError, match=r"other-package fails in catalyst \(SystemExit: 0"):
+            registry.make("leaving").catalyst(())
+    finally:
+        registry.available.cache_clear()
+
+
 class _Flat(ScoredMethod):
     """A method whose scores lack the dimension of the heads."""
 
