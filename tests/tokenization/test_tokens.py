@@ -26,6 +26,7 @@ from kvstream.input.controls import SIGNS
 from kvstream.input.sources import open_sources
 from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
+from kvstream.tokenization.stream import BLOCK
 from kvstream.tokenization.tiktoken import TiktokenTokenizer
 
 CORPUS = [
@@ -252,7 +253,7 @@ def test_text_that_repeats_itself_is_cut_as_a_whole(kind: str, unit: str) -> Non
     """The better of two ways to cut a run depends on whether its whole length is odd or even."""
     rng = random.Random(0)
     for _ in range(3):
-        data = (unit * rng.randrange(300, 1500)).encode()[rng.randrange(4) :]
+        data = (unit * (rng.randrange(600, 3000) // len(unit))).encode()[rng.randrange(4) :]
         sizes = [rng.randrange(1, 700) for _ in range(rng.randrange(1, 4))]
         _, ids, _ = stream(kind, data, sizes, rng.randrange(1, 900))
         expected = scores(kind, one_shot(kind, data.decode()))
@@ -352,8 +353,15 @@ WIDE = ("pocket", "tiktoken", "bytes", "llama", "unigram", "bytes-qwen")
         ),
     ],
 )
-def test_one_line_without_words_stays_cheap(kind: str, unit: str) -> None:
-    text = unit * (400_000 // len(unit.encode()))
+@pytest.mark.parametrize("block", [BLOCK // 4, pytest.param(BLOCK, marks=pytest.mark.long)])
+def test_one_line_without_words_stays_cheap(
+    kind: str, unit: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is longer than what may wait for a cut, and costs less than a multiple of it."""
+    monkeypatch.setattr("kvstream.input.pieces.BLOCK", block)
+    monkeypatch.setattr("kvstream.tokenization.stream.BLOCK", block)
+    monkeypatch.setattr("kvstream.tokenization.stream.MOST", 4 * block)
+    text = unit * (7 * block // len(unit.encode()))
     tokens = TokenStream(make(kind), open_sources(["-"], stdin=io.BytesIO(text.encode())))
     started, most, read = time.process_time(), 0, 0
     while chunk := tokens.read(4096):
@@ -363,8 +371,8 @@ def test_one_line_without_words_stays_cheap(kind: str, unit: str) -> None:
     # for the end only up to a limit.
     off = 0.001 if (kind, unit) == ("unigram", "a") else 0
     assert read == pytest.approx(len(one_shot(kind, text)), rel=off, abs=0)
-    assert most <= 6 * 64 * 1024
-    assert time.process_time() - started < 20
+    assert most <= 6 * block
+    assert time.process_time() - started < 20 * block / BLOCK
 
 
 def test_estimates(tmp_path: Path) -> None:
@@ -462,8 +470,11 @@ def test_a_long_log_behind_a_book_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_at_a_pause_has_the_last_lines(kind: str) -> None:
+def test_an_answer_at_a_pause_has_the_last_lines(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tokens stay those of the whole text, although the text behind the cut is unknown."""
+    monkeypatch.setattr("kvstream.input.sources.WAIT_SECONDS", 0.0)
     rng = random.Random(kind)
     ends = ["\n", "\r\n", ".\n", "...\n\n", "!\n  ", " \n", ":\n\t", "\n\n\n", "9\n", "é\n"]
     lines = ["".join(rng.choices(["the dog", " ", "in", "12", "it's", "漢", "aa"], k=8)) +
