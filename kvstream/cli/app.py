@@ -100,21 +100,21 @@ class App(Modules):
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
         """Warn of variables that look like those of options, but are ignored."""
-        ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
+        from kvstream.cli.config import PATH_VARIABLE
+        from kvstream.store.stores import CACHE_VARIABLE
+
+        ours = {name for name in os.environ if name.startswith("KVSTREAM_")}
+        ours -= {PATH_VARIABLE, CACHE_VARIABLE}  # known without the import of all commands
         if not ours:
             return
-        from kvstream.cli.config import PATH_VARIABLE
         from kvstream.cli.options.option import variable_of
-        from kvstream.store.stores import CACHE_VARIABLE
 
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         others = {
             variable_of(o.name or ""): o.opts[-1] for o in every if o.expose_value and not o.envvar
         }
-        for name in ours:
-            if name in known:
-                continue
+        for name in ours - known:
             if name in others:
                 _say(f"Warning: {name} is not read: {others[name]} has no variable.")
             # Require a close match: other variables may belong to other programs.

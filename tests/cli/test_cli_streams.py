@@ -418,7 +418,7 @@ def test_empty_standard_input_is_noticed_before_a_model_is_loaded(tmp_path, kind
     path = tmp_path / "text.txt"
     path.write_text("Ada hid the letter.\n" if kind == "read" else "")
     command = {
-        "null": '"$@" </dev/null', "file": f'"$@" <"{path}"', "pipe": 'true | (sleep 1; "$@")',
+        "null": '"$@" </dev/null', "file": f'"$@" <"{path}"', "pipe": 'true | (sleep 0.3; "$@")',
         "read": f'(cat >/dev/null; "$@") <"{path}"',
     }[kind]  # fmt: skip
     done = subprocess.run(
@@ -542,7 +542,7 @@ def wait_for(process: subprocess.Popen, text: str) -> str:
 def test_first_ctrl_c_answers_from_what_was_read(book) -> None:
     process = start("ask", book, "Q?", "--json", FAKE="pause=0.1\ntokens=1_000_000")
     wait_for(process, "steps")
-    time.sleep(0.5)
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -731,7 +731,7 @@ def in_shell(command: str, **more: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_pipes_of_the_shell_are_written_directly(book, command) -> None:
-    ran = in_shell(f"set -o pipefail; {command.format(book=book)}; code=$?; sleep 0.5; exit $code")
+    ran = in_shell(f"set -o pipefail; {command.format(book=book)}")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout == "It is 51234.\n"
 

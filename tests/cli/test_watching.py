@@ -123,7 +123,7 @@ def test_odd_text_ends_no_watch(tmp_path: Path, warm: list[str]) -> None:
             with log.open("ab") as file:
                 file.write(piece)
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.5)
+                process.wait(0.3)  # longer than between two looks at the file
         log.unlink()  # rotation
         log.write_text("The first school in Drerloton was opened by Winifred Puldesh.\n" * 2)
         out, _ = process.communicate()

@@ -8,6 +8,8 @@ imports them and most of kvstream once, and forks for each request. The fork run
 the streams, open files, environment, folder and ignored signals of the client. The client forwards
 signals and ends as its program does, so a test starts it, interrupts it and waits for it like the
 program itself. Without a server, the client becomes the program.
+
+The fork does not take the modules apart at its end, which takes longer than to start it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def main() -> None:
     if sys.argv[1] == "--serve":
-        run(serve(sys.argv[2]))
+        run_to_its_end(serve(sys.argv[2]))
     else:
         client(sys.argv[1:])
 
@@ -60,19 +62,26 @@ def client(arguments: list[str]) -> None:
 
 def serve(path: str) -> list[str]:
     """Serve requests; return in each fork, with the command line that it has to run."""
-    import click  # noqa: F401  these imports are for the forks
-    import rich.console  # noqa: F401
+    import click
+    import rich.console  # noqa: F401  these imports are for the forks
     import torch  # noqa: F401
-    import transformers.modeling_utils
     import transformers.models.llama.modeling_llama  # noqa: F401
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    get_checkpoint_conversion_mapping("llama")  # compiles a thousand expressions, once
 
     sys.path.insert(0, ROOT)
     import kvstream.answer.answering
-    import kvstream.cli.app
+    import kvstream.api.logs
     import kvstream.input.sources
-    import kvstream.memory.saving
+    import kvstream.memory.checkpoint
+    import kvstream.model.loading
+    import kvstream.reporters.html.page
     import kvstream.run.plan  # noqa: F401
+    from kvstream.cli.app import COMMANDS, cli
 
+    for name in COMMANDS:
+        cli.get_command(click.Context(cli), name)
     assert "kvstream.session.session" not in sys.modules, "fake_main.py replaces it"
 
     gc.freeze()  # otherwise each fork copies all objects at its end, to look for garbage
@@ -152,6 +161,26 @@ def run(arguments: list[str]) -> None:
     else:
         sys.path[0] = os.path.dirname(what)
         runpy.run_path(what, run_name="__main__")
+
+
+def run_to_its_end(arguments: list[str]) -> None:
+    """Run a program, and do what Python does at its end, up to the flush of the streams."""
+    import atexit
+    import threading
+
+    code: object = 0
+    try:
+        run(arguments)
+    except SystemExit as error:
+        code = error.code or 0
+        if not isinstance(code, int):
+            raise
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream and not stream.closed:
+            stream.flush()  # an error is left to Python, as are exceptions above
+    os._exit(int(code))
 
 
 def _is_open(number: int) -> bool:
