@@ -11,15 +11,13 @@ from functools import partial
 from itertools import chain, groupby, pairwise
 
 from kvstream.exact.lines import Line, lines_of
-from kvstream.exact.routing import ORDINALS, WORDS
+from kvstream.exact.routing import INNER, ORDINALS, OUTER, WORDS
 from kvstream.input.sources import SourceSet
 
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
 the same number or title is ten times as long."""
 LONGEST = 80
-OUTER = ("volume", "part", "book", "act")
-INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{ORDINALS}|{WORDS}))"
 _NUMBERED = re.compile(

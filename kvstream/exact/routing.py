@@ -24,7 +24,8 @@ class Asked:
     unit: str = ""
     """Of a count: the units that are counted (a key of `UNITS`); empty: mentions of the words."""
     scope: str = ""
-    """The part of the text that the question is about, as ``--only`` takes it."""
+    """The part of the text that the question is about, as ``--only`` takes it; of other questions:
+    the part that they may be about."""
     place: str = ""
     """Of a count: which places are asked for: ``first``, ``last`` or ``both``."""
     since: str = ""
@@ -77,24 +78,52 @@ ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
 ).replace(" ", "|")
+OUTER = ("volume", "part", "book", "act")
+INNER = (
+    "chapter",
+    "letter",
+    "canto",
+    "scene",
+    "article",
+    "appendix",
+    "lecture",
+    "section",
+    "stave",
+)
+"""Kinds of numbered parts."""
 _NUMBER = rf"(?:\d+(?:\.\d+)*|[ivxl]+|{WORDS})\b"
+_KINDS = "|".join(OUTER + INNER)
+_PART = rf"(?:(?:{_KINDS})s? (?:number |no\.? )?{_NUMBER}|appendix [a-z]\b)"
+_MESSAGE = r"(?:messages?|e-?mails?|mails?)"
 _NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
 _TO = r" ?(?:-|–|to|through) ?"
 PLACE = (
-    rf"\b(?:(?:chapter|section|part|book|act|article|appendix)s? (?:number |no\.? )?{_NUMBER}"
-    rf"(?:{_TO}{_NUMBER})?"
-    rf"|the (?:{ORDINALS}) (?:chapter|section|part|book|act|article)\b"
+    rf"(?:\b|(?<=under ))(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
+    rf"|the (?:{ORDINALS}) (?!letter)(?:{_KINDS})\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
-    r"|(?:the )?(?:chapter|section) (?:called |named |titled |on )?[\"'“‘][^\"'”’]+[\"'”’]"
-    rf"|(?:the )?section {_NAME}|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"
-    rf"|(?:the |an? )?(?:message|e-?mail)s? (?:from|by) {_NAME})"
+    r"|(?:(?:the )?(?:chapter|section) (?:called |named |titled |on )?|(?<=under ))"
+    r"[\"'“‘][^\"'”’]+[\"'”’]"
+    rf"|(?:the )?section (?:on )?{_NAME}|(?:the )?section on [\w-]+"
+    r"|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"
+    r"|the (?!(?:next|previous|same|whole|entire|other|following) )[\w-]+(?: [\w-]+)? section\b"
+    r"|the (?:abstract|introduction|preface|foreword|prologue|epilogue|afterword|conclusions?"
+    r"|discussion|postscript|glossary)\b"
+    rf"|(?:the |an? )?(?:(?:first|last|latest) )?{_MESSAGE} (?:from|by) {_NAME})"
 )
 _NAMED = re.compile(
-    r"chapter|section|part|book|act|article|appendix|page|line|message|mail", re.IGNORECASE
+    rf"{_KINDS}|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under|page|line|mess|mail",
+    re.IGNORECASE,
 )
+_PERHAPS = rf"(?!.*(?:{_KINDS}).*(?:{_KINDS})).+ (?<!after )(?<!before )(?<!from )({_PART})"
+"""A question that may be about a part, as in: who wrote chapter 3."""
+_OWN = (
+    r".* (?:does|did|has|is|was) (?!(?:the|an?|he|she|it|they|you|his|her|my)\b)(?P<name>[\w-]+)"
+    rf" (?:[\w’'-]+ )+?in (?:his|her|their|its) (?P<which>(?:(?:first|last|latest) )?{_MESSAGE})"
+)
+"""A question for what somebody writes in a message."""
 _SAYS = (
     r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim|name|list|"
-    r"mention|define|give|show|conclude|report|prohibit|forbid|allow|grant)s?\b"
+    r"mention|define|give|show|tell|conclude|report|prohibit|forbid|allow|grant)s?\b"
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
@@ -107,7 +136,8 @@ _COMPARES = re.compile(
     r"elsewhere|besides|except|apart|long|length|author|wrote|size)\b"
 )
 _IN = re.compile(
-    r"(?:^|.* )(?:in|on|from|of|within|during|throughout|between|according to) $", re.IGNORECASE
+    r"(?:^|.* )(?:in|on|under|from|of|within|during|throughout|between|according to) $",
+    re.IGNORECASE,
 )
 _AT_LINE = re.compile(
     r"(?:what|which)(?: error| code| text| word| value| message| entry| command| warning)?"
@@ -115,7 +145,8 @@ _AT_LINE = re.compile(
     re.IGNORECASE,
 )
 _SHOWS = re.compile(
-    r"(?:please )?(?:summari[sz]e|explain|describe|outline|translate|retell) ", re.IGNORECASE
+    r"(?:please |who )?(?:summari[sz]e|explain|describe|outline|translate|retell|narrates|tells) ",
+    re.IGNORECASE,
 )
 _POLITE = re.compile(
     r"(?:(?:please|can you|could you|would you|do you know|i (?:want|need) to know|"
@@ -138,19 +169,27 @@ _MANY = (
 )
 _BE, _DO = r"(?:is|are|was|were|has|have)", r"(?:does|do|did)"
 _TIMES = r"how (?:often|frequently|many times)"
+_SOMEBODY = r"(?:some|any)(?:one|body)|people"
 _CONTAINS = (
     r"(?:(?:that |which )?(?P<verb>contain|mention|include|match|ha|say|show)(?:ve|s|ing|es)?"
     r"|(?P<with>with))"
 )
 _USED = r"(?P<used>used|said|written|repeated|cited)"
-_PASSIVE = rf"(?:mentioned|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
+_PASSIVE = rf"(?:mentioned|named|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
 _SHOWN = r"appears?|shows? up|comes? up|turns? up|crops? up"
 _HAS = rf"(?:are|is) (?:there|(?:in|defined in) {_THIS})|exist|has {_THIS}|(?:in|of) {_THIS}"
+_LEVELS = r"error|warn(?:ing)?|info|debug|fatal|critical|notice|trace"
 _FOUND = rf" (?:are|is|were) there| {_DO} you (?:find|see)| can (?:you find|be found)| exist"
 _COUNTS = (
     rf"{_TIMES} {_BE} {_X} (?:been )?(?:explicitly |ever )?{_PASSIVE}",
     rf"{_TIMES} {_X} {_BE} (?:been )?{_PASSIVE}",
     rf"{_TIMES} (?:{_DO} )?{_X} (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?))(?P<inside>{_INSIDE})",
+    rf"{_TIMES} {_DO} (?:(?:{_SOMEBODY}) (?:say|write|mention)|they mention) {_X}{_INSIDE}",
+    rf"{_TIMES} {_DO} .+ (?P<occurs>say) {_X}(?P<inside>{_INSIDE})",
+    rf"{_TIMES} (?:{_BE} )?{_X} (?P<with>in|found in|seen in|present in) {_THIS}",
+    rf"how many {_X} (?P<with>)(?P<u_line>lines?) {_HAS}{_INSIDE}",
+    rf"how many (?P<words>{_LEVELS}) (?P<u_line>lines?) {_HAS}{_INSIDE}",
+    rf"how many (?P<u_line>(?:log )?lines?) (?:have|has|with) {_X} in (?:them|it){_INSIDE}",
     rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
     rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
     rf"how many (?:mentions?|references?|(?P<occurs>occurrences?|hits?|match(?:es)?)"
@@ -196,7 +235,8 @@ _DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
 _CLOCK = r"(?:\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
 _TIMED = re.compile(
-    rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}) (?:and|to|until|till) (?P<b>{_TIME})"
+    rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+[ap]\.?m)) "
+    rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: on(?:wards?)?)?(?!\w)",
     re.IGNORECASE,
@@ -204,7 +244,7 @@ _TIMED = re.compile(
 _ENDS = (("a", "since"), ("b", "until"))
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"some|each|every|no|more|less|fewer|at|only|all|both|someone|anyone|somebody|people|something)\b|"
+    r"each|every|no|more|less|fewer|at|only|all|both|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
     r".* (?:who|that|which|when|while|whose|and|or|but|where|because|if|not|longer|shorter)\b",
     re.IGNORECASE,
 )
@@ -226,12 +266,19 @@ def route(question: str) -> Asked:
     if len(span) == 1:
         rest = f"{text[: span[0].start()]}{text[span[0].end() :]}".strip(" ,")
         since, until = (" ".join(filter(None, span[0].group(*pair))) for pair in _ENDS)
+        if re.fullmatch(r"\d\d?(?::\d\d)*", since) and "m" in until[-2:].lower():
+            later = int(since.split(":")[0]) % 12 > int(re.findall(r"\d+", until)[0]) % 12
+            since += " pm" if ("p" in until.lower()) != later else " am"  # between 3 and 4 pm
         asked = _count(rest) or OTHER
         return replace(asked, since=since, until=until)
     if (found := _count(text)) is not None:
         return found
+    if own := pattern_of(_OWN).fullmatch(text) if _NAMED.search(text) else None:
+        return Asked("scope", scope=f"{own['which']} from {own['name']}")
     if (place := _place(text)) is not None:
         return Asked("scope", scope=place[0])
+    if hint := pattern_of(_PERHAPS).fullmatch(text) if _NAMED.search(text) else None:
+        return Asked("other", scope=hint[1])
     asks = _NUMBERS.search(text) and pattern_of(_ESTIMATES).fullmatch(_core(text))
     return Asked("other", estimates=bool(asks))
 
@@ -274,17 +321,21 @@ def _counted(text: str) -> Asked | None:
 
 def _words(parts: dict[str, str | None]) -> str | None:
     """Return the words to count, or None if these words stand for something else."""
-    if parts["quoted"]:
-        return parts["quoted"]
+    if quoted := parts.get("quoted"):
+        return quoted
     words = parts["words"] or ""
-    if parts["mark"]:
+    if parts.get("mark"):
         return words
     bare = re.sub(r"^(?:the|a|an) (?=.)", "", words)
     if _NO_WORDS.match(bare) or len(bare.split()) > 5 or re.fullmatch(_TEXT, bare):
         return None
     literal = _LITERAL.match(bare) is not None
     verb = parts.get("verb") or ""
-    if parts.get("used") is not None or parts.get("with") or verb in ("ha", "say", "show"):
+    if (
+        parts.get("used") is not None
+        or parts.get("with") is not None
+        or verb in ("ha", "say", "show")
+    ):
         return bare if literal and parts.get("used") is None and bare.isupper() else None
     if verb in ("contain", "include", "match") and re.match(r"an? ", words):
         return None
@@ -303,8 +354,10 @@ def _place(text: str) -> re.Match[str] | None:
     if len(places) != 1 or _COMPARES.search(text):
         return None
     place, before, after = places[0], text[: places[0].start()], text[places[0].end() :]
-    if " and " in place[0] and not re.search(r"\bbetween $", before):
-        return None
+    if " and " in place[0] and not before.endswith("between "):
+        first, last = map(int, re.findall(r"\d+", place[0]))
+        if last != first + 1:
+            return None
     if re.match(r" (?:on|onwards?|to|until|through|and|or|than|but)\b|[\w’'-]", after):
         return None
     whole = re.match(rf" of (?:(?P<text>{_THIS}\b)|(?P<title>\"))?", after)

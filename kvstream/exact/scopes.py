@@ -18,8 +18,8 @@ from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.lines import Line, lines_of
-from kvstream.exact.outline import INNER, OUTER, Part, number_of, outline
-from kvstream.exact.routing import ORDINALS
+from kvstream.exact.outline import Part, number_of, outline
+from kvstream.exact.routing import INNER, ORDINALS, OUTER
 from kvstream.exact.tables import header_of
 from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
@@ -44,7 +44,11 @@ _SPAN = re.compile(
     r"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+)(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
     re.IGNORECASE,
 )
-_FROM = re.compile(r"(?:the |an? )?(?:messages?|e-?mails?) (?:from|by) (?P<name>.+)", re.IGNORECASE)
+_FROM = re.compile(
+    r"(?:the |an? )?(?:(?P<which>first|last|latest) )?(?:message|e-?mail|mail)s? (?:from|by) "
+    r"(?P<name>.+)",
+    re.IGNORECASE,
+)
 _NAMED = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on )?)?"
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
@@ -173,12 +177,15 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         unit = "line" if span["unit"].lower().startswith("l") else "page"
         return Scope(only, span=(unit, first, last))
     if sender := _FROM.fullmatch(only):
-        return Scope(only, sender=sender["name"])
+        scope = Scope(only, sender=sender["name"])
+        if sender["which"]:
+            scope.ranges = (_message(sources.again(), scope, first=sender["which"] == "first"),)
+        return scope
     parts = outline(sources.again())
     found = _found(parts, only)
-    for word in (" of ", " in "):
-        inner, within, outer = only.partition(word)
-        if not found and within and len(around := _found(parts, outer)) == 1:
+    pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
+    for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not found else ():
+        if not found and len(around := _found(parts, outer)) == 1:
             begin, end = around[0].begin, around[0].end
             found = _found([p for p in parts if begin <= p.begin < end], inner)
     if not found:
@@ -191,6 +198,18 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         )
     title = f"{found[0].title}{f' to {found[-1].title}' if len(found) > 1 else ''}"
     return Scope(title, ranges=tuple((p.begin, p.end) for p in found))
+
+
+def _message(sources: SourceSet, scope: Scope, *, first: bool) -> tuple[int, int]:
+    """Return where the first or the last message of the sender begins and ends."""
+    begin, end, behind, keep = -1, -1, 0, _from(scope.sender, scope._seen)
+    for line in lines_of(sources):
+        if _sender(line) is not None:
+            end = line.byte if end < 0 <= begin else end
+            if keep(line) and (begin < 0 or not first):
+                begin, end = line.byte, -1
+        behind = line.byte + len(line.text.encode("utf-8", "replace"))
+    return begin, end if end >= 0 else behind
 
 
 def _found(parts: list[Part], only: str) -> list[Part]:
@@ -255,17 +274,20 @@ def _number(line: Line, unit: str) -> int | None:
     return place if isinstance(place, int) else None
 
 
+def _sender(line: Line) -> str | None:
+    """Return who wrote the message that begins with a line."""
+    if is_head(line) and (head := re.search(r"^From: (.*)", line.block.text, re.MULTILINE)):
+        return head[1]
+    return chat_name(line.text) if line.block.place is None else None
+
+
 def _from(sender: str, seen: list[str]) -> Keep:
     """Return the test for lines of messages from somebody."""
     wanted, inside = sender.casefold(), False
 
     def keep(line: Line) -> bool:
         nonlocal inside
-        name = None
-        if is_head(line) and (head := re.search(r"^From: (.*)", line.block.text, re.MULTILINE)):
-            name = head[1]
-        elif line.block.place is None:
-            name = chat_name(line.text)
+        name = _sender(line)
         if name is not None:
             inside = re.search(rf"\b{re.escape(wanted)}\b", name.casefold()) is not None
             if name not in seen and len(seen) < LISTED:

@@ -15,8 +15,8 @@ from functools import cache
 from kvstream.exact.routing import pattern_of
 
 OPERATIONS = {
-    "max": "largest|highest|biggest|greatest|maximum|maximal|max|most",
-    "min": "smallest|lowest|minimum|minimal|min|least|fewest",
+    "max": "largest|highest|biggest|greatest|latest|maximum|maximal|max|most",
+    "min": "smallest|lowest|earliest|minimum|minimal|min|least|fewest",
     "sum": "sum total|total sum|sum|total",
     "mean": "arithmetic mean|mean|average|avg",
     "median": "median",
@@ -37,7 +37,10 @@ _WHERE = (
     r"(?: (?P<link>where|whose|with|without|having|for which|in which|that have|which have|when|if"
     r"|that has|that are|which are) (?P<where>.+?)| (?:in|for|from|of|among) (?P<anywhere>.+?))?"
 )
-_HAS = r"(?:has|have|had|with|shows?|holds?|having|that has)"
+_HAS = (
+    r"(?:has|have|had|with|shows?|holds?|having|that has|earns?|gets?|makes?|pays?|costs?|scores?)"
+)
+_AMOUNT = r"(?:(?:number|amount|quantity|value|count)s? of )?(?:the )?"
 _MANY = rf"(?:how many|{_LEAD}(?:the )?(?:total )?number of|count(?: all| the| of)*)"
 _LINK = (
     r"(?P<link>where|whose|with|without|having|for which|in which|that have|which have|have|has|had"
@@ -46,7 +49,7 @@ _LINK = (
 _LIST = (
     r"(?:list|show|give|print|find|name|get|which are|what are)(?: me)?(?: (?:all|every|each|the))*"
 )
-_PLACE = r"(?:in|from|for|of|with) (?:the )?(?P<anywhere>.+)"
+_PLACE = r"(?:in|from|for|of|with|about) (?:the )?(?P<anywhere>.+)"
 _THERE = r"(?: (?:are|is) (?:there|in .+)| (?:does|do|has) .+)?"
 PATTERNS = (
     ("distinct", rf"{_MANY} (?:different|distinct|unique) (?P<show>.+?)(?: values)?{_THERE}"),
@@ -54,13 +57,14 @@ PATTERNS = (
     ("count", rf"{_MANY} (?P<show>rows?|records|entries){_THERE}"),
     ("count", rf"{_MANY} (?P<show>[\w -]+?)(?: are| is| were)? {_PLACE}"),
     ("", rf"(?:which|what(?: is| are|'s)?|who) ?(?P<show>.*?) {_HAS} (?:the )?(?P<op>{_BEST}) "
-     rf"(?P<of>.+?){_WHERE}"),
+     rf"{_AMOUNT}(?P<of>.+?){_WHERE}"),
     ("", rf"(?:in|on|for|at) (?:which|what) (?P<show>.+?) (?:is|was|are) (?:the )?(?P<of>.+?)"
      rf" (?:the )?(?P<op>{_BEST})"),
     ("sum", rf"what (?:does|do) (?:the )?(?P<of>.+?) (?:add up|sum|sum up) to{_WHERE}"),
     ("", rf"{_LEAD}(?:the )?(?P<show>[\w -]+?) (?:with|that has|having) the (?P<op>{_BEST}) "
      rf"(?P<of>.+?){_WHERE}"),
-    ("", rf"{_LEAD}(?:the )?(?P<op>{_ALL})(?: value)?s? (?:(?:of|for) )?(?P<of>.+?){_WHERE}"),
+    ("", rf"{_LEAD}(?:the )?(?P<op>{_ALL})(?: value)?s? (?:(?:of|for) )?{_AMOUNT}"
+     rf"(?P<of>.+?){_WHERE}"),
     ("list", rf"{_LIST} (?P<show>.+?) (?P<link>where|whose|with|without|having|for which|in which"
      r"|that have|which have|that are|which are) (?P<where>.+)"),
     ("list", rf"{_LIST} (?P<show>[\w -]+?) {_PLACE}"),
@@ -145,7 +149,28 @@ def _resolved(operation: str, parts: dict[str, str | None], header: Sequence[str
     selects = operation in ("count", "list")
     if where is None or (selects and show is None and not rows and not where):
         return None
-    return Query(operation, of, show, where, _unquoted(parts.get("anywhere") or ""))
+    anywhere = re.sub(r"^(?:(?:all|each|every|the|an?) )+", "", parts.get("anywhere") or "")
+    if selects or not _is_every(anywhere, header):
+        located = _located(anywhere, header)
+        return Query(operation, of, show, where + located, "" if located else _unquoted(anywhere))
+    return Query(operation, of, show, where)
+
+
+def _is_every(phrase: str, header: Sequence[str]) -> bool:
+    """Return whether words such as ``orders``, of the column ``order_id``, mean every row."""
+    every = words_of(phrase) if phrase.endswith("s") else ()
+    names = ([word for word in words_of(name) if word not in LABELS] for name in header)
+    return bool(every) and (every[0] in ROW_WORDS or [*every] in names)
+
+
+def _located(phrase: str, header: Sequence[str]) -> tuple[Condition, ...]:
+    """Return the condition of a column and a value: ``region south`` or ``south region``."""
+    value, _, last = phrase.rpartition(" ")
+    for words in (phrase, f"{last} {value}"):
+        with suppress(AmbiguousError):
+            if value and (found := _condition(words, "for", header)) and not found.stated:
+                return (found,)
+    return ()
 
 
 def _shown(phrase: str, header: Sequence[str]) -> tuple[int | None, bool]:

@@ -8,7 +8,16 @@ from decimal import Decimal
 from typing import Any
 
 from kvstream.exact.table_questions import AmbiguousError, Query, query_of
-from kvstream.exact.tables import Found, Row, Table, cell, computable, compute
+from kvstream.exact.tables import (
+    Found,
+    NotReadError,
+    Row,
+    Table,
+    cell,
+    computable,
+    compute,
+    tables_of,
+)
 from kvstream.input.blocks import TextBlock
 from kvstream.reporters.format import counted, number, shortened
 
@@ -27,28 +36,39 @@ class RowQuestions:
     def __init__(
         self, blocks: Iterable[TextBlock], names: Sequence[str], questions: Sequence[str]
     ) -> None:
-        """Raises NotReadError for a text that is no table."""
-        self.table = Table(blocks, names)
-        self.queries: dict[str, Query] = {}
+        """Raises NotReadError for a text without a table."""
+        self.queries: dict[str, list[tuple[Table, Query]]] = {}
+        """The first tables that fit a question. If two do, the rows do not answer it."""
         self._told: dict[str, dict[str, Any]] = {}
         """Answers that need no row: an ambiguous question names the columns."""
-        for question in questions:
-            try:
-                query = query_of(question, self.table.header)
-            except AmbiguousError as error:
-                self._told[question] = _told(str(error))
-                continue
-            if query is not None and computable(query):
-                self.queries[question] = query
+        self.header: Sequence[str] | None = None
+        """Columns, if all of the text is one table."""
+        for table in tables_of(blocks, names):
+            self.header = table.header if table.whole else ()
+            for question in questions:
+                try:
+                    query = query_of(question, table.header)
+                except AmbiguousError as error:
+                    self._told |= {question: _told(str(error))} if table.whole else {}
+                    continue
+                fitting = self.queries.get(question, [])
+                if query is not None and computable(query) and len(fitting) < 2:
+                    self.queries[question] = [*fitting, (table, query)]
+        if self.header is None:
+            raise NotReadError("The text has no table.")
 
     def __len__(self) -> int:
         return len(self.queries) + len(self._told)
 
     def answers(self) -> dict[str, dict[str, Any]]:
         """Read the rows; return the answers by question. Raises NotReadError, SourceError."""
-        found = compute(self.table, list(self.queries.values())) if self.queries else []
-        records = zip(self.queries, [_record(each, self.table) for each in found], strict=True)
-        return self._told | {question: record for question, record in records if record}
+        found: dict[str, dict[str, Any] | None] = {}
+        single = {q: fits[0] for q, fits in self.queries.items() if len(fits) == 1}
+        for table in {id(table): table for table, _ in single.values()}.values():
+            here = {q: query for q, (own, query) in single.items() if own is table}
+            made = compute(table, list(here.values()))
+            found |= {q: _record(each, table) for q, each in zip(here, made, strict=True)}
+        return self._told | {q: record for q, record in found.items() if record}
 
 
 def _told(answer: str, **more: Any) -> dict[str, Any]:

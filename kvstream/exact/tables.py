@@ -30,6 +30,10 @@ HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
+_IN_TABLE = re.compile(r" \| |^\|[-:| ]+$")
+"""A row of a table between other lines."""
+LONGEST_ROW = 10_000
+"""Characters of a row of a table between other lines."""
 LONGEST_NUMBER = 60
 """Characters of a cell that may be a number."""
 CITED = 5
@@ -72,8 +76,11 @@ class NotReadError(SourceError):
 class Table:
     """The rows of one or several sources with the same header. Iterate once."""
 
-    def __init__(self, blocks: Iterable[TextBlock], names: Sequence[str]) -> None:
-        """Raises NotReadError if the text does not begin as a table does."""
+    whole = True
+    """Whether it is all of the text."""
+
+    def __init__(self, ahead: Sequence[Line], lines: Iterator[Line], names: Sequence[str]) -> None:
+        """Raises NotReadError if the lines `ahead` of others do not begin as a table does."""
         self.names = names
         self.unparsed: list[int] = []
         """Numbers of the first lines that are no row."""
@@ -82,11 +89,10 @@ class Table:
         self.uneven = 0
         """Number of rows with another number of cells than the header."""
         self.header: list[str] = []
-        self._lines = _lines(blocks)
-        self._ahead = list(islice(self._lines, 200))
+        self._ahead, self._lines = ahead, _checked(lines)
         source = self._ahead[0].block.source if self._ahead else 0
         texts = [line.text for line in self._ahead if line.block.source == source]
-        sample = [text for text in texts if text.strip()]
+        sample = [line.text for line in _checked(ahead[: len(texts)]) if line.text.strip()]
         self.delimiter = delimiter_of(sample, names[source] if names else "")
         if self.delimiter is None:
             raise NotReadError("The text is no table.")
@@ -121,6 +127,53 @@ class Table:
                 self.unparsed += [number] * (len(self.unparsed) < CITED)
 
 
+class InnerTable(Table):
+    """A table between other lines: of Markdown, or as the converters of documents write it."""
+
+    whole = False
+
+    def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
+        """Raises NotReadError for lines that are no rows with a header."""
+        self.names, self.unparsed, self.lost, self.uneven = names, [], 0, 0
+        texts = [line.text.strip().removeprefix("|").removesuffix("|") for line in lines]
+        rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
+        self.header = rows[0]
+        self._found = [
+            Row([c.removeprefix(f"{n}:").strip() for n, c in zip(self.header, cells, strict=False)],
+                line.block.source, line.number, line.number)
+            for line, cells in zip(lines[1:], rows[1:], strict=True)
+            if not all(re.fullmatch(":?-+:?", cell) for cell in cells)
+        ]  # fmt: skip
+        if len({*map(len, rows)}) > 1 or not all(map(_NAME.fullmatch, rows[0])) or not self._found:
+            raise NotReadError("The lines are no table.")
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._found)
+
+
+def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Table]:
+    """Yield the table that a text is, or the tables that it has between other lines."""
+    lines, ahead = lines_of(blocks), []
+    for line in islice(lines, 200):
+        ahead.append(line)
+        if len(line.text) > LONGEST:
+            break
+    with suppress(NotReadError):
+        yield Table(ahead, lines, names)
+        return
+    for (inside, _), own in groupby(chain(ahead, lines), key=_row_of):
+        rows = [*islice(own, HEAD)] if inside else []
+        if 1 < len(rows) < HEAD:  # more are a log
+            with suppress(NotReadError):
+                yield InnerTable(rows, names)
+
+
+def _row_of(line: Line) -> tuple[bool, int]:
+    """Return whether a line looks like a row of a table between other lines, and its source."""
+    looks = len(line.text) <= LONGEST_ROW and _IN_TABLE.search(line.text) is not None
+    return looks, line.block.source
+
+
 def rows_of(
     lines: Iterator[Line], delimiter: str, name: str, *, strict: bool = False
 ) -> Iterator[tuple[list[str], list[Line]]]:
@@ -148,8 +201,8 @@ def rows_of(
             yield cells, own
 
 
-def _lines(blocks: Iterable[TextBlock]) -> Iterator[Line]:
-    for line in lines_of(blocks):
+def _checked(lines: Iterable[Line]) -> Iterator[Line]:
+    for line in lines:
         if line.block.place is not None:
             raise NotReadError("The source is a document.")
         if len(line.text) > LONGEST:

@@ -6,15 +6,20 @@ import json
 import random
 from pathlib import Path
 
+import click
 import pytest
 from make_documents import chapter, docx, drawn, epub, pdf
 
+from kvstream.api.options import Request
 from kvstream.api.source_objects import Text, open_sources
 from kvstream.cli.app import run
+from kvstream.cli.options.table import Options
+from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.lines import lines_of
 from kvstream.exact.outline import number_of, outline
 from kvstream.input.blocks import TextBlock
+from kvstream.settings import ModelSettings
 
 BODY = "".join(f"The wind rose and the boat went on, said number {i}.\n" for i in range(40))
 
@@ -279,6 +284,14 @@ def test_messages(tmp_path: Path) -> None:
     chat = tmp_path / "chat.txt"
     chat.write_text("12/03/24, 10:15 - Greta: one\nmore\n12/03/24, 10:16 - Paul: two\n")
     assert read(chat, only="messages from greta") == "12/03/24, 10:15 - Greta: one\nmore\n"
+    text = "".join(block.text for block in open_sources(str(path), only="last mail from Greta"))
+    assert (text.count("I am Greta."), text.count("Mon, 3 Jan")) == (1, 1)
+    chat.write_text("".join(f"12/03/24, 10:1{i} - {n}: {i}\n" for i, n in enumerate("ABABC")))
+    for only, kept in (("first", "0"), ("last", "2"), ("latest", "2")):
+        assert read(chat, only=f"the {only} message from A")[-2:] == f"{kept}\n"
+        assert read(chat, only=f"{only} message from C").count("\n") == 1
+    with pytest.raises(SourceError, match="there are messages from A, B, C"):
+        read(chat, only="last message from D")
 
 
 def test_times(tmp_path: Path) -> None:
@@ -340,6 +353,14 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr()
     assert shown.out == '"wind" occurs 40 times.\n'
     assert "Reads only CHAPTER II, which the question names." in shown.err
+    for number, hints in ((2, 1), (7, 0)):
+        request = Request(questions=(f"Who wrote chapter {number}?",))
+        options = Options(request, ModelSettings(), (), quiet=False, json=False, each=False)
+        context = click.Context(click.Command("ask"))
+        _, [(_, left)] = answer_exactly(context, [str(path)], options)
+        assert left.request.only == request.only
+        said = f'--only "chapter {number}" reads it alone.'
+        assert capsys.readouterr().err.count(said) == hints
     assert run(["ask", str(path), "--dry-run", "Who sails?", "--only", "chapter 9"]) == 3
     assert "has no chapter 9" in capsys.readouterr().err
 

@@ -175,8 +175,8 @@ def _of_rows(
             from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
 
             table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
-            if len(table) < len(asked):
-                return {}, table.table.header, []
+            if len(table) < len(asked) or not table.header:
+                return {}, table.header or (), []
         sources = open_sources(paths, options, interrupts)
         table = row_questions(sources, wanted)
     except SourceError:
@@ -192,7 +192,7 @@ def _of_rows(
     computed = [f"Computed from the rows of {name}, without a model."]
     notes = [*computed, *sources.scope_notes] if answers else []
     found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
-    return found, table.table.header, notes
+    return found, table.header or (), notes
 
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
@@ -212,7 +212,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     if request.only or request.since or request.until or not again:
         return options
     if len(asked) > 1 or options.each:
-        if named := next((each.scope for each in asked.values() if each.scope), ""):
+        if named := next((a.scope for a in asked.values() if a.scope and a.kind != "other"), ""):
             several = "several questions" if len(asked) > 1 else "--each"
             say(f'All of the text is read for {several}; --only "{named}" reads a part.')
         return options
@@ -231,7 +231,12 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
         next(iter(sources))
     except SourceError as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
-        say(f"The question names {named}, but all of the text is read. {error}")
+        if each.kind != "other":
+            say(f"The question names {named}, but all of the text is read. {error}")
+        return options
+    if each.kind == "other":
+        say(f'The question names {each.scope}, but all of the text is read; --only "{each.scope}" '
+            "reads it alone.")  # fmt: skip
         return options
     if not options.quiet:
         say(f"Reads only {sources.scope.name}, which the question names.")
