@@ -20,14 +20,7 @@ from kvstream.memory import file
 from kvstream.memory.contents import Memory
 from kvstream.memory.header import STORED, Position
 from kvstream.memory.memory_file import MemoryFile, position_of
-from kvstream.memory.saving import (
-    as_here,
-    check_model,
-    look,
-    memory_state,
-    restored,
-    save,
-)  # fmt: skip
+from kvstream.memory.saving import check_model, look, memory_state, restored, save
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
 from kvstream.run.request import Request, never
 from kvstream.store import writing
@@ -65,11 +58,6 @@ class Checkpoint:
         """Number of source tokens that the model need not read again."""
         return 0 if self.position is None else self.position.tokens
 
-    @property
-    def head(self) -> list[int]:
-        """Token ids of the prompt before the text; empty if there is no file yet."""
-        return [] if self.saved is None else self.saved.content.state["head"]
-
     def take_up(
         self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool] = never
     ) -> None:
@@ -83,16 +71,11 @@ class Checkpoint:
         saved = self.saved.content.state
         check_model(self.saved, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
-        # Files of 0.1 have one number type, no rounded fingerprint, and no --thin.
-        unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
-        run = {"thin": fresh["run"]["thin"], **saved["run"]}
-        method = as_here(saved["method"], memory.reader)
-        then = {**saved, "model": {**unsaid, **saved["model"]}, "run": run, "method": method}
         for name in SAME:
-            if fresh[name] != then.get(name):
+            if fresh[name] != saved[name]:
                 raise UsageError(
                     f"{self.path} is the checkpoint of another run: "
-                    f"{differs(name, then.get(name), fresh[name])}. Remove the file to start "
+                    f"{differs(name, saved[name], fresh[name])}. Remove the file to start "
                     "again, or name another one."
                 )
         position = self.position

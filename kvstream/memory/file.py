@@ -177,10 +177,12 @@ def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dic
     """Return state and notes, checked against their schema. Raise SourceError if they are wrong."""
     try:
         written = header.decoded(metadata["state"], header.Format, "state is").format
-        if written != FORMAT:
+        version = header.decoded(metadata["notes"], header.Writer, "notes is").version
+        if written != FORMAT or version.startswith("0.1."):
             raise SourceError(
-                f"{path} has the format {written}, and this version reads {FORMAT}. Use the "
-                "version that wrote it, or read the sources again with `kvstream remember`."
+                f"{path} was written by kvstream {version} in format {written}; this version "
+                f"reads format {FORMAT} of kvstream 0.2 and newer. Use the version that wrote it, "
+                "or read the sources again with `kvstream remember`."
             )
         header.decoded(metadata["state"], header.State, "state is")
         header.decoded(metadata["notes"], header.Notes, "notes is")

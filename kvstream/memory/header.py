@@ -31,9 +31,9 @@ class Model(Struct, forbid_unknown_fields=True):
     fingerprint: str
     dtype: NumberType
     """Number type of the weights."""
-    kv_dtype: NumberType | None = None
-    """Number type of keys and values. Files of 0.1 have none: it is `dtype`."""
-    rounded: str | None = None
+    kv_dtype: NumberType
+    """Number type of keys and values."""
+    rounded: str
     """Fingerprint of the weights in bfloat16."""
 
 
@@ -59,11 +59,7 @@ STORED = {row.stored: row for row in table(RunSettings).values() if row.stored}
 """The options that determine a memory, by their names in a file."""
 Run = msgspec.defstruct(
     "Run",
-    [
-        # Files of 0.1 have no thin; auto is the default of the command line.
-        (name, _stored(row), "auto") if name == "thin" else (name, _stored(row))
-        for name, row in STORED.items()
-    ],
+    [(name, _stored(row)) for name, row in STORED.items()],
     forbid_unknown_fields=True,
 )
 
@@ -147,7 +143,7 @@ class State(Struct, forbid_unknown_fields=True):
     head: list[Count]
     catalysts: list[list[Count]]
     measure_always: bool
-    """`RunPlan.extract`, under the name that it had in 0.1."""
+    """`RunPlan.extract`, under the name that it had in 0.2."""
     reader: Reader
     cache: Cache
     trace: Trace
@@ -191,6 +187,12 @@ class Format(Struct):
     format: int
 
 
+class Writer(Struct):
+    """The version of the program that wrote a file, whatever else its notes have."""
+
+    version: str
+
+
 class _Metadata(Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
@@ -206,7 +208,7 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     """The byte after the previous passage."""
     text: str
     place: Count | str | None = None
-    """Page or chapter of a document. Files of 0.1 have none."""
+    """Page or chapter of a document."""
     page_end: Count | None = None
     """Page of the last character, if it is another one."""
 

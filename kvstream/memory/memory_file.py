@@ -51,7 +51,7 @@ class MemoryFile:
         """Number type of its keys and values."""
         import torch
 
-        found: torch.dtype = getattr(torch, self.model.get("kv_dtype") or self.model["dtype"])
+        found: torch.dtype = getattr(torch, self.model["kv_dtype"])
         return found
 
     @property
@@ -134,11 +134,7 @@ class MemoryFile:
             "method": state["method"]["name"],
             "set": state["method"]["typed"],
             "system": state["system"],
-            **{
-                row.name: run.get(name, row.default)
-                for name, row in STORED.items()
-                if not row.per_answer
-            },
+            **{row.name: run[name] for name, row in STORED.items() if not row.per_answer},
         }
 
     def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:

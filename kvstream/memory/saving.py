@@ -27,7 +27,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
 from kvstream.run.plan import RunPlan
-from kvstream.run.prompt import Task, build_prompt, wording_of
+from kvstream.run.prompt import Task, build_prompt, wording_for
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.version import __version__
@@ -216,15 +216,14 @@ def _plan_of(
             f"and here its settings are {_shown(method.settings())}."
         )
     task: Task = "summarize" if state["task"] == "summarize" else "ask"
-    of_prompt: Any = {"system": state["system"], "task": task}
-    wording = wording_of(state["head"], tokenizer, model.facts.folder, **of_prompt)
-    if wording is None:
+    wording = wording_for(model.facts.folder)
+    prompt = build_prompt(tokenizer, system=state["system"], task=task, wording=wording)
+    if prompt.head != state["head"]:
         raise ModelError(
             f"{saved.path} was made with another tokenizer or chat template than that of "
             f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
             "files that made it."
         )
-    prompt = build_prompt(tokenizer, wording=wording, **of_prompt)
     sizes = BudgetSplit(**state["sizes"])
     catalysts = tuple(tuple(c) for c in state["catalysts"])
     _check_sizes(sizes, state, method, model)
@@ -236,8 +235,8 @@ def _plan_of(
 
 def _check_trained(saved: MemoryFile, reader: Reader) -> None:
     """Raise ModelError if the method has other trained weights than when the file was made."""
-    method, here = as_here(saved.content.state["method"], reader), _trained(reader)
-    if (made := method.get("trained")) != here:
+    method, here = saved.content.state["method"], _trained(reader)
+    if (made := method["trained"]) != here:
         what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
         raise ModelError(
             f"{saved.path} was made by {method['name']} with {what} (fingerprint {made}) than "
@@ -266,14 +265,6 @@ def _trained(reader: Reader) -> str | None:
     memory = reader.evictor.compressive_memory
     learned = reader.evictor.learned if memory is None else memory.trained
     return None if learned is None else fingerprint(learned)
-
-
-def as_here(method: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
-    """Return the method of a file. If an earlier version named no scorers, add the present ones."""
-    unsaid = "trained" in method and method["trained"] is None
-    if unsaid and reader.evictor.compressive_memory is None:
-        return {**method, "trained": _trained(reader)}
-    return method
 
 
 def restored(saved: MemoryFile, memory: Memory) -> None:
@@ -327,12 +318,11 @@ def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
         return bool(made["fingerprint"] == model.fingerprint)
     # Weights stored in 16 bits do not change when they are converted to float32 and back.
     there = model.fingerprint_in(getattr(torch, made["dtype"]))
-    return made["fingerprint"] == there or made.get("rounded") == model.rounded
+    return made["fingerprint"] == there or made["rounded"] == model.rounded
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
-    stored = {"thin": "auto", **state["run"]}  # files of 0.1 have no such field
-    run = {row.name: stored[name] for name, row in STORED.items()}
+    run = {row.name: state["run"][name] for name, row in STORED.items()}
     if run["seed"] >= 2**64:
         raise ValueError(f"the seed {run['seed']} has more than 64 bits")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvstream.engine.budget import BudgetSplit, share_out
@@ -12,7 +12,7 @@ from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import ShortenedFeed, TokenFeed
-from kvstream.run.prompt import Prompt, Task, build_prompt, wording_for, wording_of
+from kvstream.run.prompt import Prompt, Task, build_prompt, wording_for
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, TokenStream
@@ -36,17 +36,8 @@ class RunPlan:
     """Measure every chunk, also the last one, so that passages can be ranked."""
 
     @classmethod
-    def of(
-        cls,
-        model: BoundedModel,
-        tokenizer: Tokenizer,
-        request: Request,
-        head: Sequence[int] = (),
-    ) -> RunPlan:
+    def of(cls, model: BoundedModel, tokenizer: Tokenizer, request: Request) -> RunPlan:
         """Make the plan of a run. Raises BudgetError if the budget is too small.
-
-        `head`: the token ids before the text, from a checkpoint to resume. An earlier version may
-        have used another wording, and the question then needs the same one.
 
         An open-ended request without questions reserves room for a later question. With several
         questions, or with answers during the reading, answers get more room, so that they do not
@@ -55,11 +46,7 @@ class RunPlan:
         questions, run = request.questions, request.run
         method = make(run.method, run.set)
         task: Task = "summarize" if request.command == "summarize" else "ask"
-        folder = model.facts.folder
-        wording = wording_for(folder)
-        if head:
-            earlier = wording_of(head, tokenizer, folder, system=request.system, task=task)
-            wording = earlier or wording
+        wording = wording_for(model.facts.folder)
         prompt = build_prompt(
             tokenizer, system=request.system, task=task, layout=request.layout, wording=wording
         )

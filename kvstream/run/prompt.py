@@ -210,17 +210,6 @@ BRIEF = replace(
     reasons="",
 )
 """The wording that the adapter for Qwen was trained with. It refuses without a request."""
-OF_0_1 = Wording(
-    "Here is a text. A question about it follows.\n\n",
-    "Here is a text. It is to be summarized.\n\n",
-    "\n\n",
-    "Question: {}\n\nAnswer from the text above, briefly and exactly. "
-    "If the answer is not in the text, say so.",
-    "Summarize the text above: what it is about, what happens or is said, and how it ends. "
-    "Use only what stands in the text.",
-    "Question: {}\n\nAnswer with a short phrase copied from the text above.",
-)
-"""The wording of memory files and checkpoints of version 0.1."""
 TRAINED = {"refusing": REFUSING, "brief": BRIEF}
 """The wordings that an adapter can name in its file `support.json`."""
 
@@ -232,22 +221,6 @@ def wording_for(folder: str | Path) -> Wording:
         return TRAINED.get(said["wording"], NEUTRAL) if folder else NEUTRAL
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return NEUTRAL
-
-
-def wording_of(
-    head: Sequence[int],
-    tokenizer: Tokenizer,
-    folder: str | Path,
-    *,
-    system: str | None,
-    task: Task,
-) -> Wording | None:
-    """Return the wording whose prompt has these ids, that of `folder` first; None without one."""
-    for wording in (wording_for(folder), OF_0_1):
-        prompt = build_prompt(tokenizer, system=system, task=task, wording=wording)
-        if prompt.head == list(head):
-            return wording
-    return None
 
 
 def _completion_phrase(task: Task) -> Callable[[str], str]:

@@ -115,10 +115,9 @@ class Session:
         """Whether the model comes with weights that the method `foresight` learned for it."""
         return self.model.name == POCKET
 
-    def settle(self, request: Request, checkpoint: Checkpoint | None = None) -> RunPlan:
+    def settle(self, request: Request) -> RunPlan:
         """Make the plan of a run. Raises BudgetError, UsageError."""
-        head = () if checkpoint is None else checkpoint.head
-        return RunPlan.of(self.model, self.tokenizer, request, head)
+        return RunPlan.of(self.model, self.tokenizer, request)
 
     def kv_bytes(self, run: RunSettings) -> int:
         """Return the bytes of a full KV cache. Raises BudgetError, UsageError."""
@@ -189,7 +188,7 @@ class Session:
         """
         checkpoint = _checkpoint(request)
         memory = yield from self._reading(
-            sources, self.settle(request, checkpoint), request, checkpoint=checkpoint,
+            sources, self.settle(request), request, checkpoint=checkpoint,
             on_the_way=partial(answers, request=request, may_compress=False),
         )  # fmt: skip
         yield from _saved_as(checkpoint, answers(memory, request))
@@ -212,7 +211,7 @@ class Session:
         text, and `on_step` gets memory after every step.
         """
         checkpoint = _checkpoint(request, None if after is None else after.digest)
-        plan = self.settle(request, checkpoint) if after is None else after.plan
+        plan = self.settle(request) if after is None else after.plan
         if after is not None:
             if plan.shortens:
                 raise UsageError(

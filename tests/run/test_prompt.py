@@ -14,7 +14,6 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from kvstream.run.prompt import (
     NEUTRAL,
-    OF_0_1,
     REFUSING,
     TRAINED,
     Wording,
@@ -117,7 +116,7 @@ def test_chat_template_is_cut_at_the_document() -> None:
     assert prompt.tail("Other?") != prompt.tail("Who came?")
 
 
-@pytest.mark.parametrize("wording", [NEUTRAL, *TRAINED.values(), OF_0_1])
+@pytest.mark.parametrize("wording", [NEUTRAL, *TRAINED.values()])
 def test_a_brief_question_fits_where_the_other_does(wording: Wording) -> None:
     tokenizer = tokenizer_with(CHATML)
     prompt = build_prompt(tokenizer, wording=wording)
@@ -136,16 +135,6 @@ def test_where_answers_are_short_a_brief_question_is_the_usual_one() -> None:
         build_prompt(tokenizer_with(CHATML), task="summarize"),
     ):
         assert prompt.tail("Who came?", brief=True) == prompt.tail("Who came?")
-
-
-def test_memory_files_of_0_1_have_their_prompt() -> None:
-    tokenizer = tokenizer_with(CHATML)
-    prompt = build_prompt(tokenizer, wording=OF_0_1)
-    assert shown(tokenizer, prompt.head).endswith(
-        "Here is a text. A question about it follows.\n\n"
-    )
-    tail = shown(tokenizer, prompt.tail("Who came?"))
-    assert tail.startswith("\n\nQuestion: Who came?\n\nAnswer from the text above")
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM, DROPS_SYSTEM])

@@ -277,8 +277,8 @@ def records(rng: random.Random, folder: Path) -> None:
     list(load([str(path)]))
 
 
-EARLIER = Path(__file__).resolve().parents[1] / "fixtures" / "0.1"
-"""Real memory files of version 0.1, of the pocket model in float32."""
+EARLIER = Path(__file__).resolve().parents[1] / "fixtures" / "0.2"
+"""Real memory files of version 0.2, of the pocket model in float32."""
 
 
 @cache
