@@ -10,8 +10,7 @@ import models
 import pytest
 import torch
 
-from kvstream.errors import UnsupportedModelError
-from kvstream.evaluation.speed import floor, measure
+from kvstream.evaluation.speed import measure
 from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task
 from kvstream.evaluation.speed.timing import Peak
@@ -28,24 +27,9 @@ FIELDS = {
 
 def test_table(cli: Any) -> None:
     done = cli("bench", "speed", "--lengths", "500", *TINY, "--method", "streaming")
-    assert "floor of streaming" in done.stdout
-    assert "to floor" in done.stdout
+    assert "transformers, plain cache, one shot" in done.stdout or "chunked" in done.stdout
+    assert "to a plain cache" in done.stdout
     assert "GPU MB" not in done.stdout
-
-
-# Shapes
-
-
-# Token by token
-
-
-def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
-    model, ids = models.bounded("qwen3.5"), models.tokens(40)
-    record = floor.read_floor(model, ids, [(20, 20), (20, 10)], [5], 3)
-    entries = 40 * sum(spec.entry_bytes for spec in model.layers)
-    assert record["peak_kv_bytes"] == entries + sum(spec.bytes for spec in model.states)
-    with pytest.raises(UnsupportedModelError, match="has no floor"):
-        floor.read_floor(models.bounded("falcon-h1"), ids, [(40, 20)], [5], 3)
 
 
 # Extrapolation
@@ -202,7 +186,7 @@ def test_lengths_that_were_measured_are_shown_after_an_interruption(
     done = cli("bench", "speed", *lengths, "-n", "2", *["--json"] * as_json)
     assert done.code == 130
     assert "Interrupted; these are the results so far." in done.stderr
-    assert ('"tokens": 200' if as_json else "to floor") in done.stdout
+    assert ('"tokens": 200' if as_json else "to a plain cache") in done.stdout
 
 
 @pytest.mark.parametrize(

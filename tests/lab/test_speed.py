@@ -16,11 +16,11 @@ import torch
 from rows import rows_of
 from transformers import AutoModelForCausalLM
 
-from kvstream.errors import KvstreamError, ModelError, UsageError
-from kvstream.evaluation.speed import floor
+from kvstream.errors import KvstreamError, ModelError, UnsupportedModelError, UsageError
+from kvstream.evaluation.speed import systems
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.settings import ModelSettings
-from kvstream_lab.speed import llamacpp, outside, shapes, streaming
+from kvstream_lab.speed import floor, llamacpp, outside, shapes, streaming
 
 SETTINGS = ModelSettings(device="cpu")
 TINY = ("--budget", "256", "--threads", "1", "--runs", "1", "-n", "3", "-q")
@@ -50,11 +50,11 @@ def test_every_system_takes_part_and_has_all_fields(lab: Any) -> None:
     )  # fmt: skip
     names = [r["system"] for r in rows]
     assert names == [
-        "kvstream", "floor", "floor-sdpa", "full", "transformers", "reading", "streamingllm",
+        "kvstream", "floor", "floor-sdpa", "transformers", "full", "reading", "streamingllm",
     ]  # fmt: skip
     assert all(r.keys() >= FIELDS for r in rows)
     assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
-    ours, floor, _, full, whole, reading, token_by_token = rows
+    ours, floor, _, whole, full, reading, token_by_token = rows
     assert reading["text_bytes"] > 1200
     rate = reading["text_bytes"] / reading["cpu_s"] / 1e6  # no meaningful rate of so short a text
     assert reading["text_mb_per_s"] == pytest.approx(rate, rel=0.1, abs=0.01)
@@ -109,7 +109,7 @@ def test_other_caches_count_entries_in_the_type_in_which_they_hold_them() -> Non
     records = [
         floor.read_floor(model, ids, [(40, 40)], [5], 1),
         streaming.read_token_by_token(model, ids, 40, [5], 1, 100),
-        floor.read_plain(model, ids, None, [5], 1),
+        systems.read_plain(model, ids, None, [5], 1),
     ]
     entries = 40 * sum(2 * spec.heads * spec.key_dim * 4 for spec in model.layers)
     assert [record["peak_kv_bytes"] for record in records] == [entries] * 3
@@ -350,3 +350,12 @@ def test_usage_errors(lab: Any, arguments: tuple[str, ...], message: str) -> Non
     done = lab("speed", *arguments)
     assert done.code == 2
     assert message in done.stderr
+
+
+def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
+    model, ids = models.bounded("qwen3.5"), models.tokens(40)
+    record = floor.read_floor(model, ids, [(20, 20), (20, 10)], [5], 3)
+    entries = 40 * sum(spec.entry_bytes for spec in model.layers)
+    assert record["peak_kv_bytes"] == entries + sum(spec.bytes for spec in model.states)
+    with pytest.raises(UnsupportedModelError, match="has no floor"):
+        floor.read_floor(models.bounded("falcon-h1"), ids, [(40, 20)], [5], 3)

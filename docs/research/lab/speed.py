@@ -1,12 +1,14 @@
-"""`kvstream bench speed` against more: kvpress, llama.cpp, StreamingLLM, reading alone; shapes.
+"""`kvstream bench speed` against more: floors, kvpress, llama.cpp, StreamingLLM, reading; shapes.
 
     python docs/research/lab/speed.py --shape llama-3.1-8b --layers 1 --lengths 16k,64k --budget 4k
     python docs/research/lab/speed.py -m smollm2 --lengths 2k --budget 1500 --against llamacpp \
         --llamacpp-python .venv-llamacpp/bin/python
 
-`--against` also knows kvpress (its SnapKV), llamacpp (the same GGUF file, with a full KV cache and
-with a sliding window), streamingllm (token by token) and reading (from the file to tokens, without
-a model). `make kvpress` and `make llamacpp` set up the Pythons that two of them need.
+`--against` also knows floor (the same chunks and memory sizes without selection), floor-sdpa (the
+floor with transformers' attention), full (the floor's loop without eviction), kvpress (its SnapKV),
+llamacpp (the same GGUF file, with a full KV cache and with a sliding window), streamingllm (token
+by token) and reading (from the file to tokens, without a model). `make kvpress` and `make llamacpp`
+set up the Pythons that two of them need.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.input.sources import open_sources
 from kvstream.settings import ModelSettings
 from kvstream.tokenization.loading import TokenStream
+from kvstream_lab.speed import floor
 from kvstream_lab.speed.llamacpp import FULL, LLAMACPP, SLIDING, Llamacpp
 from kvstream_lab.speed.outside import KVPRESS, Kvpress
 from kvstream_lab.speed.shapes import open_shape
@@ -91,6 +94,7 @@ class Programs:
 def kinds(programs: Programs) -> dict[str, Kind]:
     """Return what the lab adds to the systems of `kvstream bench speed`."""
     return {
+        **floor.KINDS,
         "reading": Kind(_reading, "reading and tokenizing alone"),
         "llamacpp": Kind(
             programs.llamacpp, "llama.cpp", {FULL: False, SLIDING: True}, (FULL,), warm=512

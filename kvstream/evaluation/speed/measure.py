@@ -190,7 +190,7 @@ def _median(results: Sequence[Record], key: str) -> Any:
 
 
 def _leader(system: System, every: Sequence[System]) -> System:
-    """Return the kvstream system whose sizes a floor repeats; for any other system, itself."""
+    """Return the kvstream system whose steps a system repeats; for any other one, itself."""
     for other in every:
         if other.name == "kvstream" and system.case is not None and other.case is system.case:
             return other

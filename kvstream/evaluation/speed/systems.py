@@ -1,25 +1,29 @@
-"""All systems that read: kvstream's methods, their floors, and the alternatives."""
+"""All systems that read: kvstream's methods and the alternatives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor, read_plain
-from kvstream.evaluation.speed.timing import Stopwatch
+from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.evaluation.sweep import Case
+from kvstream.model import hook
+from kvstream.model.bounded import BoundedModel, holding
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 
-FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
+SDPA = "sdpa"
 QUESTION = "What is the passkey?"
-FULL_CHUNK = 8192
 PLAIN_CHUNK = 2048
 """Tokens per forward pass of the plain cache that is read in chunks."""
 WARM = 4096
@@ -38,6 +42,8 @@ class Kind:
     """Modes that attend to everything: for long texts, time grows with the square of the length."""
     method: str | None = None
     warm: int = WARM
+    of_case: bool = False
+    """Whether it reads once beside each system of kvstream, with the sizes of its steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +51,9 @@ class System:
     """A system that reads. Each is equal only to itself."""
 
     name: str
-    """``kvstream``, a floor, or one of KINDS."""
+    """``kvstream``, or one of KINDS."""
     case: Case | None = None
-    """kvstream's settings; a floor takes its sizes from them."""
+    """kvstream's settings, or those whose steps the other system repeats."""
     mode: str = ""
     budget: int | None = None
     """Maximum entries per head; None is no limit."""
@@ -80,22 +86,21 @@ class System:
 
 
 def check(against: Sequence[str]) -> None:
-    known = (*FLOORS, *KINDS)
     for name in against:
-        if name not in known:
-            raise UsageError(f"Unknown system {name!r}; choose among {', '.join(known)}.")
+        if name not in KINDS:
+            raise UsageError(f"Unknown system {name!r}; choose among {', '.join(KINDS)}.")
 
 
 def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> list[System]:
-    """Return every case followed by its floors, then the other systems, once for each budget."""
+    """Return every case with the systems beside it, then the others, once for each budget."""
     out: list[System] = []
     for case in cases:
         budget = session.settle(Request((QUESTION,), case.run)).sizes.budget
         out.append(System("kvstream", case, budget=budget))
-        out += [System(name, case, budget=budget) for name in against if name in FLOORS]
+        out += [System(name, case, budget=budget) for name in against if KINDS[name].of_case]
     budgets = dict.fromkeys(s.budget for s in out)
     for name, kind in KINDS.items():
-        if name in against:
+        if name in against and not kind.of_case:
             for mode, bounded in kind.modes.items():
                 out += [System(name, mode=mode, budget=b) for b in (budgets if bounded else [None])]
     return out
@@ -112,7 +117,7 @@ class Task:
     limit_s: float
     """Seconds after which a system that reads token by token is extrapolated."""
     steps: Sequence[tuple[int, int]] = ()
-    """(chunk, memory) of kvstream's last reading, which its floor repeats."""
+    """(chunk, memory) of kvstream's last reading."""
     exact_times: bool = False
     """Wait for the GPU around selection: the reading takes longer, but the share is exact."""
 
@@ -121,11 +126,6 @@ def run(system: System, task: Task) -> Record:
     """Run one reading and answer; return times, and the peak of the cache."""
     if system.name == "kvstream":
         return _kvstream(system, task)
-    if system.name in FLOORS:
-        name = FLOORS[system.name]
-        return read_floor(
-            task.session.model, task.ids, task.steps, task.question, task.tokens, name
-        )
     return KINDS[system.name].run(system, task)
 
 
@@ -162,11 +162,42 @@ def _answer(reader: Reader, task: Task, watch: Stopwatch) -> None:
         watch.token()
 
 
-def _full(_: System, task: Task) -> Record:
-    """Run the floor's loop with its fast attention, and drop nothing."""
-    tokens = len(task.ids)
-    steps = [(min(FULL_CHUNK, tokens - at), tokens) for at in range(0, tokens, FULL_CHUNK)]
-    return read_floor(task.session.model, task.ids, steps, task.question, task.tokens)
+@contextmanager
+def attention(model: BoundedModel, name: str) -> Iterator[None]:
+    """Let the model compute attention with `name`, and with kvstream's own afterwards."""
+    model.model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.model.set_attn_implementation(hook.NAME)
+
+
+@torch.inference_mode()
+def read_plain(
+    model: BoundedModel, ids: Sequence[int], chunk: int | None, question: Sequence[int], tokens: int
+) -> Record:
+    """Read with a cache that holds everything. `chunk`: tokens per forward pass; None is all."""
+    cache = DynamicCache(config=model.model.config)
+
+    def logits(part: Tensor) -> Tensor:
+        passed = holding(model.model, cache)
+        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
+        return out.logits[0, -1]
+
+    text = torch.tensor([list(ids)], device=model.device)
+    with attention(model, SDPA):
+        watch = Stopwatch(model.device)
+        for part in text.split(chunk or text.shape[1], dim=1):
+            logits(part)
+        watch.has_read()
+        layers: Any = [cache.layers[spec.index] for spec in model.layers]
+        size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        size += sum(spec.bytes for spec in model.states)
+        answer(
+            lambda more: logits(torch.tensor([list(more)], device=model.device)),
+            question, tokens, watch,
+        )  # fmt: skip
+    return {**watch.record(), "peak_kv_tokens": len(ids), "peak_kv_bytes": size}
 
 
 def _plain(system: System, task: Task) -> Record:
@@ -176,7 +207,6 @@ def _plain(system: System, task: Task) -> Record:
 
 PLAIN = {"one shot": False, "chunked": False}
 KINDS: dict[str, Kind] = {
-    "full": Kind(_full, "all of it, kvstream's attention", grows=("",)),
     "transformers": Kind(_plain, "transformers, plain cache", PLAIN, grows=tuple(PLAIN)),
 }
 """The lab adds more."""

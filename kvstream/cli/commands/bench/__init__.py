@@ -25,6 +25,5 @@ def command() -> None:
     \b
       kvstream bench needle --kind passkey --lengths 8k,32k --budget 1k \\
           --method infinipot,streaming
-      kvstream bench speed --lengths 8k,32k --budget 4k \\
-          --against floor,transformers
+      kvstream bench speed --lengths 8k,32k --budget 4k
     """

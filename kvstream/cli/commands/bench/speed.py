@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 speed_options = stack(
     common.lengths_option("Tokens to read."),
     option(
-        "--against", type=common.NAMES, default="floor", show_default=True, metavar="NAME,...",
-        section="Measurement",
-        help="floor: same chunks and memory, no selection; floor-sdpa: the floor with "
-        "transformers' attention; full: no eviction, with the fastest attention; transformers: a "
-        "plain cache, at once and in chunks.",
+        "--against", type=common.NAMES, default="transformers", show_default=True,
+        metavar="NAME,...", section="Measurement",
+        help="transformers: a plain cache, at once and in chunks.",
     ),
     option(
         "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
@@ -57,13 +55,13 @@ speed_options = stack(
 def command(**values: Any) -> int:
     """Measure how fast kvstream reads texts under a budget, and how much memory it needs.
 
-    All systems read the same tokens in turn, and then write --max-tokens tokens. The ratio to the
-    floor is the cost of a method beyond the model itself.
+    All systems read the same tokens in turn, and then write --max-tokens tokens. The ratio compares
+    a method with transformers and a cache that holds everything.
 
     \b
       kvstream bench speed --lengths 8k,32k --budget 4k \\
           --method infinipot,streaming
-      kvstream bench speed -m MODEL --lengths 16k,64k --against full \\
+      kvstream bench speed -m MODEL --lengths 16k,64k \\
           --report speed.html
     """
     return compare(values)
@@ -172,14 +170,8 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
         ("GPU MB", lambda r: _number(r["peak_device_bytes"], 0, 1e6)),
     ]
     yield report.table("Reading", [(n, p) for n, p in columns if not n or any(map(p, rows))], rows)
-    names = {
-        "to_floor": "to floor",
-        "to_floor_sdpa": "to floor with SDPA",
-        "to_full": "to all of it",
-        "to_transformers": "to a plain cache",
-    }
-    found = dict.fromkeys(k.removeprefix("ratio_") for r in ours for k in r if "ratio_to" in k[:8])
-    shown = sorted(found, key=lambda name: list(names).index(name) if name in names else len(names))
+    names = {"to_transformers": "to a plain cache"}
+    shown = dict.fromkeys(k.removeprefix("ratio_") for r in ours for k in r if "ratio_to" in k[:8])
     if shown:
         yield report.table(
             "Ratio of time (cpu)",
@@ -219,9 +211,8 @@ def _name(row: Any, ours: list[Any]) -> str:
 
     if row["system"] == "kvstream":
         return case_label(row, ours)
-    if row["system"] not in KINDS:
-        sdpa = ", SDPA" if row["system"] == "floor-sdpa" else ""
-        return f"  floor of {case_label(row, ours)}{sdpa}"
+    if KINDS[row["system"]].of_case:
+        return f"  {KINDS[row['system']].title} of {case_label(row, ours)}"
     several = len({r["budget"] for r in ours}) > 1
     budget = count(row["budget"]) if several and row["budget"] else None
     return ", ".join(filter(None, (KINDS[row["system"]].title, budget, row.get("mode"))))

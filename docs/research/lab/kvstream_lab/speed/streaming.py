@@ -10,10 +10,11 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.floor import FLOOR, attention, beside_states, held_bytes
+from kvstream.evaluation.speed.systems import attention
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.layer_store import LayerSpec
+from kvstream_lab.speed.floor import FLOOR, beside_states, held_bytes
 
 SINKS = 4
 """Number of first tokens that StreamingLLM never drops."""

@@ -1,4 +1,4 @@
-"""The floor that bounded reading is compared with, and transformers' growing cache.
+"""The floor that bounded reading is compared with.
 
 The floor runs the same chunks after memories of the same sizes with the same fast attention, and
 does nothing else: it keeps the first entries where they are, with their rotation. A method's
@@ -7,26 +7,26 @@ additional cost is that of selection, evidence, catalysts and moving entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.errors import UnsupportedModelError
 from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.systems import SDPA, Kind, System, Task, attention
 from kvstream.evaluation.speed.timing import Stopwatch, answer
-from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import in_place
 from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
-SDPA = "sdpa"
+FULL_CHUNK = 8192
 
 
 def _plain_attention(
@@ -99,16 +99,6 @@ def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
     return in_place(every | states)
 
 
-@contextmanager
-def attention(model: BoundedModel, name: str) -> Iterator[None]:
-    """Let the model compute attention with `name`, and with kvstream's own afterwards."""
-    model.model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        model.model.set_attn_implementation(hook.NAME)
-
-
 def _row(model: BoundedModel, ids: Sequence[int]) -> Tensor:
     return torch.tensor([list(ids)], device=model.device)
 
@@ -163,33 +153,26 @@ def read_floor(
 def held_bytes(model: BoundedModel, entries: int, dtype: torch.dtype | None = None) -> int:
     """Return the bytes of `entries` entries in every layer, plus those of the recurrent states.
 
-    The caches of this package hold entries as they are computed (`dtype` None), or as the fast
+    The caches of the lab hold entries as they are computed (`dtype` None), or as the fast
     attention reads them, unlike kvstream's, which may convert them.
     """
     each = sum(spec.entry_bytes for spec in model.storing(dtype).layers)
     return entries * each + sum(spec.bytes for spec in model.states)
 
 
-@torch.inference_mode()
-def read_plain(
-    model: BoundedModel, ids: Sequence[int], chunk: int | None, question: Sequence[int], tokens: int
-) -> Record:
-    """Read with a cache that holds everything. `chunk`: tokens per forward pass; None is all."""
-    cache = DynamicCache(config=model.model.config)
+def _floor(_: System, task: Task, name: str = FLOOR) -> Record:
+    return read_floor(task.session.model, task.ids, task.steps, task.question, task.tokens, name)
 
-    def logits(part: Tensor) -> Tensor:
-        passed = holding(model.model, cache)
-        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
-        return out.logits[0, -1]
 
-    text = _row(model, ids)
-    with attention(model, SDPA):
-        watch = Stopwatch(model.device)
-        for part in text.split(chunk or text.shape[1], dim=1):
-            logits(part)
-        watch.has_read()
-        layers: Any = [cache.layers[spec.index] for spec in model.layers]
-        size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-        size += held_bytes(model, 0)
-        answer(lambda more: logits(_row(model, more)), question, tokens, watch)
-    return {**watch.record(), "peak_kv_tokens": len(ids), "peak_kv_bytes": size}
+def _full(_: System, task: Task) -> Record:
+    """Run the floor's loop with its fast attention, and drop nothing."""
+    tokens = len(task.ids)
+    steps = [(min(FULL_CHUNK, tokens - at), tokens) for at in range(0, tokens, FULL_CHUNK)]
+    return read_floor(task.session.model, task.ids, steps, task.question, task.tokens)
+
+
+KINDS = {
+    "floor": Kind(_floor, "floor", of_case=True),
+    "floor-sdpa": Kind(partial(_floor, name=SDPA), "floor with SDPA", of_case=True),
+    "full": Kind(_full, "all of it, kvstream's attention", grows=("",)),
+}
