@@ -10,7 +10,6 @@ import copy
 import dataclasses
 import itertools
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -402,14 +401,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_a_third_partys_method_is_listed(installed: Path) -> None:
+def test_a_third_partys_method_is_listed(installed: Path, warm: list[str]) -> None:
     assert "everyother" not in METHODS
     done = subprocess.run(
-        [sys.executable, "-m", "kvstream", "methods", "everyother"],
+        [*warm, "-mkvstream", "methods", "everyother"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(installed)},
-        cwd=ROOT,
+        cwd=installed,  # which Python looks through for packages first
     )
     assert done.returncode == 0, done.stderr
     assert "--set everyother.window=16" in done.stdout

@@ -1,4 +1,4 @@
-"""Measure how much a process grows while a model with huge keys and values reads two budgets.
+"""Measure how much a process grows while a model with huge keys and values reads some budgets.
 
 It runs in a process of its own, so that the memory of nothing else counts.
 """
@@ -23,7 +23,8 @@ from kvstream.methods.registry import make
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 
-BUDGET, CHUNK, TIMES = 256, 48, 2
+BUDGET, CHUNK = 256, 48
+LIBC, MMAP_THRESHOLD = ctypes.CDLL("libc.so.6"), -3
 SHAPE = {
     "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 32,
     "head_dim": 256, "hidden_size": 32, "intermediate_size": 16,
@@ -53,7 +54,8 @@ class Watch(threading.Thread):
         return self.peak
 
 
-def main(method: str) -> None:
+def main(method: str, budgets: float) -> None:
+    length = round(budgets * BUDGET)
     torch.set_num_threads(1)
     model = bound(fresh(AutoConfig.for_model("llama", **{**BASE, **SHAPE})), "fat")
     sizes = BudgetSplit(BUDGET, prompt=4, catalyst=4, question=4, answer=8)
@@ -65,17 +67,17 @@ def main(method: str) -> None:
         for _ in range(2):
             model.forward(tokens(CHUNK), model.new_cache(CHUNK))
     warm = watch.stop()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    LIBC.malloc_trim(0)
     before = rss()
     cache_of_warm_up = CHUNK * model.new_cache(1).capacity_bytes
     run = RunSettings(chunk="fixed", chunk_size=CHUNK, keep=192)
-    reader = Reader(model, make(method), run, sizes, tokens(4), [tokens(4)], TIMES * BUDGET)
+    reader = Reader(model, make(method), run, sizes, tokens(4), [tokens(4)], length)
     watch = Watch()
     watch.start()
     first = None
-    while reader.seen < TIMES * BUDGET:
+    while reader.seen < length:
         piece = Chunk(tokens(reader.schedule.chunk(), seed=reader.seen), reader.seen)
-        reader.step(piece, last=reader.seen + len(piece.ids) >= TIMES * BUDGET)
+        reader.step(piece, last=reader.seen + len(piece.ids) >= length)
         first = first or rss()
     for _ in reader.answer(tokens(4), lambda x: int(x.argmax()), frozenset(), 8):
         pass
@@ -96,4 +98,6 @@ def main(method: str) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main(sys.argv[1])
+    if "returns" in sys.argv:  # freed blocks of this size to the system at once
+        assert LIBC.mallopt(MMAP_THRESHOLD, 1 << 17)
+    main(sys.argv[1], float(sys.argv[2]))

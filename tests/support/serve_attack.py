@@ -186,6 +186,7 @@ class Attack:
                 link.sendall(data)
                 while piece := link.recv(65536):
                     found += piece
+                    link.settimeout(0.1)  # more of a reply that has begun
             except OSError:  # the server waits for more, or has closed the connection
                 pass
         self.statuses["raw"] += 1
