@@ -38,7 +38,8 @@ DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-FEW_LAYERS = {"api": 2, "cli": 2, "engine": 2, "evaluation": 2, "memory": 3, "session": 2}
+FEW_LAYERS = dict.fromkeys(("api", "cli", "engine", "evaluation", "lab", "session"), 2)
+FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
 
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
@@ -211,6 +212,12 @@ class Ran:
 def session(request: pytest.FixtureRequest) -> Session:
     """Open the embedded model in float32, the same number type on every machine."""
     return _session(_layers(request.node))
+
+
+@pytest.fixture(scope="session")
+def whole_session() -> Session:
+    """Open the embedded model with all layers, for tests that depend on what it attends to."""
+    return _session(None)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -239,7 +242,7 @@ def test_an_interval_in_tokens_is_refused(cli, log) -> None:
 
 
 def test_following_tells_what_is_new(log) -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", "--every", "1s"]
+    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", "--every", "0.4s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
         try:
             assert ran.stdout is not None
@@ -298,9 +301,9 @@ def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
 def test_an_empty_log_is_followed(tmp_path) -> None:
     log = tmp_path / "new.log"
     log.touch()
-    with following(str(log), "--every", "1s") as ran:
+    with following(str(log), "--every", "0.4s") as ran:
         try:
-            time.sleep(1)
+            time.sleep(0.6)
             with log.open("a") as file:
                 file.write("2024-05-01 12:01:00 FATAL shop: burned down\n")
             assert ran.stdout is not None
@@ -314,7 +317,7 @@ def test_an_empty_log_is_followed(tmp_path) -> None:
 def test_a_log_of_one_line_is_followed(tmp_path) -> None:
     log = tmp_path / "new.log"
     log.write_text("2024-05-01 12:01:00 FATAL shop: burned down\n")
-    with following(str(log), "--every", "1s") as ran:
+    with following(str(log), "--every", "0.4s") as ran:
         try:
             assert ran.stdout is not None
             assert ran.stdout.readline().startswith("1 line, ")
@@ -324,7 +327,7 @@ def test_a_log_of_one_line_is_followed(tmp_path) -> None:
 
 
 def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", "--every", "1s"]
+    command = [sys.executable, "-m", "kvstream", "summarize", "--every", "0.4s"]
     lines = "".join(f"2024-05-01 12:01:0{i} ERROR shop: on fire\n" for i in range(2))
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-2, text=True) as ran:
         try:
@@ -339,13 +342,20 @@ def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
             ran.communicate(timeout=30)
 
 
+def unread(pipe: int) -> int:
+    """Return the number of bytes that wait in a pipe."""
+    return struct.unpack("=i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+
 def test_termination_of_a_single_summary_prints_no_page_of_a_part() -> None:
     command = [sys.executable, "-m", "kvstream", "summarize", "--as", "log"]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True) as ran:
         assert ran.stdin is not None
         ran.stdin.write("2024-05-01 12:01:00 ERROR shop: on fire\n" * 20)
         ran.stdin.flush()
-        time.sleep(3)
+        while unread(ran.stdin.fileno()):
+            time.sleep(0.05)
+        time.sleep(0.3)
         ran.terminate()
         ran.wait(30)
         assert (ran.returncode, *ran.communicate()) == (143, "", "Terminated.\n")
@@ -409,7 +419,7 @@ def test_blank_lines_alone_are_no_log(cli, tmp_path) -> None:
 
 
 def test_quiet_following_says_nothing(log) -> None:
-    with following(log, "-q", "--every", "1s") as ran:
+    with following(log, "-q", "--every", "0.4s") as ran:
         try:
             assert ran.stdout is not None
             assert ran.stdout.readline().startswith("20 lines, ")

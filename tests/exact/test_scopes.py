@@ -371,7 +371,8 @@ def test_lines_without_words_change_no_outline(monkeypatch: pytest.MonkeyPatch) 
              "It rained.\n", "# A head\n", "```\n", "THE SEA\n", "x", "1. Intro\n",
              "\n" * 70_000)  # fmt: skip
     for seed in range(12):
-        text = "".join(random.Random(seed).choices(parts, k=20)) + "."
+        some = parts if seed % 4 == 0 else parts[:-1]  # those of more than a block take long
+        text = "".join(random.Random(seed).choices(some, k=20)) + "."
         found = outline(open_sources(Text(text, "a")))
         with monkeypatch.context() as patched:
             patched.setattr("kvstream.exact.outline.lines_of", lambda of, joined: lines_of(of))

@@ -180,9 +180,9 @@ def test_lessons_that_were_read_are_not_read_again(
 ) -> None:
     """A large model takes most of the time to read lessons, so files hold them until the end."""
     out = tmp_path / "parts.safetensors"
-    whole = trainer(folder, tmp_path / "whole.safetensors")
+    whole = trainer(folder, tmp_path / "whole.safetensors", steps=20)
     list(whole.train())
-    reading = trainer(folder, out).train()
+    reading = trainer(folder, out, steps=20).train()
     for _ in range(4):
         next(reading)
     reading.close()
@@ -194,7 +194,7 @@ def test_lessons_that_were_read_are_not_read_again(
         return lesson(self, number)
 
     monkeypatch.setattr(training.Trainer, "_lesson", counted)
-    second = trainer(folder, out)
+    second = trainer(folder, out, steps=20)
     assert second.resume()
     assert second.read == 4
     tokens = [at.tokens for at in second.train() if at.what == "lesson"]
@@ -204,12 +204,12 @@ def test_lessons_that_were_read_are_not_read_again(
         for name, value in gate.state_dict().items():
             assert torch.equal(value, second.gates[layer].state_dict()[name])
     second.checkpoint.unlink()
-    more = trainer(folder, out, lessons=8)  # reuses the lessons of a run with fewer
+    more = trainer(folder, out, lessons=8, steps=20)  # reuses the lessons of a run with fewer
     assert more.resume()
     assert more.read == 6
-    other = trainer(folder, out, seed=7)
+    other = trainer(folder, out, seed=7, steps=20)
     assert not other.resume()
-    changed = trainer(folder, out)
+    changed = trainer(folder, out, steps=20)
     changed.model = other_weights(changed.model)
     assert not changed.resume(), "lessons of a model of the same name with other weights"
     second.save()

@@ -277,6 +277,7 @@ def story(write_story: Any) -> Path:
     return write_story(tokens=1500)
 
 
+@pytest.mark.whole_pocket
 def test_rows_and_a_page(lab: Any, story: Path, tmp_path: Path) -> None:
     saved, page = (tmp_path / n for n in ("trials.jsonl", "page.html"))
     arguments = (

@@ -1,6 +1,7 @@
 """Training: initial weights, attention, optimizer and loop."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -91,7 +92,13 @@ def small(**changes):
     return loop.Recipe(**(settings | changes))
 
 
-def test_a_run_can_be_gone_on_with(shards, tmp_path):
+@pytest.fixture
+def quickly_compiled(monkeypatch):
+    """Compile to PyTorch's own operations instead of C++, which takes 4 s for each graph."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+def test_a_run_can_be_gone_on_with(shards, tmp_path, quickly_compiled):
     out = tmp_path / "out"
     first = loop.train(small(), shards, out)
     assert first["tokens"] >= 1024

@@ -27,8 +27,6 @@ from kvstream.sample.document import questions
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
-# Which document an answer comes from depends on what the model attends to.
-pytestmark = pytest.mark.whole_pocket
 QUESTION = "What is the passkey for the old mill?"
 METHODS = ["infinipot", "h2o", "bumblebee", "sirllm", "streaming", "random", "keydiff", "snapkv"]
 
@@ -279,17 +277,17 @@ def test_what_one_memory_does_not_need_the_other_gets() -> None:
         _shares(long, short, 9)
 
 
-# An answer sees only the document that the question is about.
+# An answer sees only the document that the question is about, as the whole model attends to it.
 
 
 def test_an_answer_sees_one_document_and_memory_stays_whole(
-    session: Session, stories: list[Path], tmp_path: Path
+    whole_session: Session, stories: list[Path], tmp_path: Path
 ) -> None:
-    parts = [read(session, path, "foresight") for path in stories]
+    parts = [read(whole_session, path, "foresight") for path in stories]
     joined = join(join(parts[0], parts[1], 900), parts[2], 900)
     path = tmp_path / "joined.kvs"
     digest = saving.save(joined, path)
-    for memory in (joined, session.recall(saving.look(path), joined.run)):
+    for memory in (joined, whole_session.recall(saving.look(path), joined.run)):
         held = memory.reader.cache.held
         for number, seed in enumerate((3, 4, 5)):
             for asked in questions(facts=3, seed=seed):
@@ -303,13 +301,15 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
         assert saving.digest(memory) == digest
 
 
-def test_a_document_answers_as_its_own_memory_does(session: Session, stories: list[Path]) -> None:
+def test_a_document_answers_as_its_own_memory_does(
+    whole_session: Session, stories: list[Path]
+) -> None:
     asked = [list(questions(facts=3, seed=seed)) for seed in (3, 4, 5)]
+    parts = [read(whole_session, path, "foresight") for path in stories]
     alone = [
-        [answered(read(session, path, "foresight"), each["question"]) for each in own]
-        for path, own in zip(stories, asked, strict=True)
+        [answered(part, each["question"]) for each in own]
+        for part, own in zip(parts, asked, strict=True)
     ]
-    parts = [read(session, path, "foresight") for path in stories]
     joined = join(parts[0], join(parts[1], parts[2], 900), 900)
     for own, answers in zip(asked, alone, strict=True):
         for each, (result, basis) in zip(own, answers, strict=True):
@@ -342,10 +342,10 @@ def test_a_question_without_a_word_of_the_documents_sees_them_all(
 
 
 def test_a_refusal_names_the_document_that_was_seen(
-    session: Session, stories: list[Path], monkeypatch: pytest.MonkeyPatch
+    whole_session: Session, stories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.answer.answering.abstains", lambda text: True)
-    joined = join(*(read(session, path, "foresight") for path in stories[:2]), 640)
+    joined = join(*(read(whole_session, path, "foresight") for path in stories[:2]), 640)
     asked = next(questions(facts=3, seed=3))
     result = answered(joined, asked["question"])[0]
     assert f"not in what memory kept of {stories[0]}" in result.warnings[-1]
@@ -358,14 +358,14 @@ def together(session: Session, paths: list[Path], budget: int, *asked: str) -> M
 
 
 def test_several_sources_of_one_reading_are_told_apart(
-    session: Session, stories: list[Path], tmp_path: Path
+    whole_session: Session, stories: list[Path], tmp_path: Path
 ) -> None:
     asked = [list(questions(facts=3, seed=seed)) for seed in (3, 4, 5)]
-    memory = together(session, stories, 600)
+    memory = together(whole_session, stories, 600)
     assert memory.reader.cache.base
     path = tmp_path / "together.kvs"
     digest = saving.save(memory, path)
-    for each in (memory, session.recall(saving.look(path), memory.run)):
+    for each in (memory, whole_session.recall(saving.look(path), memory.run)):
         for number, own in enumerate(asked):
             for row in own:
                 told = answered(each, row["question"])[0].narrowed
@@ -373,7 +373,7 @@ def test_several_sources_of_one_reading_are_told_apart(
                 assert told["sources"] == [str(stories[number])]
         assert saving.digest(each) == digest
     known = asked[0][0]["question"]
-    made_for_it = together(session, stories, 600, known)
+    made_for_it = together(whole_session, stories, 600, known)
     assert answered(made_for_it, known)[0].narrowed is None
 
 
@@ -388,7 +388,7 @@ def test_several_sources_that_fit_are_answered_as_the_plain_model_does(
 
 
 def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
-    session: Session, stories: list[Path], tmp_path: Path
+    whole_session: Session, stories: list[Path], tmp_path: Path
 ) -> None:
     steps = 0
     long = tmp_path / "long.txt"
@@ -402,7 +402,7 @@ def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
     run = RunSettings(Budget(tokens=320), "foresight", max_tokens=8)
     sources = open_sources([str(path) for path in (stories[0], long, stories[1])])
     request = Request((), run, "remember", interrupted=interrupted)
-    memory = returned(session.read(sources, request))
+    memory = returned(whole_session.read(sources, request))
     assert len(memory.trace.bases) == 2
     assert len(memory.trace.names) == 3
     asked = next(questions(facts=3, seed=3))

@@ -871,12 +871,12 @@ def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
 
 def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> None:
     """The answer is the same as without the stop."""
-    text = f"{FACT}{FILLER * 500}\n\n{QUESTION}"
+    text = f"{FACT}{FILLER * 250}\n\n{QUESTION}"
     expected = start(cache=0).ask(text).json()
     one: Running = start(cache_dir=tmp_path / "cache", grace=0.1)
     _, found = later(one, text)
     one.wait(lambda: one.health()["requests"]["active"] == 1)
-    time.sleep(0.5)
+    time.sleep(0.2)
     one.server.end()
     one.wait(lambda: bool(found))
     assert error(found[0], 503)["code"] == "shutting_down"
