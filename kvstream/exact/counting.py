@@ -7,14 +7,15 @@ histogram of fixed size, whose bins double as the text grows, has the places of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from kvstream.exact.words import Literal, Window, Words
+from kvstream.exact.words import Window, Words
 from kvstream.input.blocks import TextBlock
 from kvstream.tokenization.passages import Passage
 
@@ -24,8 +25,6 @@ WINDOW = 1 << 20
 KEPT = 1 << 24
 FORMS = 1000
 """Maximum forms that are counted individually."""
-COMPARED = 4
-"""Forms of a window whose bytes are compared."""
 SHOWN = 200
 """Maximum characters of the line of a place, around the words."""
 
@@ -102,65 +101,65 @@ def count_words(blocks: Iterable[TextBlock], words: Words, *, lines: bool = Fals
     # until a larger block has been freed.
     np.empty(KEPT, dtype=np.uint8)
     search = _Search(words, lines=lines)
-    for block in blocks:
-        if block.text:
-            search.feed(block)
+    for window in _windows(blocks, words.reach + 2 * SHOWN):
+        search.scan(window)
     return search.end()
 
 
+def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
+    """Yield stretches of each source, with the last characters of the one before."""
+    for _, own in groupby((each for each in blocks if each.text), key=lambda each: each.source):
+        texts, size, newlines = [], 0, 0
+        held: list[tuple[int, TextBlock]] = []
+        for block in own:
+            held.append((size, block))
+            texts.append(block.text)
+            size += len(block.text)
+            if size >= WINDOW:
+                keep = max(0, size - overlap)
+                window = Window(texts, held, keep, newlines)
+                newlines += int(np.count_nonzero(window.lines[:keep]))
+                tail = texts[-1] if len(texts[-1]) >= overlap else window.text
+                texts, size = [tail[-overlap:]], size - keep
+                held = [(at - keep, each) for at, each in held if at + len(each.text) > keep]
+                yield window
+        yield Window(texts, held, size, newlines, final=True)
+
+
 class _Search:
-    """A window over the text: the last block, and as much before it as a match may take."""
+    """Counts in windows over the text, from its beginning to its end."""
 
     def __init__(self, words: Words, *, lines: bool) -> None:
         self.tally = Tally()
         self._words, self._lines = words, lines
-        self._size, self._begin, self._newlines, self._source = 0, 0, 0, -1
-        self._new: list[str] = []
+        self._begin = 0
         self._latest: Callable[[], Found | None] = lambda: None
-        self._blocks: list[tuple[int, TextBlock]] = []
-        """The blocks of the window, with the indices at which they begin."""
         self._in_line = -1
         """Index behind the last match, if its line has not ended before; else -1."""
 
-    def feed(self, block: TextBlock) -> None:
-        """Add the next block, which has text."""
-        if block.source != self._source:
-            self.scan(final=True)
-            self._new, self._size, self._begin, self._newlines = [], 0, 0, 0
-            self._blocks, self._in_line, self._source = [], -1, block.source
-        self._blocks.append((self._size, block))
-        self._new.append(block.text)
-        self._size += len(block.text)
-        if self._size >= WINDOW:
-            self.scan()
-
     def end(self) -> Tally:
-        """Search the rest of the text."""
-        self.scan(final=True)
+        """Return what was counted."""
         self.tally.last = self._latest()
         return self.tally
 
-    def scan(self, *, final: bool = False) -> None:
-        """Search the part of the window in which matches are complete, and forget it."""
-        text = "".join(self._new)
-        window = Window(text)
-        end = len(text) if final else len(text) - self._words.reach - SHOWN
+    def scan(self, window: Window) -> None:
+        """Search the part of a window in which matches are complete."""
+        end, keep = window.keep + (0 if window.final else SHOWN), window.keep
         found = self._words.matches(window, self._begin, end)
         behind = int(found[-1, 1]) if len(found) else self._begin
         if self._lines and len(found):
             found = self._first_of_lines(found, window)
         if len(found):
             self._note(found, window)
-        if final and self._blocks:
-            self.tally.end = int(self._blocks[-1][1].offsets()[-1])
-        keep = max(0, end - SHOWN)  # what is shown of a line, and the border of a word
-        self._newlines += int(np.count_nonzero(window.lines[:keep]))
+        if window.final:
+            self.tally.end = int(window.blocks[-1][1].offsets()[-1])
+            self._begin, self._in_line = 0, -1
+            return
         if self._in_line >= 0:
-            ended = text.find("\n", self._in_line, keep) >= 0
-            self._in_line = -1 if ended else max(0, self._in_line - keep)
-        self._new, self._size = [text[keep:]], len(text) - keep
+            self._in_line = (
+                -1 if window.lines[self._in_line : keep].any() else max(0, self._in_line - keep)
+            )
         self._begin = max(end, behind) - keep
-        self._blocks = [(at - keep, b) for at, b in self._blocks if at + len(b.text) > keep]
 
     def _first_of_lines(self, found: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
@@ -171,41 +170,35 @@ class _Search:
         return found[np.concatenate([[not here], new])]
 
     def _note(self, found: np.ndarray, window: Window) -> None:
-        tally, text = self.tally, window.text
+        tally = self.tally
         tally.count += len(found)
         for spelled, count in _forms(found, window).items():
             form = " ".join(spelled.split())
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count
-        starts = np.array([at for at, _ in self._blocks])
-        bases = np.array([block.start for _, block in self._blocks]) - starts
+        starts = np.array([at for at, _ in window.blocks])
+        bases = np.array([block.start for _, block in window.blocks]) - starts
         blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
         tally.mark(bases[blocks] + found[:, 0])
         if tally.first is None:
-            tally.first = self._place(found[0], text, self._newlines, self._blocks)
+            tally.first = self._place(found[0], window)
         # Only the last of all is wanted, and its line must be counted for.
-        self._latest = partial(self._place, found[-1], text, self._newlines, self._blocks)
+        self._latest = partial(self._place, found[-1], window)
 
     @staticmethod
-    def _place(
-        span: np.ndarray, text: str, newlines: int, blocks: list[tuple[int, TextBlock]]
-    ) -> Found:
+    def _place(span: np.ndarray, window: Window) -> Found:
         begin, end = span.tolist()
-        at, block = next(b for b in reversed(blocks) if b[0] <= begin)
-        line = 1 + newlines + text.count("\n", 0, begin) + block.left_out
-        return Found.at(block, begin - at, line, text, begin, end)
+        at, block = next(each for each in reversed(window.blocks) if each[0] <= begin)
+        line = 1 + window.newlines + window.text.count("\n", 0, begin) + block.left_out
+        return Found.at(block, begin - at, line, window.text, begin, end)
 
 
 def _forms(found: np.ndarray, window: Window) -> Counter[str]:
-    """Return the spellings of matches. Comparing letters is far faster than slices of text."""
-    forms: Counter[str] = Counter()
-    for _ in range(COMPARED if window.text.isascii() else 0):
-        if not len(found):
-            break
-        begin, end = found[0].tolist()
-        form = Literal(window.text[begin:end], cased=True)
-        alike = form.at(window.data, found[:, 0]) & (found[:, 1] - found[:, 0] == form.size)
-        forms[window.text[begin:end]] = int(np.count_nonzero(alike))
-        found = found[~alike]
-    forms.update(window.text[begin:end] for begin, end in found.tolist())
-    return forms
+    """Return the spellings of matches: of many of one size without slices of text."""
+    sizes = found[:, 1] - found[:, 0]
+    size = int(sizes[0])
+    if not window.is_ascii or (sizes != size).any():
+        return Counter(window.text[begin:end] for begin, end in found.tolist())
+    spelled = np.ndarray(len(window.data) - size, f"S{size}", window.data, strides=(1,))
+    forms = Counter(spelled[found[:, 0]].tolist())
+    return Counter({form.decode(): count for form, count in forms.items()})

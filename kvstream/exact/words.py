@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, product
 from os.path import commonprefix
 
 import numpy as np
 
-from kvstream.input.blocks import utf8_starts
+from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.tokenization.forms import spaced
 
 GAP = 64
@@ -42,13 +42,26 @@ _VOWELS = "aeiou"
 class Window:
     """A stretch of text with its bytes."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        raw = text.encode("utf-8", "surrogatepass") + _PADDING
+    def __init__(
+        self, texts: Sequence[str], blocks: Sequence[tuple[int, TextBlock]] = (), keep: int = 0,
+        newlines: int = 0, *, final: bool = False,
+    ) -> None:  # fmt: skip
+        """`blocks`: with the indices at which they begin; `keep`: where the next window begins, or
+        the end if this is `final`; `newlines`: those of the source before.
+        """
+        self._texts = texts
+        self.blocks, self.keep, self.newlines, self.final = blocks, keep, newlines, final
+        self.is_ascii = all(map(str.isascii, texts))
+        raw = b"".join([*(text.encode("utf-8", "surrogatepass") for text in texts), _PADDING])
         self.data = np.frombuffer(raw, dtype=np.uint8)
-        begins = slice(len(raw) - len(_PADDING)) if text.isascii() else self._begins
+        begins = slice(len(raw) - len(_PADDING)) if self.is_ascii else self._begins
         self.lines = (self.data == ord("\n"))[begins]
         """Whether each character ends a line."""
+
+    @cached_property
+    def text(self) -> str:
+        """Its text, which few searches need."""
+        return "".join(self._texts)
 
     @cached_property
     def _begins(self) -> np.ndarray:
@@ -57,7 +70,7 @@ class Window:
 
     def chars(self, bytes: np.ndarray) -> np.ndarray:
         """Return the indices of the characters that begin at bytes."""
-        return bytes if self.text.isascii() else np.searchsorted(self._begins, bytes)
+        return bytes if self.is_ascii else np.searchsorted(self._begins, bytes)
 
 
 class Words:
@@ -103,12 +116,13 @@ class Words:
 
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
         """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
-        text = window.text
-        folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
+        folds = self._folds or (
+            not self._cased and not window.is_ascii and any(map(window.text.__contains__, FOLDED))
+        )
         if self._ascii and not folds:
             spans = self._by_bytes(window)
-        elif folds or self._may_be_in(text):
-            spans = _spans(found.span() for found in self.pattern.finditer(text, begin))
+        elif folds or self._may_be_in(window):
+            spans = _spans(found.span() for found in self.pattern.finditer(window.text, begin))
         else:
             return _NONE
         spans = spans[(spans[:, 0] >= begin) & (spans[:, 0] < end)]
@@ -120,9 +134,11 @@ class Words:
                 apart.append(span)
         return np.array(apart)
 
-    def _may_be_in(self, text: str) -> bool:
+    def _may_be_in(self, window: Window) -> bool:
         """Return whether a text, which has no letter of `FOLDED`, may have words beyond ASCII."""
-        return not text.isascii() and self._begin in (text if self._cased else text.casefold())
+        if window.is_ascii:
+            return False
+        return self._begin in (window.text if self._cased else window.text.casefold())
 
     def _by_bytes(self, window: Window) -> np.ndarray:
         """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""

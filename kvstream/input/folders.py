@@ -8,11 +8,12 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-import pathspec
-import re2
+from typing import TYPE_CHECKING
 
 from kvstream.input import pseudo
+
+if TYPE_CHECKING:
+    import pathspec
 
 # Folders of git, Mercurial, Subversion and others begin with a dot, so they are already hidden.
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
@@ -143,20 +144,22 @@ class _Ignore:
 
 def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
     """Compile the valid patterns, for RE2, whose time does not grow with the pattern."""
+    import pathspec  # few folders need it
+    import re2
+
+    def is_pattern(line: str) -> bool:
+        try:
+            pathspec.GitIgnoreSpec.from_lines([line], backend="re2")
+        except (ValueError, re.error, re2.error):
+            return False
+        return True
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
         try:
             return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
         except (ValueError, re.error, re2.error):
-            return pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines), backend="re2")
-
-
-def _is_pattern(line: str) -> bool:
-    try:
-        pathspec.GitIgnoreSpec.from_lines([line], backend="re2")
-    except (ValueError, re.error, re2.error):
-        return False
-    return True
+            return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")
 
 
 def _ignores_above(folder: Path) -> list[_Ignore]:

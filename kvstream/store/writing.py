@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from kvstream.errors import KvstreamError
 
 DAY = 24 * 3600.0
@@ -102,6 +100,8 @@ def remove_partials(folder: Path, hidden: str) -> None:
 def _is_gone(process: int, since: float) -> bool:
     """Return whether a process ended that ran at the time `since`; a new one may have its id."""
     try:
+        import psutil  # few runs need it
+
         return psutil.Process(process).create_time() > since
     except psutil.NoSuchProcess:
         return True

@@ -16,7 +16,6 @@ from kvstream.api.options import settled as settled_request
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
-from kvstream.cli.shared import reports
 from kvstream.cli.shared.inputs import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
@@ -68,6 +67,8 @@ def prepared(
     reporter.cites = answers and in_file and not options.quiet and sys.stderr.isatty()
     recorders: list[Recorder] = []
     if options.report is not None:
+        from kvstream.cli.shared import reports  # few runs need its page
+
         recorders.append(stack.enter_context(reports.reported(options)))
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
@@ -257,6 +258,8 @@ def origin(options: Options) -> dict[str, Any]:
         for name, row in ROWS.items()
         if name in options.request.given
     }
+    from kvstream.cli.shared import reports
+
     program = {"kvstream": __version__, "command_line": reports.command_line()}
     return {**program, "options": found}
 
