@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -38,7 +39,8 @@ DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-FEW_LAYERS = dict.fromkeys(("api", "cli", "engine", "evaluation", "lab", "session"), 2)
+_NUMBERS = itertools.count()
+FEW_LAYERS = dict.fromkeys(("api", "cli", "engine", "evaluation", "lab", "project", "session"), 2)
 FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
 
@@ -61,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which each test gets its config folder and its caches.
+    """Return the folder in which each test gets a config folder and caches, if it makes them.
 
     Fixtures of modules must not find the user's models either: `reader` would answer instead.
     """
@@ -131,8 +133,7 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, _homes: Path) -> None:
     """Hide the config file, KVSTREAM_* and the models of the user who runs the tests."""
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
-    # pytest's mktemp would list all folders again, to number the new one.
-    home = tempfile.mkdtemp(dir=_homes)
+    home = str(_homes / str(next(_NUMBERS)))  # hardly any test needs that it exists
     monkeypatch.setenv("XDG_CONFIG_HOME", home)
     for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE"):
         monkeypatch.setenv(name, os.path.join(home, name.lower()))

@@ -111,10 +111,13 @@ class SlowModel:
         ]
         self.labels: list[int] = []
         self.start = 0
+        self.known_speeds: dict[int, Tensor] = {}
+        """Speeds by layer, for one pass."""
 
     def run(self, ids: Sequence[int], labels: Sequence[int]) -> Tensor:
         """Return the logits [n, V] of new tokens after everything that is held."""
         self.labels = list(labels)
+        self.known_speeds.clear()  # some models set them by the length of the text
         self.start = max((len(head.labels) for layer in self.layers for head in layer), default=0)
         SlowModel.current = self
         with torch.inference_mode():
@@ -177,11 +180,14 @@ class SlowModel:
 
     def speeds(self, layer: int) -> Tensor:
         """Return the radians per position by which each pair of dimensions turns."""
+        if layer in self.known_speeds:
+            return self.known_speeds[layer]
         names = (f"{self.kinds[layer]}_inv_freq", "inv_freq")
         for module in self.model.modules():
             for name in names:
                 if isinstance(getattr(module, name, None), Tensor):
-                    return getattr(module, name).double()
+                    self.known_speeds[layer] = getattr(module, name).double()
+                    return self.known_speeds[layer]
         raise AssertionError("no rotary embedding found")
 
     def follow(self, origins: Mapping[int, Tensor]) -> None:
