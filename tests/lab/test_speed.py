@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,13 +190,19 @@ class SnapKVPress:
 
 
 @pytest.fixture
-def fake_kvpress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def fake_kvpress(tmp_path: Path, warm: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a Python that has kvpress; only for ``-c`` does it import PyTorch anew."""
     (tmp_path / "kvpress.py").write_text(FAKE)
     info = tmp_path / "kvpress-9.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvpress\nVersion: 9.9\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path)]))
-    return sys.executable
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexec {shlex.join(warm)} "$@"\n'
+    )
+    python.chmod(0o755)
+    return str(python)
 
 
 def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
@@ -268,7 +274,7 @@ def fake_llamacpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     info = tmp_path / "xllamacpp-9.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: xllamacpp\nVersion: 9.9\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path)]))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return sys.executable
 
 

@@ -13,10 +13,10 @@ GROWTH = 1.05
 """Limit of the RSS in the last tenth of a long run, as a multiple of that in the second tenth."""
 
 
-def test_requests_of_eight_clients_at_once(memories) -> None:
+def test_requests_of_eight_clients_at_once(memories, warm) -> None:
     found = measure(
         budget="300", clients=8, requests=16, minutes=0, parallel=3, quiet=0, lines=25,
-        memories=memories,
+        memories=memories, program=[*warm, "-mkvstream"],
     )  # fmt: skip
     assert (found["sent"], found["answered"], found["lost"]) == (16, 16, 0), found
     assert found["kv_bytes"]["times_over"] == 0

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def measure(
     quiet: int,
     lines: int = 120,
     memories: Path | None = None,
+    program: Sequence[str] = (sys.executable, "-m", "kvstream"),
 ) -> dict[str, Any]:
     """Start a server, send it requests, end it.
 
@@ -186,7 +188,7 @@ def measure(
         if memories is None:
             make_memory(folder, budget)
         command = [
-            sys.executable, "-m", "kvstream", "serve", "--memories", str(folder),
+            *program, "serve", "--memories", str(folder),
             "--budget", budget, "--port", "0", "--parallel", str(parallel),
             "--threads", "1", "--cache", "50MB", "--queue", str(max(32, 2 * clients)),
         ]  # fmt: skip

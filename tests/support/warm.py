@@ -134,6 +134,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     for name in HANDED_ON:
         number = getattr(signal, name)
         standard = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
