@@ -80,7 +80,7 @@ def _devices() -> Iterator[Finding]:
 
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
-    amx = " with AMX" if _has_amx() else ""
+    amx = " with AMX" if torch.cpu._is_amx_tile_supported() else ""
     yield Finding("cpu instructions", f"{capability}{amx}")
     precision = str(automatic_dtype("cpu")).removeprefix("torch.")
     why = "this CPU multiplies it in hardware"
@@ -107,24 +107,8 @@ def _devices() -> Iterator[Finding]:
         yield Finding("mps", "available")
 
 
-def _has_amx() -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            return any("amx_bf16" in line for line in info if line.startswith("flags"))
-    except OSError:
-        return False
-
-
 def _attention() -> Iterator[Finding]:
-    import torch
-
-    private = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
-    yield Finding(
-        "attention",
-        "split, with torch's flash kernel on the CPU"
-        if private
-        else "split, in blocks of queries (this torch has no flash kernel for the CPU)",
-    )
+    yield Finding("attention", "split, with torch's flash kernel on the CPU")
     found = util.find_spec("flash_attn") is not None
     try:
         version = metadata.version("flash-attn") if found else ""

@@ -409,17 +409,13 @@ class Model:
         try:
             return sources_for(request, source, text)
         except SourceError as error:
-            if any(map(_may_be_text, several(source))):
+            texts = (each for each in several(source) if isinstance(each, str))
+            if any(len(text.split()) > 1 and not os.path.exists(text) for text in texts):
                 raise SourceError(f"{error} If it is text itself, give it as text=.") from None
             raise
 
     def __repr__(self) -> str:
         return f"<kvstream.Model {self.name}>"
-
-
-def _may_be_text(source: object) -> bool:
-    """Return whether a source looks like text that was passed instead of a path."""
-    return isinstance(source, str) and len(source.split()) > 1 and not os.path.exists(source)
 
 
 def _in_parts(request: Request) -> bool:

@@ -118,7 +118,10 @@ class Reader:
             report = self.step(chunk, last=last)
             length = feed.estimate()
             if length is not None and not last:
-                self._revise(length)
+                known = self.schedule.length
+                # Each revision solves the remaining steps again, so ignore small corrections.
+                if known is not None and abs(length - known) > max(64, known // 50):
+                    self.schedule.revise(length)
             yield report  # the step is complete: the caller may save memory here
 
     def step(self, chunk: Chunk, *, last: bool) -> StepReport:
@@ -163,12 +166,6 @@ class Reader:
                 f"Memory holds {max(self.schedule.held)} entries and leaves no room to read more "
                 f"under a budget of {self.sizes.budget}."
             )
-
-    def _revise(self, length: int) -> None:
-        known = self.schedule.length
-        # Each revision solves the remaining steps again, so ignore small corrections.
-        if known is not None and abs(length - known) > max(64, known // 50):
-            self.schedule.revise(length)
 
     def _now(self) -> float:
         if self.exact_times and self.model.device.type == "cuda":

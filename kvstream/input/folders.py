@@ -77,8 +77,10 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not (is_folder or entry.is_file()):
                     link = entry.is_dir() and not _ignored(path, ignores, is_folder=False)
-                    if link and _leads_out(path, folder):
-                        left_out["link to another folder"] += 1
+                    if link:
+                        target, here = path.resolve(), folder.resolve()
+                        if not (target.is_relative_to(here) or here.is_relative_to(target)):
+                            left_out["link to another folder"] += 1
                     continue
             except OSError:  # a link to itself
                 left_out["unreadable folder"] += 1
@@ -104,12 +106,6 @@ def _left_out(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
     """Return whether version control owns a folder, or git ignores a file or folder."""
     owned = is_folder and path.name in VCS_FOLDERS
     return owned or _ignored(path, ignores, is_folder=is_folder)
-
-
-def _leads_out(link: Path, folder: Path) -> bool:
-    """Return whether the files behind a link to a folder are neither in nor above a folder."""
-    target, here = link.resolve(), folder.resolve()
-    return not (target.is_relative_to(here) or here.is_relative_to(target))
 
 
 def _pseudo(entry: os.DirEntry[str]) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -51,10 +51,6 @@ _KINDS = 64
 """Maximum number of different sets of these words whose lines are held."""
 
 
-def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)(?:{'|'.join(sorted(map(re.escape, words)))})(?!\w)")
-
-
 class Thinner:
     """Decides which lines pass; those with words of the `questions` pass more often."""
 
@@ -62,7 +58,8 @@ class Thinner:
         words = {word.casefold() for text in questions for word in _WORD.findall(text)} - _COMMON
         self._always = {w for w in words if len(w) > 2 and any(c.isdigit() for c in w)}
         asked = self._always | {w for w in words if len(w) > 2}
-        self._asked = _any_of(asked) if asked else None
+        any_of = "|".join(sorted(map(re.escape, asked)))
+        self._asked = re.compile(rf"(?<!\w)(?:{any_of})(?!\w)") if asked else None
         self.seen = self.left_out = 0
         """Number of lines, and of those that were not read."""
         self._words: Counter[str] = Counter()

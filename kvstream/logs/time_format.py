@@ -19,7 +19,8 @@ class Clock:
         if first is not None and last is not None and buckets and not log.by_line:
             self.days = int(first // 86400) != int(last // 86400)
             self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
-            years = {time.gmtime(_sane(moment)).tm_year for moment in (first, last)}
+            # Only of years that gmtime supports.
+            years = {time.gmtime(min(max(at, 0.0), 2e11)).tm_year for at in (first, last)}
             self.years = log.parser.dated and len(years) > 1
 
     def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
@@ -56,8 +57,3 @@ class Clock:
         if first == last:
             return f"from {first}"
         return f"from {first} to {self.after(low, high, int(high))}"
-
-
-def _sane(moment: float) -> float:
-    """Limit a time to years that `time.gmtime` supports."""
-    return min(max(moment, 0.0), 2e11)

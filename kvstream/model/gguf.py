@@ -237,7 +237,7 @@ def _write_weights(
         if target.name in small:
             stored = {
                 target.name: (torch.int8, list(target.shape)),
-                int8.scale_of(target.name): (torch.float32, [target.shape[0]]),
+                target.name.removesuffix("weight") + int8.SCALE: (torch.float32, [target.shape[0]]),
             }
         for name, (kind, shape) in stored.items():
             size = math.prod(shape) * kind.itemsize

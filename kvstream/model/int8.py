@@ -336,11 +336,6 @@ def is_quantized(model: nn.Module) -> bool:
     return any(isinstance(module, (Int8Linear, Int8Embedding)) for module in model.modules())
 
 
-def scale_of(weight: str) -> str:
-    """Return the name of the tensor with the scales of a weight's rows."""
-    return weight.removesuffix("weight") + SCALE
-
-
 def opened(folder: Path) -> Any:
     """Open a model folder with weights in 8 bits, as `gguf.converted` writes it.
 

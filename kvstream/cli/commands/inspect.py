@@ -44,7 +44,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
       kvstream inspect memories/ --json
       kvstream inspect book.txt
     """
-    from kvstream.api.exact import parts
+    from kvstream.api.exact import is_text, parts
     from kvstream.api.memory_files import inspect
 
     if not files:
@@ -54,7 +54,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
         try:
             if isinstance(path, SourceError):
                 raise path
-            record = parts(str(path)) if _is_text(path) else inspect(path).record()
+            named = path.suffix == ".kvs" or not os.path.isfile(path)
+            record = inspect(path).record() if named or not is_text(path) else parts(str(path))
         except SourceError as error:
             say(f"Error: {error}")
             damaged = SourceError.exit_code
@@ -69,13 +70,6 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
         for line in shows(path, record):
             click.echo(line)
     ctx.exit(damaged)
-
-
-def _is_text(path: Path) -> bool:
-    """Return whether a file is a text and not, by its name or its beginning, a memory file."""
-    from kvstream.api.exact import is_text
-
-    return path.suffix != ".kvs" and os.path.isfile(path) and is_text(path)
 
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:

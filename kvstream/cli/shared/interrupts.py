@@ -71,16 +71,20 @@ class Interrupts:
             if self.then:
                 self.tell(f"{told}: {self.then}.{again}")
             return
-        if _importing(frame):
-            # An exception here would pass through the C++ code of torch, which aborts. Waiting for
-            # the end of the import can take long.
+        code = list(_running(frame))
+        if any(each.co_filename.startswith("<frozen importlib") for each in code):
+            # A module is being imported. An exception here would pass through the C++ code of
+            # torch, which aborts. Waiting for the end of the import can take long.
             self._leave(f"{told}.", number)
-        elif not _cleaning_up(frame):
+        elif not any(each.co_name == "__del__" or each.co_filename in WEAK for each in code):
+            # As an object is freed, Python would print and drop an exception.
             if pressed:
                 raise KeyboardInterrupt
             self.tell("Terminated.")
             raise SystemExit(128 + number)
-        _send_again(number)
+        again_later = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
+        again_later.daemon = True
+        again_later.start()
 
     def _leave(self, message: str, number: int) -> None:
         """End the process at once, if `leave` can close what is open."""
@@ -92,28 +96,11 @@ class Interrupts:
         os._exit(128 + number)
 
 
-def _importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported."""
-    return any(c.co_filename.startswith("<frozen importlib") for c in _running(frame))
-
-
-def _cleaning_up(frame: FrameType | None) -> bool:
-    """Return whether Python would print and drop an exception here: as an object is freed."""
-    return any(c.co_name == "__del__" or c.co_filename in WEAK for c in _running(frame))
-
-
 def _running(frame: FrameType | None) -> Iterator[CodeType]:
     """Yield the code of a frame and of those that called it."""
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back
-
-
-def _send_again(number: int) -> None:
-    """Send the signal to this process again, a moment later."""
-    again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
 
 
 class InterruptibleInput(io.RawIOBase):

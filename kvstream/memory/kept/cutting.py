@@ -56,8 +56,9 @@ class Cutter:
                 heading = self.of.names[source] if source < len(self.of.names) else None
             if piece is None or not shown:
                 text = None if piece is None or not self.whole else piece.text[begin:end]
-                span = (begin, end) if piece is None else _bytes(piece, begin, end)
-                items.append(self._fold(*span, text))
+                if piece is not None:
+                    begin, end = int(piece.offsets[begin]), int(piece.offsets[end])
+                items.append(self._fold(begin, end, text))
                 chars += 100
             else:
                 items.append(self._text(piece, begin, end))
@@ -165,10 +166,6 @@ class Cutter:
             first, last = np.searchsorted(self.found.tokens, [begin, end])
             count = int(last - first) * stride
         return Fold(count, stride > 1, end - begin, text)
-
-
-def _bytes(piece: Piece, begin: int, end: int) -> tuple[int, int]:
-    return int(piece.offsets[begin]), int(piece.offsets[end])
 
 
 def _label(piece: Piece, begin: int) -> str:
