@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
 
-from kvstream.exact.lines import Line, lines_of
 from kvstream.exact.routing import INNER, ORDINALS, OUTER, WORDS
+from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 
 ENTRY = 1000

@@ -79,17 +79,8 @@ ORDINALS = (
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
 ).replace(" ", "|")
 OUTER = ("volume", "part", "book", "act")
-INNER = (
-    "chapter",
-    "letter",
-    "canto",
-    "scene",
-    "article",
-    "appendix",
-    "lecture",
-    "section",
-    "stave",
-)
+INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section",
+         "stave")  # fmt: skip
 """Kinds of numbered parts."""
 _NUMBER = rf"(?:\d+(?:\.\d+)*|[ivxl]+|{WORDS})\b"
 _KINDS = "|".join(OUTER + INNER)

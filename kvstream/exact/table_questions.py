@@ -52,6 +52,7 @@ _LIST = (
 _PLACE = r"(?:in|from|for|of|with|about) (?:the )?(?P<anywhere>.+)"
 _THERE = r"(?: (?:are|is) (?:there|in .+)| (?:does|do|has) .+)?"
 PATTERNS = (
+    ("sum", rf"{_LEAD}(?:the )?total (?:number|amount|quantity) of (?P<of>.+?){_WHERE}"),
     ("distinct", rf"{_MANY} (?:different|distinct|unique) (?P<show>.+?)(?: values)?{_THERE}"),
     ("count", rf"{_MANY} (?P<show>[\w -]+?) {_LINK} (?P<where>.+)"),
     ("count", rf"{_MANY} (?P<show>rows?|records|entries){_THERE}"),

@@ -16,7 +16,7 @@ from kvstream.exact.tables import (
     cell,
     computable,
     compute,
-    tables_of,
+    tables_of,  # fmt: skip
 )
 from kvstream.input.blocks import TextBlock
 from kvstream.reporters.format import counted, number, shortened

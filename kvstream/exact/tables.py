@@ -21,9 +21,9 @@ from statistics import median
 from typing import NamedTuple
 
 from kvstream.errors import SourceError
-from kvstream.exact.lines import LONGEST, Line, lines_of
 from kvstream.exact.table_questions import Condition, Query, singular
 from kvstream.input.blocks import TextBlock
+from kvstream.input.lines import LONGEST, Line, lines_of
 
 csv.field_size_limit(LONGEST)
 HEAD = 1000

@@ -116,12 +116,11 @@ class Words:
 
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
         """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
-        folds = self._folds or (
-            not self._cased and not window.is_ascii and any(map(window.text.__contains__, FOLDED))
-        )
+        text = "" if window.is_ascii else window.text
+        folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
         if self._ascii and not folds:
             spans = self._by_bytes(window)
-        elif folds or self._may_be_in(window):
+        elif folds or self._begin in (text if self._cased else text.casefold()):
             spans = _spans(found.span() for found in self.pattern.finditer(window.text, begin))
         else:
             return _NONE
@@ -133,12 +132,6 @@ class Words:
             if span[0] >= apart[-1][1]:
                 apart.append(span)
         return np.array(apart)
-
-    def _may_be_in(self, window: Window) -> bool:
-        """Return whether a text, which has no letter of `FOLDED`, may have words beyond ASCII."""
-        if window.is_ascii:
-            return False
-        return self._begin in (window.text if self._cased else window.text.casefold())
 
     def _by_bytes(self, window: Window) -> np.ndarray:
         """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""

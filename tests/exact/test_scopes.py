@@ -16,9 +16,9 @@ from kvstream.cli.app import run
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.lines import lines_of
 from kvstream.exact.outline import number_of, outline
 from kvstream.input.blocks import TextBlock
+from kvstream.input.lines import lines_of
 from kvstream.settings import ModelSettings
 
 BODY = "".join(f"The wind rose and the boat went on, said number {i}.\n" for i in range(40))

@@ -94,6 +94,9 @@ QUESTIONS = {
     "What is the total qty of all the orders?": Query("sum", QTY),
     "What is the mean total price of all cities": Query("mean", TOTAL),
     "sum of the unit prices of all rows": Query("sum", UNIT),
+    "What is the total number of qty for city Rome?":
+        Query("sum", QTY, where=where((CITY, "=", "Rome", "", False))),
+    "total number of rows": Query("count"),
     "How many rows are about laptops?": Query("count", anywhere="laptops"),
     "Show all order ids whose city starts with B":
         Query("list", show=ID, where=where((CITY, "starts", "B"))),
