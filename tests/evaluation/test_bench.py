@@ -21,7 +21,7 @@ from kvstream.cli.commands.bench import perplexity as perplexity_command
 from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import COUNTS, SHARES
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
-from kvstream.evaluation import needle, needle_rows, perplexity, qa, report
+from kvstream.evaluation import needle, perplexity, qa, report
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
@@ -349,7 +349,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     def run(plan: needle.Plan, methods: tuple[str, ...] = ("infinipot",)) -> list[Any]:
         every = cases(RunSettings(max_tokens=8), methods=methods, budgets=(Budget(tokens=512),))
         trials = needle.trials(session, Filler.of([]), plan, every)  # type: ignore[arg-type]
-        return needle_rows.rows(list(measure(trials, Records())))
+        return needle.rows(list(measure(trials, Records())))
 
     return run
 
@@ -366,7 +366,7 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert first["high"] == pytest.approx(0.5615, abs=1e-3)
     none, every = (pytest.approx((share, *wilson(3 * share, 3)), abs=1e-4) for share in (0, 1))
     assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [none, every]
-    pooled = needle_rows.pooled(rows)
+    pooled = needle.pooled(rows)
     assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 
 
@@ -378,11 +378,11 @@ def test_pooled_rows_follow_from_the_trials_of_a_stopped_run() -> None:
          "exact": 0, "found": 1, "retained": 100 * f1, "seconds": f1, "f1": f1}
         for depth, each in scores.items() for f1 in each
     ]  # fmt: skip
-    rows = needle_rows.rows(records)
+    rows = needle.rows(records)
     assert rows[0]["f1_low"] < rows[0]["f1"] < rows[0]["f1_high"] == 1
     assert rows[1]["f1"] == 0.2
     assert not {"f1_low", "f1_high"} & set(rows[1]), "one document has no interval"
-    (pooled,) = needle_rows.pooled(rows)
+    (pooled,) = needle.pooled(rows)
     mean = sum(sum(each) for each in scores.values()) / 4
     assert (pooled["f1"], pooled["seconds"]) == pytest.approx((mean, mean), abs=1e-3)
     assert pooled["retained"] == pytest.approx(100 * mean, abs=1)
@@ -392,7 +392,7 @@ def test_what_does_not_fit_is_left_out(found: Any) -> None:
     rows = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
     assert [(r["method"], r["trials"]) for r in rows] == [("infinipot", 2), ("full", 0)]
     assert rows[1]["error"] == "does not fit"
-    shares = [(r["share"], r["low"], r["high"]) for r in needle_rows.pooled(rows)]
+    shares = [(r["share"], r["low"], r["high"]) for r in needle.pooled(rows)]
     assert shares == [(1.0, pytest.approx(wilson(2, 2)[0]), 1.0), (None, None, None)]
     (bars,) = needle_command._plots(rows)
     assert [bar[0] for bar in bars.rows] == ["infinipot, 600 tokens"]

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from kvstream.evaluation.speed import measure
-from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task
-from kvstream.evaluation.speed.timing import Peak
+from kvstream.evaluation.speed.timing import Peak, reading_flops
 from kvstream.settings import ModelSettings
 
 SETTINGS = ModelSettings(device="cpu")

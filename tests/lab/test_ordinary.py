@@ -7,8 +7,7 @@ import random
 import pytest
 
 from kvstream.errors import UsageError
-from kvstream.evaluation.needle import _cites
-from kvstream.evaluation.needle_rows import pooled, rows
+from kvstream.evaluation.needle import _cites, pooled, rows
 from kvstream_lab.ordinary import has_rare_word, ordinary
 from kvstream_lab.synthetic.questions import from_sentence
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from kvstream.errors import KvstreamError, ModelError, UnsupportedModelError, UsageError
 from kvstream.evaluation.speed import systems
-from kvstream.evaluation.speed.peak import measured_flops, reading_flops
+from kvstream.evaluation.speed.timing import measured_flops, reading_flops
 from kvstream.settings import ModelSettings
 from kvstream_lab.speed import floor, llamacpp, outside, shapes, streaming
 

@@ -15,9 +15,8 @@ import torch
 
 from kvstream.errors import KvstreamError, is_out_of_memory
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task, run
-from kvstream.evaluation.speed.timing import memory_watched
+from kvstream.evaluation.speed.timing import memory_watched, reading_flops
 from kvstream.session.session import Session
 
 MEDIANS = (

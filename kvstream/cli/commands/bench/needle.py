@@ -64,7 +64,7 @@ def command(**values: Any) -> int:
       kvstream bench needle --kind fact --budget 1k \\
           --set infinipot.pool=1,7,15 --near
     """
-    from kvstream.evaluation import needle, needle_rows
+    from kvstream.evaluation import needle
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import NEAR, WHOLE
@@ -88,17 +88,17 @@ def command(**values: Any) -> int:
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     every = needle.trials(session, filler, plan, cases)
-    found, complete = result_output.measured(every, total, records, values, needle_rows.so_far)
-    rows = needle_rows.rows(found)
+    found, complete = result_output.measured(every, total, records, values, needle.so_far)
+    rows = needle.rows(found)
     title = f"Needles: {plan.kind}"
     pages.tell(page, title, settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
 def _plots(rows: list[Any]) -> Any:
-    from kvstream.evaluation import needle_rows, report
+    from kvstream.evaluation import needle, report
 
-    pooled = needle_rows.pooled(rows)
+    pooled = needle.pooled(rows)
 
     def label(row: Any) -> str:
         return report.case_label(row, rows)
@@ -115,11 +115,11 @@ def _plots(rows: list[Any]) -> Any:
 
 
 def _tables(rows: list[Any]) -> Any:
-    from kvstream.evaluation import needle_rows, report
+    from kvstream.evaluation import needle, report
 
     for label, group in report.panels(rows).items():
         yield report.grid(label, group)
-    everything = needle_rows.pooled(rows)
+    everything = needle.pooled(rows)
     yield report.table(
         "All depths together",
         [

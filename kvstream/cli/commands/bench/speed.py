@@ -74,7 +74,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
             "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
     from kvstream.evaluation import report
-    from kvstream.evaluation.speed import peak, systems
+    from kvstream.evaluation.speed import systems, timing
     from kvstream.evaluation.speed.measure import Bench
 
     page = pages.opened(values)
@@ -92,7 +92,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
             result_output.progress(values["progress"], total, quiet=values["quiet"])
         )
         model = session.model
-        flops = peak.measured_flops(model.device, model.layers[0].dtype)
+        flops = timing.measured_flops(model.device, model.layers[0].dtype)
         limits = values["limit"], values["give_up"]
         bench = Bench(session, every, values["runs"], *limits, flops, advance)
         question = session.settle(Request((systems.QUESTION,), cases[0].run)).prompt.tail(
