@@ -229,15 +229,11 @@ def _limit(memory: Memory) -> RefusalLimit | None:
 
 def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | None:
     """Return the refusal limit of a calibrated model; None if it has none."""
-    calibration = _calibration(model)
+    calibration = Calibration.of(model.facts.folder)
     if calibration is None or not calibration.refusal_limit:
         return None
     begun = (tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
     return RefusalLimit(tuple(sorted(set(begun))), calibration.refusal_limit)
-
-
-def _calibration(model: BoundedModel) -> Calibration | None:
-    return Calibration.of(model.facts.folder, model.fingerprint)
 
 
 def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
@@ -260,9 +256,8 @@ def _support(memory: Memory, result: Result, basis: Basis) -> Support:
         forms, known = WordForms(), _seen(result)
         trace.prune(memory.reader.retained())
         forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
-    return judge(
-        _calibration(memory.reader.model), basis, result.question, result.answer, forms, known
-    )
+    calibration = Calibration.of(memory.reader.model.facts.folder)
+    return judge(calibration, basis, result.question, result.answer, forms, known)
 
 
 def _result(

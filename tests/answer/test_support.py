@@ -284,18 +284,16 @@ def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(
     assert asked("When is the rent paid?", "on the first day of every month").warnings == ()
 
 
-def test_the_calibration_that_ships_is_of_the_weights_that_ship() -> None:
-    for dtype in ("float32", "bfloat16"):
-        model = Session.open(ModelSettings(dtype=dtype)).model
-        found = Calibration.of(model.facts.folder, model.fingerprint)
-        assert found is not None, "fit it anew: docs/research/lab/support.py"
+def test_every_number_type_has_the_calibration_that_ships() -> None:
+    for settings in (ModelSettings(dtype="bfloat16"), ModelSettings(quantize="int8")):
+        found = Calibration.of(Session.open(settings).model.facts.folder)
+        assert found is not None
         assert found.probability(dict.fromkeys(found.weights, 0.0)) < 1
         assert 0 < found.threshold < 1
 
 
 def test_a_model_without_a_calibration_is_not_doubted(session: Session, lease: Path) -> None:
-    assert Calibration.of("", "no model") is None
-    assert Calibration.of(pocket.path(), "other weights") is None
+    assert Calibration.of("") is None
     guess = Basis((), (), 0.1, 0.1, -9.0)
     told = judge(None, guess, "Who?", "Harriet and 99", forms("Harriet"), "the text")
     assert told.probability is None
@@ -321,7 +319,7 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     memory = remember(session, lease, EVERYTHING, "Who is the tenant?")
     said = answered(memory, "Who is the tenant?")[0].answer
     assert not abstains(said)
-    shipped = Calibration.of(session.model.facts.folder, session.model.fingerprint)
+    shipped = Calibration.of(session.model.facts.folder)
     assert shipped is not None
     assert shipped.refusal_limit == 0
     eager = replace(shipped, refusal_limit=-1000.0)
@@ -355,11 +353,11 @@ def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None
     for broken in ([], {}, {**shipped, "weights": {"other": 1.0}}, {**shipped, "bias": "x"}):
         (tmp_path / FILE).write_text(json.dumps(broken))
         with pytest.raises(ModelError, match=r"support\.json is not a valid calibration"):
-            Calibration.of(tmp_path, "x")
+            Calibration.of(tmp_path)
     for text in ("[" * 100_000, json.dumps({**shipped, "bias": 10**400})):
         (tmp_path / FILE).write_text(text)
         with pytest.raises(ModelError, match=r"support\.json is not a valid calibration"):
-            Calibration.of(tmp_path, "x")
+            Calibration.of(tmp_path)
 
 
 def test_a_probability_below_the_limit_is_a_doubt() -> None:

@@ -47,7 +47,7 @@ def excerpts(text: str = TEXT) -> list[Excerpt]:
 @pytest.fixture
 def refusing(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session whose model has a limit for refusals."""
-    shipped = Calibration.of(session.model.facts.folder, session.model.fingerprint)
+    shipped = Calibration.of(session.model.facts.folder)
     assert shipped is not None
     limited = replace(shipped, refusal_limit=0.5)
     monkeypatch.setattr(Calibration, "of", classmethod(lambda cls, *where: limited))

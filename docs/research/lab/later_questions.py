@@ -107,7 +107,7 @@ def case(spec: str, budget: int) -> RunSettings:
 def refusal_limit(session: Session) -> RefusalLimit | None:
     """Return the program's limit for a model that was calibrated, else None."""
     model, encode = session.model, session.tokenizer.encode
-    found = Calibration.of(model.facts.folder, model.fingerprint)
+    found = Calibration.of(model.facts.folder)
     if found is None or not found.refusal_limit:
         return None
     begun = {encode(start + REFUSAL)[0] for start in ("", " ")}

@@ -454,7 +454,6 @@ def fit(asked: argparse.Namespace) -> None:
             **{name: known[name] for name in ("wording",) if name in known},
             "about": "docs/research/answers.md, Citations and the warning; "
             "docs/research/lab/support.py",
-            "fingerprints": fingerprints(asked.model),
             "bias": round(bias, 4),
             "weights": {n: round(float(w), 4) for n, w in zip(chosen, weights, strict=True)},
             "threshold": round(threshold, 4),
@@ -507,12 +506,6 @@ def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> li
         reached = scores[best_one]
         print(f"  + {names[best_one]:20} {reached:.3f} (cross-validated)")
     return [names[i] for i in chosen]
-
-
-def fingerprints(model: str) -> list[str]:
-    """Return the fingerprints of the weights in every number type that they may be loaded in."""
-    types = ("float32", "bfloat16", "float16")
-    return [Session.open(ModelSettings(model=model, dtype=t)).model.fingerprint for t in types]
 
 
 if __name__ == "__main__":
