@@ -31,6 +31,8 @@ BYTES_A_TOKEN = 64
 of the KV cache of any model that can be loaded."""
 MOST = 24
 """Maximum number of passages to judge."""
+NEAR = 700
+"""Bytes on each side of the best passage, for `near_the_best`."""
 LEAST_SHARE = 0.2
 """Share of the best score by words that a passage needs to be judged, if words alone rank it."""
 _FUSION = 60
@@ -148,31 +150,17 @@ class PassageMemory:
             candidates = int((words >= LEAST_SHARE * words.max()).sum())
         return Ranking(order, words, min(candidates, MOST))
 
-    def chosen(
-        self,
-        ranking: Ranking,
-        tokenizer: Tokenizer,
-        sizes: tuple[int, int],
-        judge: Judge | None = None,
-    ) -> list[Excerpt]:
-        """Return the first passages of `ranked` that fit, in document order.
+    def best(self, ranking: Ranking, judge: Judge | None = None) -> list[Excerpt]:
+        """Return all passages, best first.
 
-        `tokenizer` is that of the answering model; `sizes` are the maximum number of tokens of all
-        passages together, and the number that is enough. The `judge` reads the best passages, and
-        its log-odds are added to the scores by words. Raises BudgetError if no passage fits.
+        The `judge` reads the first ones, and its log-odds are added to the scores by words.
         """
         order = ranking.order
         if judge is not None and ranking.candidates:
             first, rest = np.split(order, [ranking.candidates])
             scores = ranking.words[first] + judge([self._kept[i].excerpt for i in first])
             order = np.concatenate((first[np.argsort(-scores, kind="stable")], rest))
-        chosen = fitting([self._kept[i].excerpt for i in order], tokenizer, sizes)
-        if not chosen:
-            raise BudgetError(
-                f"No passage of the text fits in the {max(0, sizes[0]):,} entries that the budget "
-                "leaves; use a larger --budget."
-            )
-        return chosen
+        return [self._kept[i].excerpt for i in order]
 
     def totals(self, question: str) -> list[int] | None:
         """Return `QuestionWords.totals` of a question; None if it was not known."""
@@ -239,7 +227,11 @@ def recalled(memory: Memory) -> PassageMemory:
 def fitting(
     ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
 ) -> list[Excerpt]:
-    """Return the best passages that fit, in order, until enough; `sizes` as in `chosen`."""
+    """Return the best passages that fit, in document order, until they are enough.
+
+    `tokenizer` is that of the answering model; `sizes` are the maximum number of tokens of all
+    passages together, and the number that is enough. Raises BudgetError if no passage fits.
+    """
     room, enough = sizes
     chosen: list[Excerpt] = []
     taken = 0
@@ -250,7 +242,22 @@ def fitting(
             chosen.append(excerpt)
         if taken >= enough:
             break
+    if not chosen:
+        raise BudgetError(
+            f"No passage of the text fits in the {max(0, room):,} entries that the budget leaves; "
+            "use a larger --budget."
+        )
     return sorted(chosen, key=lambda excerpt: excerpt.start)
+
+
+def near_the_best(ranked: Sequence[Excerpt]) -> list[Excerpt]:
+    """Return the passages of a source within NEAR bytes of the best one, the nearest first."""
+    best = ranked[0]
+    low, high, source = best.start - NEAR, best.end + NEAR, best.passages[0].source
+    near = (
+        e for e in ranked if low <= e.start and e.end <= high and e.passages[0].source == source
+    )
+    return sorted(near, key=lambda excerpt: abs(excerpt.start - best.start))
 
 
 def weights_in(

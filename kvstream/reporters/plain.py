@@ -242,9 +242,10 @@ def skim_line(result: Result) -> str | None:
     first = f"{skim['model']} read all of it" if skim["model"] else "no model read all of it"
     passages, tokens = counted(len(skim["pieces"]), "passage"), counted(skim["tokens"], "token")
     judged = f"judged {counted(skim['judged'], 'passage')} and " if skim["judged"] else ""
+    answers = " and compared 2 answers" * bool(skim["other"])
     line = (
-        f"{first} · {result.model} {judged}read {passages} ({tokens}) · passages kept as text "
-        f"{number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
+        f"{first} · {result.model} {judged}read {passages} ({tokens}){answers} · passages kept as "
+        f"text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
     )
     if kept["dropped_bytes"]:
         line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"

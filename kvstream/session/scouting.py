@@ -25,6 +25,7 @@ from kvstream.events import (
     Started,
     StepDone,
     changed,
+    returned,
 )
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
@@ -35,7 +36,7 @@ from kvstream.methods.whole import Passages
 from kvstream.model.loading import refuse_together
 from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts
 from kvstream.passages.judge import Judge
-from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, recalled
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting, near_the_best, recalled
 from kvstream.run.request import Request
 from kvstream.session.reading import nothing_read, started, stopped_after
 from kvstream.session.session import Session
@@ -348,53 +349,61 @@ class Scouting:
         )
 
     def _candidates(self, scouted: Scouted, question: str, regions: Sequence[Passage]) -> Chooser:
-        """Return a function that chooses passages with a judge, after memory has been released."""
-        ranking = scouted.passages.ranked(question, scouted.scout, regions)
-        return partial(scouted.passages.chosen, ranking, self.answerer.tokenizer)
-
-    def _passages(
-        self, scouted: Scouted, question: str, choose: Chooser
-    ) -> tuple[Memory, Excerpts, Judge | None]:
-        """Judge and read the passages for a question; return the memory that holds them whole."""
-        session, trace = self.answerer, scouted.trace
-        whole = session.whole(scouted.request, question)
-        sizes = session.passage_sizes(whole)
-        judge = session.judge(whole, question, sizes[0])
-        chosen = choose(sizes, judge)
-        if judge is not None:
-            judge.reader.release()
-        excerpts = Excerpts(chosen, trace.names, trace.bases)
-        memory = session.read_excerpts(excerpts, whole, trace.words)
-        if judge is not None:
-            memory.reader.cache.peak.include(judge.reader.cache.peak)
-        return memory, excerpts, judge
+        """Return a function that ranks passages with a judge, after memory has been released."""
+        return partial(
+            scouted.passages.best, scouted.passages.ranked(question, scouted.scout, regions)
+        )
 
     def _from_passages(
         self,
         scouted: Scouted,
         question: str,
-        choose: Chooser,
+        ranked: Chooser,
         number: int,
         of: Callable[[Second], Result],
         held: Callable[[], Kept] | None = None,
         earlier: Sequence[tuple[str, str]] = (),
         stop: Sequence[str] = (),
     ) -> Iterator[Event]:
-        """Yield the events of an answer with the result `of` it; `held`: what the scout holds."""
+        """Yield the events of an answer with the result `of` it; `held`: what the scout holds.
+
+        A calibrated model that does not judge reads twice: the best passages, and the best one with
+        the text around it. The more probable answer counts.
+        """
         if held is not None:
             yield AnswerStarted(question, number, held)
         began = time.perf_counter()
-        memory, excerpts, judge = self._passages(scouted, question, choose)
-        for event in answer(
-            memory, question, number,
-            last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
-        ):  # fmt: skip
-            if isinstance(event, Answered):
-                made = Second(event.result, excerpts, judge, time.perf_counter() - began)
-                yield Answered(of(made))
-            elif held is None or not isinstance(event, AnswerStarted):
-                yield event
-        memory.release()
+        session, trace = self.answerer, scouted.trace
+        whole = session.whole(scouted.request, question)
+        sizes = session.passage_sizes(whole)
+        judge = session.judge(whole, question, sizes[0])
+        passages = ranked(judge)
+        if judge is not None:
+            judge.reader.release()
+
+        def reading(some: Sequence[Excerpt]) -> Generator[Event, None, Second]:
+            chosen = fitting(some, session.tokenizer, sizes)
+            excerpts = Excerpts(chosen, trace.names, trace.bases)
+            memory = session.read_excerpts(excerpts, whole, trace.words)
+            if judge is not None:
+                memory.reader.cache.peak.include(judge.reader.cache.peak)
+            for event in answer(
+                memory, question, number,
+                last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
+            ):  # fmt: skip
+                if isinstance(event, Answered):
+                    result = event.result
+                elif held is None or not isinstance(event, AnswerStarted):
+                    yield event
+            memory.release()
+            return Second(result, excerpts, judge)
+
+        if passages and judge is None and session.calibrated:
+            made = yield from _likelier([reading(passages), reading(near_the_best(passages))])
+        else:
+            made = yield from reading(passages)
+        made.seconds = time.perf_counter() - began
+        yield Answered(of(made))
 
     def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
         """Return the result of both models: the larger sizes, with the bytes that memory keeps."""
@@ -508,19 +517,27 @@ def choose_scout(session: Session, size: int | None, request: Request) -> Scouti
     return Scouting(session, None, f"Words of the question choose passages: {slow}.")
 
 
-Chooser = Callable[[tuple[int, int], Judge | None], list[Excerpt]]
-"""Chooses the passages that fit in (room, enough) tokens, with or without a judge."""
+Chooser = Callable[[Judge | None], list[Excerpt]]
+"""Returns all passages, best first, with or without a judge."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Second:
     """An answer from passages, and what was read for it."""
 
     result: Result
     excerpts: Excerpts
     judge: Judge | None
-    seconds: float
+    seconds: float = 0.0
     """Time to judge and read the passages and to answer."""
+    other: Result | None = None
+    """The less probable answer from other passages, if there are two."""
+
+    @property
+    def confidence(self) -> float:
+        """The mean probability of the answer's tokens; 0 if it was not measured."""
+        found: float = (self.result.support or {}).get("confidence", 0.0)
+        return found
 
     @property
     def doubt(self) -> tuple[str, ...]:
@@ -545,11 +562,39 @@ class Second:
             "pieces": self.excerpts.to_json(),
             "tokens": self.result.read,
             "judged": 0 if self.judge is None else self.judge.judged,
+            "other": self.other and {"answer": self.other.answer, "tokens": self.other.read},
             "kept": passages.to_json(),
             "peak": {"skim": _peak(first), "answer": _peak(self.result)},
             "seconds": round(self.seconds, 3),
             "first": said,
         }
+
+
+def _likelier(
+    readings: Sequence[Generator[Event, None, Second]],
+) -> Generator[Event, None, Second]:
+    """Run the readings one after the other, and yield the events of the more probable answer."""
+    runs: list[tuple[Second, list[Event]]] = []
+    for reading in readings:
+        events: list[Event] = []
+        runs.append((returned(changed(reading, _settled), events.append), events))
+    made, events = max(runs, key=lambda run: run[0].confidence)
+    yield from events
+    [made.other] = (run.result for run, _ in runs if run is not made)
+    peaks = {n: max(getattr(made.result, n), getattr(made.other, n)) for n in _PEAKS}
+    made.result = replace(made.result, **peaks)
+    return made
+
+
+_PEAKS = "peak_kv_tokens", "peak_kv_bytes", "scratch_bytes"
+
+
+def _settled(event: Event) -> Event:
+    """Return an event that does not need the memory, which is released before it is seen."""
+    if not isinstance(event, AnswerStarted) or event.kept is None:
+        return event
+    kept = event.kept()
+    return replace(event, kept=lambda: kept)
 
 
 def _peak(result: Result | None) -> dict[str, int]:

@@ -156,6 +156,11 @@ class Session:
         sizes = self.settle(whole).sizes
         return min(sizes.free, sizes.final), enough(self.model.parameters)
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether the model has a refusal limit, so that its answers can be compared."""
+        return refusal_limit(self.model, self.tokenizer) is not None
+
     def judge(self, whole: Request, question: str, room: int) -> Judge | None:
         """Return a judge of passages of up to `room` tokens; None: large or uncalibrated model."""
         refusal = refusal_limit(self.model, self.tokenizer)

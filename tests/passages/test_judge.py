@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from kvstream.answer import answering
 from kvstream.answer.support import Calibration
 from kvstream.errors import BudgetError
-from kvstream.events import Answered, Result
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Result
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
 from kvstream.passages import memory as passages_memory
 from kvstream.passages.excerpts import Excerpt, excerpts_of
 from kvstream.passages.judge import Judge
-from kvstream.passages.memory import PassageMemory
+from kvstream.passages.memory import NEAR, PassageMemory, fitting, near_the_best
 from kvstream.reporters.plain import skim_line
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.run.request import Request
@@ -27,6 +29,7 @@ from kvstream.session import session as session_module
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.passages import Passage
 
 BUDGET = 200
 RUN = RunSettings(Budget(tokens=BUDGET), max_tokens=8)
@@ -127,6 +130,64 @@ def test_a_search_reads_what_the_model_ranks_first(
     assert result.peak_kv_tokens <= result.budget_tokens
 
 
+def readings(session: Session, monkeypatch: pytest.MonkeyPatch, text: str) -> list[Result]:
+    """Return the results of the two readings of a question, each made alone."""
+    one = []
+    for near in (lambda ranked: ranked, near_the_best):
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "calibrated", False)
+            best = PassageMemory.best
+            patch.setattr(PassageMemory, "best", lambda self, *how: near(best(self, *how)))  # noqa: B023
+            one.append(search(session, text))
+    return one
+
+
+@pytest.mark.parametrize("weaker", [0, 1])
+def test_the_more_probable_of_two_answers_counts(
+    refusing: Session, monkeypatch: pytest.MonkeyPatch, weaker: int
+) -> None:
+    text = f"{TEXT}\n\n{TEXT.replace('Ada', 'Eve')}\n\n" + "The rain fell on the old mill. " * 60
+    monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
+    alone = readings(refusing, monkeypatch, text)
+    skims = [each.skim or {} for each in alone]
+    assert skims[0]["pieces"] != skims[1]["pieces"]
+    measured, runs = answering.attended, 0
+
+    def attended(*of: Any) -> Any:
+        nonlocal runs
+        found, runs = measured(*of), runs + 1
+        assert found is not None
+        return replace(found, losses=torch.full((2,), 2.0 if runs - 1 == weaker else 0.1))
+
+    monkeypatch.setattr(answering, "attended", attended)
+    sources = open_sources([NamedStream("t", text.encode(), plain=True)])
+    events = list(Scouting(refusing).ask(sources, Request((QUESTION,), RUN)))
+    [started] = [event for event in events if isinstance(event, AnswerStarted)]
+    [result] = [event.result for event in events if isinstance(event, Answered)]
+    likelier = alone[1 - weaker]
+    assert (runs, result.answer, result.citations) == (2, likelier.answer, likelier.citations)
+    assert result.skim is not None
+    assert result.skim["pieces"] == skims[1 - weaker]["pieces"]
+    other = {"answer": alone[weaker].answer, "tokens": skims[weaker]["tokens"]}
+    assert result.skim["other"] == other
+    assert " and compared 2 answers · " in str(skim_line(result))
+    written = "".join(event.text for event in events if isinstance(event, AnswerToken))
+    assert written.strip() == result.answer
+    assert started.kept is not None
+    assert started.kept().counts().sum() > 0  # memory has been released, but was asked before
+    assert result.peak_kv_tokens == max(each.peak_kv_tokens for each in alone) <= BUDGET
+
+
+def test_the_text_near_the_best_passage_is_of_its_source() -> None:
+    def excerpt(start: int, source: int = 0) -> Excerpt:
+        return Excerpt((Passage(source, start, start + 200, 1, 1, "abc", 0.0),))
+
+    best = excerpt(2000)
+    around = [excerpt(2000 - NEAR), excerpt(2200), excerpt(2000 + NEAR)]
+    outside = [excerpt(1999 - NEAR), excerpt(2001 + NEAR), excerpt(2300, source=1)]
+    assert near_the_best([best, *outside, *around]) == [best, around[1], around[0], around[2]]
+
+
 def test_only_the_best_passages_are_reranked(
     session: Session, write_story: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +210,8 @@ def test_only_the_best_passages_are_reranked(
             return 100.0 * np.arange(len(excerpts))
 
     def choose(passages: PassageMemory, sizes: tuple[int, int]) -> list[Excerpt]:
-        ranking = passages.ranked(QUESTION, None, ())
-        return passages.chosen(ranking, session.tokenizer, sizes, Backwards())
+        best = passages.best(passages.ranked(QUESTION, None, ()), Backwards())
+        return fitting(best, session.tokenizer, sizes)
 
     everything = choose(kept, sizes)
     assert everything == kept.excerpts

@@ -29,7 +29,7 @@ from kvstream.model.layer_store import LayerStore
 from kvstream.passages.bm25 import QuestionWords, near_by
 from kvstream.passages.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.passages.joining import shares
-from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting
 from kvstream.run.request import Request
 from kvstream.sample.document import generate, make_facts
 from kvstream.session.scouting import Scouting, choose_scout
@@ -289,7 +289,7 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
         passages.note(memory.trace.end, memory, final=True)
         assert len(passages) == len(lines)
         ranking = passages.ranked(question, memory, cited)
-        [first] = passages.chosen(ranking, session.tokenizer, (200, 1))
+        [first] = fitting(passages.best(ranking), session.tokenizer, (200, 1))
         firsts[bool(questions)] = first.passages[0].text.strip()
     assert firsts[False] == lines[1].strip()
     assert firsts[True] in (lines[1].strip(), lines[2].strip())
