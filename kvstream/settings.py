@@ -283,6 +283,13 @@ def _check_number(row: Row, value: Any) -> None:
         raise UsageError(f"{name} must be {bound}{upto}, not {value}{row.why}.")
 
 
+def stated(text: object) -> str:
+    """Return the text of an option that must say something. Raises UsageError."""
+    if not str(text).strip():
+        raise UsageError("The value is empty; give one, or leave the option out.")
+    return str(text)
+
+
 def size_of(size: int | str | None) -> int | None:
     """Return a size in bytes, from ``512MB``, ``16GiB`` or a number. Raises UsageError."""
     if size is None or isinstance(size, int):

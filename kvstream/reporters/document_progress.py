@@ -41,11 +41,11 @@ class Collected(Teller):
         if isinstance(event, events.Notice):
             self.warn(event.message)
         elif isinstance(event, events.DocumentFailed):
-            self.tell(f"Failed: {_named(event.name, event.reason)}")
+            self.tell(f"Failed: {f.about(event.name, event.reason)}")
         elif isinstance(event, events.DocumentDone):
             for record in event.records:
                 for warning in record.get("warnings", ()):
-                    self.warn(_named(event.name, warning))
+                    self.warn(f.about(event.name, warning))
 
     def warn(self, message: str) -> None:
         """Write a warning without remembering it: each concerns one document and comes once."""
@@ -212,8 +212,3 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
             f"peak {f.number(tally.peak)} of {f.number(tally.budget)} entries · "
             f"{f.duration(tally.seconds)}"
         )
-
-
-def _named(name: str, message: str) -> str:
-    """Return a message about a document with its name. Some messages begin with the name."""
-    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"

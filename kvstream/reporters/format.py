@@ -37,6 +37,11 @@ class Sink(Protocol):
     def isatty(self) -> bool: ...
 
 
+def about(name: str, message: str) -> str:
+    """Return a message about a document with its name. Some messages begin with the name."""
+    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"
+
+
 def visible(text: str) -> str:
     """Replace control characters by visible signs. Every text passes here unless it is data.
 

@@ -22,6 +22,7 @@ from kvstream.settings import (
     count_of,
     row,
     size_of,
+    stated,
 )
 
 if TYPE_CHECKING:
@@ -145,17 +146,19 @@ class Request:
         'Read only a part of the text: "chapter 3", "pages 200-230", "section Methods", "lines '
         '100-200", "messages from Greta", or another heading. Not with --follow, --shards and '
         "--checkpoint.",
-        metavar="PART", variable=False, without=OF_READING, excludes=WHOLE,
+        parse=stated, metavar="PART", variable=False, without=OF_READING, excludes=WHOLE,
     )  # fmt: skip
     since: str | None = row(
         None, "Input and output",
         "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', 'Tuesday 3 "
         "pm', or 10:30 on the first day.",
-        metavar="TIME", advanced=True, variable=False, without=OF_READING, excludes=WHOLE,
+        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
+        excludes=WHOLE,
     )  # fmt: skip
     until: str | None = row(
         None, "Input and output", "Read only lines or messages up to this time.",
-        metavar="TIME", advanced=True, variable=False, without=OF_READING, excludes=WHOLE,
+        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
+        excludes=WHOLE,
     )  # fmt: skip
     checkpoint: Path | None = row(
         None, "Input and output",

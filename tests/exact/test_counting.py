@@ -210,8 +210,28 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert shown.out == f"{path}:3\n"
     assert "0.txt" in shown.err
-    assert run(["count", str(path), "Anna", "--unit", "message"]) == 2
+    assert run(["count", str(path), "Anna", "--unit", "message"]) == 3
     assert "has no messages" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [("", "--unit", "chapter"), ("Ada", "--only", "chapter 1")])
+def test_each_file_has_its_own_parts(tmp_path: Path, capsys: Any, what: tuple[str, ...]) -> None:
+    for name in ("a.csv", "b.txt", "c.txt"):
+        text = "day,rain\n1,2\n" if name == "a.csv" else "Chapter 1\n\nAda sails.\n"
+        (tmp_path / name).write_text(text)
+    assert run(["count", str(tmp_path), *what, "--each"]) == 7
+    shown = capsys.readouterr()
+    assert shown.out == f"{tmp_path / 'b.txt'}:1\n{tmp_path / 'c.txt'}:1\n"
+    assert shown.err.startswith(f"Failed: {tmp_path / 'a.csv'}")
+    assert shown.err.count("a.csv") == 1
+
+
+@pytest.mark.parametrize("option", ["--only", "--since", "--until"])
+def test_an_empty_part_is_not_the_whole_text(tmp_path: Path, capsys: Any, option: str) -> None:
+    (path := tmp_path / "a.txt").write_text("Anna\n")
+    for nothing in ("", " "):
+        assert run(["count", str(path), "Anna", option, nothing]) == 2
+        assert f"'{option}': The value is empty" in capsys.readouterr().err
 
 
 def test_without_a_model_there_is_no_page(tmp_path: Path, capsys: Any) -> None:

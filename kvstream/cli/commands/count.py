@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from kvstream.cli.shared.inputs import sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
-from kvstream.errors import UsageError
+from kvstream.errors import SourceError
 from kvstream.settings import ModelSettings
 
 SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "quiet")
@@ -79,14 +80,16 @@ def command(
     failed: list[str] = []
     with Interrupts(say) as interrupts:
         interrupts.then = STOPPED
-        for name, record in for_each(
-            given, options, failed, lambda some: count(some, options, asked, interrupts, **how)
-        ):
-            if record is None:
-                raise UsageError(
-                    f"{name or ', '.join(given)} has no {unit}s that kvstream "
-                    "recognizes; leave --unit out, or choose another one."
+
+        def read(some: Sequence[str]) -> dict[str, Any]:
+            if (record := count(some, options, asked, interrupts, **how)) is None:
+                raise SourceError(
+                    f"{', '.join(some)} has no {unit}s that kvstream recognizes; leave --unit "
+                    "out, or choose another one."
                 )
+            return record
+
+        for name, record in for_each(given, options, failed, read):
             head = {"command": "count", **({"source": name} if name else {})}
             labels = [name] if name else []
             show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)

@@ -19,7 +19,7 @@ from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output,
 from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, place_of, wrapped
-from kvstream.reporters.format import fit, json_line, number, strip, visible
+from kvstream.reporters.format import about, fit, json_line, number, strip, visible
 
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
@@ -92,7 +92,8 @@ def for_each(
 
     With --each, `failed` gets a source that cannot be read, and the others are read.
     """
-    names = open_sources(paths, options, lambda: False).names if options.each else [""]
+    whole = replace(options, request=replace(options.request, only=None, since=None, until=None))
+    names = open_sources(paths, whole, lambda: False).names if options.each else [""]
     for name in names:
         try:
             found = read([name] if name else paths)
@@ -100,7 +101,7 @@ def for_each(
             failed.append(name)
             if len(failed) == len(names):
                 raise
-            say(f"{name}: {error}")
+            say(f"Failed: {about(name, str(error))}")
             continue
         yield name, found
 
