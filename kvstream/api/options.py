@@ -20,6 +20,7 @@ from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
+from kvstream.methods.names import method_names, plugins
 from kvstream.run.intervals import Intervals as Intervals
 from kvstream.run.request import Request as Request
 from kvstream.run.request import never
@@ -296,10 +297,13 @@ def settings_by_method(
             raise UsageError(f"--set {path!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
         if owner in settings:
             settings[owner][name.replace("-", "_")] = str(value).strip()
-        elif strict:
+            continue
+        known = method_names()
+        if strict or not (owner in known or any(plugins())):
+            close = "" if owner in known else meant(owner, known)
             raise UsageError(
                 f"--set '{path}={value}' is for the method {owner!r}, but this run uses "
-                f"{', '.join(methods)}; add --method {owner} or leave it out."
+                f"{', '.join(methods)}; add --method {owner} or leave it out.{close}"
             )
     return settings
 

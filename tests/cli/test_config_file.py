@@ -84,6 +84,14 @@ def test_an_error_names_file_line_and_key(cli, fake_session, write, text, says) 
     assert says in ran.stderr
 
 
+def test_a_setting_of_an_unknown_method_is_an_error(cli, fake_session, write) -> None:
+    write('set = ["infinipto.alpha=0.25"]')
+    ran = cli("ask", "book.txt", "Q?")
+    assert ran.code == 2
+    assert "'infinipto'" in ran.stderr
+    assert "Did you mean infinipot?" in ran.stderr
+
+
 def test_what_is_right_arrives(cli, fake_session, write, tmp_path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("A key lies under a stone.\n")
