@@ -86,6 +86,15 @@ def test_standard_input_and_output_are_files_too(tmp_path: Path, warm, append: b
     assert log.read_text() == LOG
 
 
+def test_a_run_that_never_began_leaves_the_events_of_the_last_one(cli, tmp_path: Path) -> None:
+    (stats := tmp_path / "run.jsonl").write_text("{}\n" * 1000)
+    ran = cli("ask", str(tmp_path / "missing.txt"), "Who?", "-m", "pocket", "--stats", str(stats))
+    assert (ran.code, stats.read_text()) == (3, "{}\n" * 1000)
+    (text := tmp_path / "a.txt").write_text("Ada sails.\n")
+    ran = cli("ask", str(text), "Who?", "-n", "2", "-m", "pocket", "--stats", str(stats))
+    assert (ran.code, stats.read_text()[:9]) == (0, '{"event":')
+
+
 def test_the_model_and_the_config_file_are_inputs(cli, tmp_path: Path, monkeypatch) -> None:
     text, model, config = (tmp_path / name for name in ("a.txt", "m.gguf", "config.toml"))
     for path in (text, model, config):

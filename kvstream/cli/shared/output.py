@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError, UsageError
@@ -74,7 +74,8 @@ class OutputFile:
     def _open(self) -> TextIO:
         self.target = target = writing.replaceable(self.path)
         if self.in_place or target is None:
-            return open(self.path, "w", encoding="utf-8", errors="backslashreplace")
+            how: Literal["w", "a"] = "a" if target else "w"  # a file stays until the first write
+            return open(self.path, how, encoding="utf-8", errors="backslashreplace")
         if target.exists() and not os.access(target, os.W_OK):
             raise PermissionError(13, "Permission denied")
         prefix = f"{writing.hidden_name(target)}."
@@ -106,6 +107,8 @@ class OutputFile:
         if self.failed is not None:
             return len(text)
         try:
+            if self.in_place and self.target is not None and not self.wrote:
+                self.stream.truncate(0)
             count = self.stream.write(text)
             self.stream.flush()
         except OSError as error:
