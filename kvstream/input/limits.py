@@ -77,6 +77,6 @@ class Patience:
 def unreadable(path: object, kind: str, why: object) -> SourceError:
     """Return the error for a document that its library cannot read."""
     return SourceError(
-        f"{path} cannot be read as {kind.upper()}: {str(why).rstrip('.')}. "
+        f"{path} cannot be read as {kind.upper()}: {' '.join(str(why).split()).rstrip('.')}. "
         "Fetch it again if it is damaged, or convert it to text first."
     )

@@ -18,7 +18,7 @@ from kvstream.logs.line_parser import LONGEST_LINE
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.time_format import Clock
 from kvstream.logs.unusual import SECTIONS, Finding
-from kvstream.reporters.format import beginning, cells, counted
+from kvstream.reporters.format import beginning, cells, counted, visible
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
@@ -99,8 +99,8 @@ def _values(finding: Finding, room: int) -> str:
 
 
 def _printable(text: str, instead: str = " ") -> str:
-    """Return the text with `instead` for each unprintable character."""
-    return "".join(c if c.isprintable() else instead for c in text)
+    """Return the text with `instead` for each unprintable character, and without piles of marks."""
+    return visible("".join(c if c.isprintable() else instead for c in text))
 
 
 def head(log: LogSummary, width: int = WIDTH) -> str:

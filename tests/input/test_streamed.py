@@ -238,8 +238,9 @@ def test_a_notebook_of_format_3_is_read(tmp_path: Path) -> None:
 
 def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
     for data in ("{", '{"cells": [', '{"cells": []}', "[1, 2]", notebook({"source": 1})[:60]):
-        with pytest.raises(SourceError):
+        with pytest.raises(SourceError) as refused:
             text_of(tmp_path, "a.ipynb", data)
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -518,6 +518,11 @@ def test_names_of_sources_are_harmless_on_a_terminal(width: int) -> None:
     assert all(c.isprintable() or c == "\n" for c in text)
 
 
+def test_marks_do_not_pile_up_on_a_page() -> None:
+    text = page(finished([(i, f"INFO a: e{chr(0x301) * 40} is full") for i in range(9)]))
+    assert 0 < text.count("\u0301") <= 4 * text.count("is full")
+
+
 def test_rows_with_shortened_and_odd_names_can_be_cited() -> None:
     text = page(read_both("logs/" * 20 + "disk.log", "b\x1b[31mRED.log"))
     for said in "The disk of a is full (line 1).", "It shut down (mRED.log:1).":
