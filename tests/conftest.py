@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,12 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return homes
 
 
-@lru_cache(8)
+@lru_cache(16)
 def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedModel:
-    """Return the embedded model with its first ``layers``, one object for the same settings."""
+    """Return the embedded model with its first ``layers``, one object for the same settings.
+
+    `_load` leaves out the settings that change no weights.
+    """
     from kvstream.model import loading
 
     made = loading.in_precision
@@ -90,11 +94,21 @@ def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedM
 
 
 def _load(settings: ModelSettings, where: str, layers: int | None) -> BoundedModel:
+    import torch
+
     from kvstream.model import loading, precision
 
     if settings.model != loading.POCKET:
         return loading.load(settings, where)
-    return _pocket(settings, precision.fast_bfloat16(), layers)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    like = settings.like and "A MEMORY FILE"  # only one line of the model's description has it
+    weights = replace(settings, threads=None, quiet=False, offline=False, like=like)
+    model = _pocket(weights, precision.fast_bfloat16(), layers)
+    if settings.like and like:
+        model = copy.copy(model)
+        model.precision = model.precision.replace(like, settings.like)
+    return model
 
 
 @pytest.hookimpl(tryfirst=True)
