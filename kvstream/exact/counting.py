@@ -100,10 +100,11 @@ def count_words(blocks: Iterable[TextBlock], words: Words, *, lines: bool = Fals
     # glibc returns every freed window to the system at once, which takes as long as the search,
     # until a larger block has been freed.
     np.empty(KEPT, dtype=np.uint8)
-    search = _Search(words, lines=lines)
+    search = _Search(words, lines)
     for window in _windows(blocks, words.reach + 2 * SHOWN):
         search.scan(window)
-    return search.end()
+    search.tally.last = search.latest()
+    return search.tally
 
 
 def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
@@ -126,47 +127,43 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
         yield Window(texts, held, size, newlines, final=True)
 
 
+@dataclass
 class _Search:
     """Counts in windows over the text, from its beginning to its end."""
 
-    def __init__(self, words: Words, *, lines: bool) -> None:
-        self.tally = Tally()
-        self._words, self._lines = words, lines
-        self._begin = 0
-        self._latest: Callable[[], Found | None] = lambda: None
-        self._in_line = -1
-        """Index behind the last match, if its line has not ended before; else -1."""
-
-    def end(self) -> Tally:
-        """Return what was counted."""
-        self.tally.last = self._latest()
-        return self.tally
+    words: Words
+    lines: bool
+    tally: Tally = field(default_factory=Tally)
+    latest: Callable[[], Found | None] = lambda: None
+    begin: int = 0
+    in_line: int = -1
+    """Index behind the last match, if its line has not ended before; else -1."""
 
     def scan(self, window: Window) -> None:
         """Search the part of a window in which matches are complete."""
         end, keep = window.keep + (0 if window.final else SHOWN), window.keep
-        found = self._words.matches(window, self._begin, end)
-        behind = int(found[-1, 1]) if len(found) else self._begin
-        if self._lines and len(found):
+        found = self.words.matches(window, self.begin, end)
+        behind = int(found[-1, 1]) if len(found) else self.begin
+        if self.lines and len(found):
             found = self._first_of_lines(found, window)
         if len(found):
             self._note(found, window)
         if window.final:
             self.tally.end = int(window.blocks[-1][1].offsets()[-1])
-            self._begin, self._in_line = 0, -1
+            self.begin, self.in_line = 0, -1
             return
-        if self._in_line >= 0:
-            self._in_line = (
-                -1 if window.lines[self._in_line : keep].any() else max(0, self._in_line - keep)
+        if self.in_line >= 0:
+            self.in_line = (
+                -1 if window.lines[self.in_line : keep].any() else max(0, self.in_line - keep)
             )
-        self._begin = max(end, behind) - keep
+        self.begin = max(end, behind) - keep
 
     def _first_of_lines(self, found: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
         begins = found[:, 0]
-        before = window.lines[self._in_line : begins[0]]
+        before = window.lines[self.in_line : begins[0]]
         new = np.logical_or.reduceat(window.lines, begins)[:-1]
-        self._in_line, here = int(found[-1, 1]), self._in_line >= 0 and not before.any()
+        self.in_line, here = int(found[-1, 1]), self.in_line >= 0 and not before.any()
         return found[np.concatenate([[not here], new])]
 
     def _note(self, found: np.ndarray, window: Window) -> None:
@@ -183,7 +180,7 @@ class _Search:
         if tally.first is None:
             tally.first = self._place(found[0], window)
         # Only the last of all is wanted, and its line must be counted for.
-        self._latest = partial(self._place, found[-1], window)
+        self.latest = partial(self._place, found[-1], window)
 
     @staticmethod
     def _place(span: np.ndarray, window: Window) -> Found:

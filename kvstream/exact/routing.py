@@ -109,7 +109,8 @@ _PERHAPS = rf"(?!.*(?:{_KINDS}).*(?:{_KINDS})).+ (?<!after )(?<!before )(?<!from
 """A question that may be about a part, as in: who wrote chapter 3."""
 _OWN = (
     r".* (?:does|did|has|is|was) (?!(?:the|an?|he|she|it|they|you|his|her|my)\b)(?P<name>[\w-]+)"
-    rf" (?:[\w’'-]+ )+?in (?:his|her|their|its) (?P<which>(?:(?:first|last|latest) )?{_MESSAGE})"
+    r" (?!find|read|get|receive|see|keep)(?:[\w’'-]+ )+?in (?:his|her|their|its)"
+    rf" (?P<which>(?:(?:first|last|latest) )?{_MESSAGE})"
 )
 """A question for what somebody writes in a message."""
 _SAYS = (
@@ -160,13 +161,12 @@ _MANY = (
 )
 _BE, _DO = r"(?:is|are|was|were|has|have)", r"(?:does|do|did)"
 _TIMES = r"how (?:often|frequently|many times)"
-_SOMEBODY = r"(?:some|any)(?:one|body)|people"
 _CONTAINS = (
     r"(?:(?:that |which )?(?P<verb>contain|mention|include|match|ha|say|show)(?:ve|s|ing|es)?"
     r"|(?P<with>with))"
 )
 _USED = r"(?P<used>used|said|written|repeated|cited)"
-_PASSIVE = rf"(?:mentioned|named|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
+_PASSIVE = rf"(?:mentioned|(?P<named>named)|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
 _SHOWN = r"appears?|shows? up|comes? up|turns? up|crops? up"
 _HAS = rf"(?:are|is) (?:there|(?:in|defined in) {_THIS})|exist|has {_THIS}|(?:in|of) {_THIS}"
 _LEVELS = r"error|warn(?:ing)?|info|debug|fatal|critical|notice|trace"
@@ -175,12 +175,14 @@ _COUNTS = (
     rf"{_TIMES} {_BE} {_X} (?:been )?(?:explicitly |ever )?{_PASSIVE}",
     rf"{_TIMES} {_X} {_BE} (?:been )?{_PASSIVE}",
     rf"{_TIMES} (?:{_DO} )?{_X} (?:(?P<shows>{_SHOWN})|(?P<occurs>occurs?))(?P<inside>{_INSIDE})",
-    rf"{_TIMES} {_DO} (?:(?:{_SOMEBODY}) (?:say|write|mention)|they mention) {_X}{_INSIDE}",
-    rf"{_TIMES} {_DO} .+ (?P<occurs>say) {_X}(?P<inside>{_INSIDE})",
+    rf"{_TIMES} {_DO} (?:(?:some|any)(?:one|body) (?:say|write|mention)|they mention) {_X}"
+    rf"{_INSIDE}",
+    rf"{_TIMES} {_DO} .+ (?P<occurs>say) (?:(?P<mark>{_MARK}) )?(?:{_QUOTED}|(?P<words>[\w-]+))"
+    rf"(?P<inside>{_INSIDE})",
     rf"{_TIMES} (?:{_BE} )?{_X} (?P<with>in|found in|seen in|present in) {_THIS}",
     rf"how many {_X} (?P<with>)(?P<u_line>lines?) {_HAS}{_INSIDE}",
     rf"how many (?P<words>{_LEVELS}) (?P<u_line>lines?) {_HAS}{_INSIDE}",
-    rf"how many (?P<u_line>(?:log )?lines?) (?:have|has|with) {_X} in (?:them|it){_INSIDE}",
+    rf"how many (?P<u_line>lines?) (?:have|with) (?:{_QUOTED}|(?P<words>\S*[^s\W])) in them",
     rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
     rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
     rf"how many (?:mentions?|references?|(?P<occurs>occurrences?|hits?|match(?:es)?)"
@@ -330,8 +332,10 @@ def _words(parts: dict[str, str | None]) -> str | None:
         return bare if literal and parts.get("used") is None and bare.isupper() else None
     if verb in ("contain", "include", "match") and re.match(r"an? ", words):
         return None
-    if parts.get("noun") and not literal and " " in bare:
-        return None
+    if (parts.get("noun") and not literal and " " in bare) or (
+        parts.get("named") and bare != words
+    ):
+        return None  # a mention that is explained, a ship that was named
     if parts.get("occurs") and not (literal or parts.get("inside")):
         return None
     if parts.get("shows") and not (literal or parts.get("inside") or " " not in words):

@@ -19,11 +19,11 @@ from time import gmtime, strftime
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, number_of, outline
 from kvstream.exact.routing import INNER, ORDINALS, OUTER
-from kvstream.exact.tables import header_of
 from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
+from kvstream.input.table_reader import header_of
 from kvstream.logs.line_parser import LineParser
 from kvstream.reporters.format import counted
 

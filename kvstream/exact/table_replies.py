@@ -8,17 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from kvstream.exact.table_questions import AmbiguousError, Query, query_of
-from kvstream.exact.tables import (
-    Found,
-    NotReadError,
-    Row,
-    Table,
-    cell,
-    computable,
-    compute,
-    tables_of,  # fmt: skip
-)
+from kvstream.exact.tables import Found, cell, computable, compute
 from kvstream.input.blocks import TextBlock
+from kvstream.input.table_reader import NotReadError, Row, Table, tables_of
 from kvstream.reporters.format import counted, number, shortened
 
 WORDS = {"max": "largest", "min": "smallest", "sum": "sum of", "mean": "mean of",

@@ -16,11 +16,11 @@ from pathlib import PurePath
 from kvstream.exact.counting import Found, Tally
 from kvstream.exact.outline import Part, outline
 from kvstream.exact.routing import HEADINGS
-from kvstream.exact.tables import delimiter_of, rows_of
 from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
+from kvstream.input.table_reader import delimiter_of, rows_of
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""

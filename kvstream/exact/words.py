@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 from os.path import commonprefix
@@ -39,18 +40,21 @@ _MARK = "\u0300-\u036f"
 _VOWELS = "aeiou"
 
 
+@dataclass
 class Window:
     """A stretch of text with its bytes."""
 
-    def __init__(
-        self, texts: Sequence[str], blocks: Sequence[tuple[int, TextBlock]] = (), keep: int = 0,
-        newlines: int = 0, *, final: bool = False,
-    ) -> None:  # fmt: skip
-        """`blocks`: with the indices at which they begin; `keep`: where the next window begins, or
-        the end if this is `final`; `newlines`: those of the source before.
-        """
-        self._texts = texts
-        self.blocks, self.keep, self.newlines, self.final = blocks, keep, newlines, final
+    texts: Sequence[str]
+    blocks: Sequence[tuple[int, TextBlock]] = ()
+    """With the indices at which they begin."""
+    keep: int = 0
+    """Where the next window begins, or the end if this is the last of a source."""
+    newlines: int = 0
+    """Those of the source before."""
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        texts = self.texts
         self.is_ascii = all(map(str.isascii, texts))
         raw = b"".join([*(text.encode("utf-8", "surrogatepass") for text in texts), _PADDING])
         self.data = np.frombuffer(raw, dtype=np.uint8)
@@ -61,7 +65,7 @@ class Window:
     @cached_property
     def text(self) -> str:
         """Its text, which few searches need."""
-        return "".join(self._texts)
+        return "".join(self.texts)
 
     @cached_property
     def _begins(self) -> np.ndarray:

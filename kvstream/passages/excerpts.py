@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.exact.tables import header_of
 from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.input.source import Source, SourceRecord
+from kvstream.input.table_reader import header_of
 from kvstream.tokenization.passages import Passage, Passages
 
 LENGTH = 240

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
-from kvstream.exact.tables import Found, NotReadError, Numbers, Table, compute, header_of, tables_of
+from kvstream.exact.tables import Found, Numbers, compute
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
+from kvstream.input.table_reader import NotReadError, Table, header_of, tables_of
 from kvstream.passages.excerpts import Excerpts, excerpts_of
 from kvstream.passages.memory import PassageMemory
 
