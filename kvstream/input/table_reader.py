@@ -107,7 +107,9 @@ class InnerTable(Table):
     def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
         """Raises NotReadError for lines that are no rows with a header."""
         self.names, self.unparsed, self.lost, self.uneven = names, [], 0, 0
-        texts = [line.text.strip().removeprefix("|").removesuffix("|") for line in lines]
+        texts = [line.text.strip() for line in lines]
+        if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
+            texts = [text[1:].removesuffix("|") for text in texts]
         rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
         self.header = rows[0]
         self._found = [
@@ -116,7 +118,8 @@ class InnerTable(Table):
             for line, cells in zip(lines[1:], rows[1:], strict=True)
             if not all(re.fullmatch(":?-+:?", cell) for cell in cells)
         ]  # fmt: skip
-        if len({*map(len, rows)}) > 1 or not all(map(_NAME.fullmatch, rows[0])) or not self._found:
+        names_it = any(rows[0]) and all(map(_NAME.fullmatch, filter(None, rows[0])))
+        if len({*map(len, rows)}) > 1 or not names_it or not self._found:
             raise NotReadError("The lines are no table.")
 
     def __iter__(self) -> Iterator[Row]:

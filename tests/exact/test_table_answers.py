@@ -385,3 +385,11 @@ def test_a_table_between_other_lines(ask: Callable[..., Any], question: str, nam
     both = text.replace("The sea", f"Others\n\n{other}\nThe sea")
     if name.endswith("md"):  # which of two tables is meant, words do not say
         assert "without a model" not in ask(both, question, name=name).stderr
+
+
+def test_an_empty_cell_of_a_table_in_a_document(ask: Callable[..., Any]) -> None:
+    rows = ("", "mass", "moons"), ("Vega", "7", ""), ("", "12", "3"), ("Mira", "1", "1")
+    cells = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+    text = f"<p>Stars.</p><table>{cells}</table><p>Others.</p>"
+    assert "12" in ask(text, "What is the highest mass?", name="a.html").stdout
+    assert "The sum of moons is 4, of 2 rows." in ask(text, "sum of moons", name="a.html").stdout
