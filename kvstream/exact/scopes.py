@@ -189,7 +189,8 @@ def _scope(sources: SourceSet, only: str) -> Scope:
             begin, end = around[0].begin, around[0].end
             found = _found([p for p in parts if begin <= p.begin < end], inner)
     if not found:
-        raise SourceError(f"The text has no {only}. {_told(parts)}")
+        named = only.removeprefix("the ")
+        raise SourceError(f"The text has no {named}. {_told(parts)}")
     numbers = {part.number for part in found}
     if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
         raise SourceError(
