@@ -412,7 +412,7 @@ class Scouting:
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
         warnings = (
             *scouted.memory.warnings, *second.warnings,
-            *self._refusal(scouted, second), *made.doubt,
+            *self._refusal(scouted, made), *made.doubt,
         )  # fmt: skip
         return replace(
             first,
@@ -447,7 +447,7 @@ class Scouting:
         """Return the answer as the result of a run that read all of the text."""
         said, read = made.result, scouted.trace.read
         warnings = (
-            *scouted.warnings, *said.warnings, *self._refusal(scouted, said),
+            *scouted.warnings, *said.warnings, *self._refusal(scouted, made),
             *_unfound(scouted.passages, said.question), *made.doubt,
         )  # fmt: skip
         return replace(
@@ -467,11 +467,12 @@ class Scouting:
             receipt={**(said.receipt or {}), "input": identity(scouted.trace.records)},
         )
 
-    def _refusal(self, scouted: Scouted, result: Result) -> tuple[str, ...]:
+    def _refusal(self, scouted: Scouted, made: Second) -> tuple[str, ...]:
         """Return a warning for a refusal, because the model read only some passages of the text."""
-        if not abstains(result.answer):
+        if not abstains(made.result.answer):
             return ()
-        where = f"The answer is not in the {result.read:,} tokens of passages that were read; "
+        tokens = " and ".join(f"{each.read:,}" for each in (made.result, made.other) if each)
+        where = f"The answer is not in the {tokens} tokens of passages that were read; "
         if dropped := scouted.passages.dropped:
             return (
                 f"{where}it may be in the rest, of which {dropped:,} bytes were dropped and cannot "

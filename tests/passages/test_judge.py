@@ -25,6 +25,7 @@ from kvstream.passages.memory import NEAR, PassageMemory, fitting, near_the_best
 from kvstream.reporters.plain import skim_line
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.run.request import Request
+from kvstream.session import scouting
 from kvstream.session import session as session_module
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
@@ -176,6 +177,17 @@ def test_the_more_probable_of_two_answers_counts(
     assert started.kept is not None
     assert started.kept().counts().sum() > 0  # memory has been released, but was asked before
     assert result.peak_kv_tokens == max(each.peak_kv_tokens for each in alone) <= BUDGET
+
+
+def test_a_refusal_names_what_both_readings_had(
+    refusing: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
+    monkeypatch.setattr(scouting, "abstains", lambda text: True)
+    result = search(refusing, "\n\n".join([TEXT, TEXT.replace("Ada", "Eve"), TEXT]))
+    assert result.skim is not None
+    tokens = f"{result.skim['tokens']} and {result.skim['other']['tokens']} tokens of passages"
+    assert f"The answer is not in the {tokens} that were read" in result.warnings[-1]
 
 
 def test_the_text_near_the_best_passage_is_of_its_source() -> None:

@@ -9,8 +9,9 @@ A paragraph of a held-out document stands at a random depth in text of held-out 
 `paragraph` (the model gets the right paragraph alone: what it can reach). A row has F1 with its 95%
 interval, in how many texts the model read the answer in its paragraph, and processor seconds
 without loading; `together`: as `words`, with the questions of the six cases before it in the same
-run. The last rows are of the third of the questions that share the fewest words with their
-paragraph. The same command resumes a stopped run. See docs/research/answers.md.
+run; `absent`: as `words`, without the paragraph, so that a refusal is right. The last rows are of
+the third of the questions that share the fewest words with their paragraph. The same command
+resumes a stopped run. See docs/research/answers.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import kvstream
-from kvstream.answer.support import matter
+from kvstream.answer.support import abstains, matter
 from kvstream.evaluation import metrics
 from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.filler import Filler, insert
@@ -36,7 +37,7 @@ from kvstream.settings import ModelSettings
 from kvstream_lab.synthetic.corpus import Corpus, HumanContext
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
-PARAGRAPH, TOGETHER = "paragraph", "together"
+PARAGRAPH, TOGETHER, ABSENT = "paragraph", "together", "absent"
 DRAWN = 90
 """Paragraphs that are drawn from each set, so that --limit does not change the first cases."""
 
@@ -83,6 +84,14 @@ def trial(
     result = last.to_json()
     seconds = time.process_time() - start
     data = text.encode()
+    if context.text not in text:
+        right = abstains(result["answer"])
+        return {
+            "answer": result["answer"],
+            "f1": float(right),
+            "read": 0,
+            "seconds": round(seconds, 2),
+        }
     first = data.index(context.text[:200].encode())
     end = first + len(context.text.encode())
     pieces = (result.get("skim") or {}).get("pieces", [{"byte_start": first, "byte_end": end}])
@@ -104,7 +113,8 @@ def table(title: str, records: list[dict[str, Any]], rows: list[str]) -> None:
         own = [r[row] for r in records]
         f1, low, high = mean_interval([o["f1"] for o in own], [r["document"] for r in records])
         read, seconds = sum(o["read"] for o in own), sum(o["seconds"] for o in own) / len(own)
-        print(f"{row:9} F1 {f1:.1%} ({low:.1%} to {high:.1%}), read {read}, {seconds:.1f} s")
+        score = "refused" if row == ABSENT else "F1"
+        print(f"{row:9} {score} {f1:.1%} ({low:.1%} to {high:.1%}), read {read}, {seconds:.1f} s")
 
 
 def main() -> None:
@@ -120,7 +130,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, required=True)
     given = parser.parse_args()
     rows = given.rows.split(",")
-    scouts = {row: {PARAGRAPH: None, TOGETHER: "words"}.get(row, row) for row in rows}
+    by = {PARAGRAPH: None, TOGETHER: "words", ABSENT: "words"}
+    scouts = {row: by.get(row, row) for row in rows}
     more: dict[str, Any] = {"quantize": given.quantize} if given.quantize else {}
     models = {r: kvstream.load(given.model, skim=s, threads=1, **more) for r, s in scouts.items()}
     kind = "documents" if given.stories else "novels"
@@ -143,7 +154,10 @@ def main() -> None:
             alone = row == PARAGRAPH
             budget = "2k" if alone else given.budget
             others = earlier if row == TOGETHER else ()
-            record[row] = trial(model, context.text if alone else text, case, others, budget=budget)
+            shown = context.text if alone else text
+            if row == ABSENT:
+                shown = text.replace(context.text, "")
+            record[row] = trial(model, shown, case, others, budget=budget)
         earlier.append(question)
         with given.save.open("a") as file:
             print(json.dumps(record), file=file)
