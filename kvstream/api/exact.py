@@ -125,6 +125,7 @@ def parts(path: str) -> dict[str, Any]:
             }
             for part in found
         ],
+        "warnings": sources.warnings,
     }
 
 

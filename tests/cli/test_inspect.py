@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 
 import pytest
 
@@ -134,6 +136,16 @@ def test_a_text_shows_its_outline(cli, tmp_path):
     assert [part["title"] for part in record["parts"]] == ["CHAPTER I", "CHAPTER II"]
     assert sum(part["tokens"] for part in record["parts"]) == record["tokens"]
     assert "CHAPTER II " in cli("inspect", str(path)).stdout.splitlines()[-1]
+
+
+def test_what_a_text_lost_is_said(cli, tmp_path) -> None:
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(random.Random(3).randbytes(3000).hex().encode())[:-900])
+    ran = cli("inspect", str(path))
+    assert ran.code == 0
+    assert "ends in the middle of its gzip data" in ran.stderr
+    [warning] = json.loads(cli("inspect", str(path), "--json").stdout)["warnings"]
+    assert warning in ran.stderr
 
 
 def test_a_name_that_is_too_long_is_no_file(cli) -> None:

@@ -69,6 +69,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
         shows = _outline if "parts" in record else _lines
         for line in shows(path, record):
             click.echo(line)
+        for warning in record["warnings"] if "parts" in record else ():
+            say(f"Warning: {warning}")
     ctx.exit(damaged)
 
 
