@@ -203,7 +203,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
                 source.kind = documents.kind_of_zip(path, name)
             except SourceError as error:
                 return source, str(error)
-        if source.kind == "plain":
+        if source.kind == "plain" and not_text(head, name) is None:
             source.kind = SUFFIXES.get(path.suffix.lower(), "plain")
         if plain and source.kind not in COMPRESSED:
             source.kind = "plain"
