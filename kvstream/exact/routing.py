@@ -349,10 +349,9 @@ def _place(text: str) -> re.Match[str] | None:
     if len(places) != 1 or _COMPARES.search(text):
         return None
     place, before, after = places[0], text[: places[0].start()], text[places[0].end() :]
-    if " and " in place[0] and not before.endswith("between "):
-        first, last = map(int, re.findall(r"\d+", place[0]))
-        if last != first + 1:
-            return None
+    both = re.search(r"(\d+) and (\d+)$", place[0])
+    if both and not before.endswith("between ") and int(both[2]) != int(both[1]) + 1:
+        return None
     if re.match(r" (?:on|onwards?|to|until|through|and|or|than|but)\b|[\w’'-]", after):
         return None
     whole = re.match(rf" of (?:(?P<text>{_THIS}\b)|(?P<title>\"))?", after)

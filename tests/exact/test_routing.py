@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-import pytest
+import inspect
+import re
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.exact import routing, table_questions
 from kvstream.exact.routing import Asked, route
+
+WORDS = sorted(
+    {*re.findall("[A-Za-z]+", inspect.getsource(routing) + inspect.getsource(table_questions))}
+)
+"""All words of the patterns, among others."""
+ODD = (
+    "3",
+    "4",
+    "10:30",
+    "3 pm",
+    "iv",
+    "\u0663",
+    "9" * 20,
+    '"A and B"',
+    "Anna",
+    "?",
+    ",",
+    "a",
+    "and",
+)
 
 COUNTS = {
     "How many times is Winifred mentioned?": ("Winifred", "", ""),
@@ -64,6 +90,8 @@ COUNTS = {
     "how many times is 铜钥匙 mentioned?": ("铜钥匙", "", ""),
 }
 SCOPES = {
+    'What happens in the chapter "War and Peace"?': 'the chapter "War and Peace"',
+    'What does it say under "Terms and Conditions"?': '"Terms and Conditions"',
     "What happens in chapter 3?": "chapter 3",
     "what happens in Chapter III": "Chapter III",
     "Who dies in chapter twelve?": "chapter twelve",
@@ -239,6 +267,13 @@ TIMES = {
     "Who came after the 3 kings?": ("other", "", ""),
     "Which ratio is it, after 3:1 at half time, and before 4:0?": ("other", "", ""),
 }
+
+
+@given(st.lists(st.sampled_from(ODD) | st.sampled_from(WORDS), max_size=9))
+def test_any_question_goes_some_way(words: list[str]) -> None:
+    question = " ".join(words)
+    assert route(question).kind in ("count", "scope", "other")
+    table_questions.query_of(question, ("name", "", "units of a, b"))
 
 
 @pytest.mark.parametrize("question", PLACES)
