@@ -64,7 +64,7 @@ def test_a_needle_that_does_not_fit_leaves_the_other_lengths(cli: Any) -> None:
 def test_a_method_that_refuses_leaves_the_speed_of_others(cli: Any, tmp_path: Path) -> None:
     rows = rows_of(cli(
         "bench", "speed", "--lengths", "300", "--runs", "1", "--method", "edgeinfinite,streaming",
-        "--set", f"edgeinfinite.gate={tmp_path / 'none'}", "--against", "floor", *TINY,
+        "--set", f"edgeinfinite.gate={tmp_path / 'none'}", "--against", "transformers", *TINY,
     ))  # fmt: skip
     errors = [row.get("error") for row in rows]
     assert any("needs a gate" in error for error in errors if error)

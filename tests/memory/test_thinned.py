@@ -10,7 +10,7 @@ import pytest
 
 from kvstream.api.model import Model
 from kvstream.errors import SourceError, UsageError
-from kvstream.memory.saving import look, memory_state
+from kvstream.memory.saving import look
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
@@ -86,17 +86,6 @@ def test_another_thin_than_that_of_the_file_is_refused(
     )
     with pytest.raises(UsageError, match="--thin was off, and is auto here"):
         model.read(log, budget=300, checkpoint=checkpoint)
-
-
-def test_files_that_do_not_say_are_of_auto(model: Model, log: Path, tmp_path: Path) -> None:
-    path = tmp_path / "log.kvs"
-    model.read(log, budget=300, method="keydiff").save(path)
-    file = look(path)
-    del file.content.state["run"]["thin"], file.content.state["trace"]["lines"]
-    old = model.session.recall(file, RunSettings())
-    assert old.run.thin == "auto"
-    assert old.trace.line_counts is None
-    assert memory_state(old)[0]["run"]["thin"] == "auto"
 
 
 def test_counts_that_cannot_be_are_refused(model: Model, log: Path, tmp_path: Path) -> None:

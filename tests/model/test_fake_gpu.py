@@ -41,6 +41,7 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream_lab.gates.train import GateRecipe, new_gates, save_gates
 from kvstream_lab.scorers import save_scorers
+from kvstream_lab.speed import floor
 
 HEAD, QUESTION, CHUNK, CHUNKS, BUDGET = tokens(3, seed=1), tokens(5, seed=2), 64, 3, 256
 KINDS = [
@@ -181,7 +182,8 @@ def test_the_systems_that_speed_is_measured_against(
     """Each system holds the same on both devices. Times mean nothing here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     token_by_token = Kind(speed._streamingllm, "", {"": True})
-    monkeypatch.setitem(RIVALS, "streamingllm", token_by_token)
+    for name, one in {**floor.KINDS, "streamingllm": token_by_token}.items():
+        monkeypatch.setitem(RIVALS, name, one)
     found = []
     for place in (lambda model: model, moved):
         model = place(fresh(FAMILIES[kind].config(vocab_size=8192)))
