@@ -50,6 +50,8 @@ STEP = 8192
 """Number of tokens read at a time if no model scouts."""
 PATIENCE, SCOUTING = 60, 20
 """Seconds that the answering model may take to read a text before it answers, and `pocket`."""
+SURE = 0.8
+"""Mean probability of the tokens of an answer after which no second reading follows."""
 BYTES_PER_TOKEN, DENSE = 4.3, 3
 """Of English prose, for an estimate before a text is read; and of text with many tokens."""
 NO_WORD = (
@@ -367,8 +369,8 @@ class Scouting:
     ) -> Iterator[Event]:
         """Yield the events of an answer with the result `of` it; `held`: what the scout holds.
 
-        A calibrated model that does not judge reads twice: the best passages, and the best one with
-        the text around it. The more probable answer counts.
+        A calibrated model that does not judge reads twice: the best passages, and, if the answer is
+        not sure, the best one with the text around it. The more probable answer counts.
         """
         if held is not None:
             yield AnswerStarted(question, number, held)
@@ -574,16 +576,18 @@ class Second:
 def _likelier(
     readings: Sequence[Generator[Event, None, Second]],
 ) -> Generator[Event, None, Second]:
-    """Run the readings one after the other, and yield the events of the more probable answer."""
+    """Yield the events of the reading with the more probable answer; none follows a sure answer."""
     runs: list[tuple[Second, list[Event]]] = []
     for reading in readings:
         events: list[Event] = []
         runs.append((returned(changed(reading, _settled), events.append), events))
+        if runs[-1][0].confidence >= SURE:
+            break
     made, events = max(runs, key=lambda run: run[0].confidence)
     yield from events
-    [made.other] = (run.result for run, _ in runs if run is not made)
-    peaks = {n: max(getattr(made.result, n), getattr(made.other, n)) for n in _PEAKS}
-    made.result = replace(made.result, **peaks)
+    for other in (run.result for run, _ in runs if run is not made):
+        peaks = {n: max(getattr(made.result, n), getattr(other, n)) for n in _PEAKS}
+        made.other, made.result = other, replace(made.result, **peaks)
     return made
 
 

@@ -161,6 +161,7 @@ def test_the_more_probable_of_two_answers_counts(
         return replace(found, losses=torch.full((2,), 2.0 if runs - 1 == weaker else 0.1))
 
     monkeypatch.setattr(answering, "attended", attended)
+    monkeypatch.setattr(scouting, "SURE", 2.0)
     sources = open_sources([NamedStream("t", text.encode(), plain=True)])
     events = list(Scouting(refusing).ask(sources, Request((QUESTION,), RUN)))
     [started] = [event for event in events if isinstance(event, AnswerStarted)]
@@ -179,11 +180,22 @@ def test_the_more_probable_of_two_answers_counts(
     assert result.peak_kv_tokens == max(each.peak_kv_tokens for each in alone) <= BUDGET
 
 
+def test_a_sure_answer_counts_alone(refusing: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
+    text = "\n\n".join([TEXT, TEXT.replace("Ada", "Eve"), TEXT])
+    for sure, compared in ((0.0, False), (2.0, True)):
+        monkeypatch.setattr(scouting, "SURE", sure)
+        result = search(refusing, text)
+        assert result.skim is not None
+        assert (result.skim["other"] is not None) == compared
+
+
 def test_a_refusal_names_what_both_readings_had(
     refusing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
     monkeypatch.setattr(scouting, "abstains", lambda text: True)
+    monkeypatch.setattr(scouting, "SURE", 2.0)
     result = search(refusing, "\n\n".join([TEXT, TEXT.replace("Ada", "Eve"), TEXT]))
     assert result.skim is not None
     tokens = f"{result.skim['tokens']} and {result.skim['other']['tokens']} tokens of passages"
