@@ -193,6 +193,9 @@ def test_a_refusal_after_forgetting_says_how_little_was_kept(
     share = f"{told.coverage['share']:.0%}"  # type: ignore[index]
     assert f"not in what memory kept (parts of {share} of the text)" in told.warnings[-1]
     assert "Low confidence" not in told.warnings[-1]
+    nearly_all = replace(told, coverage={**(told.coverage or {}), "share": 0.996})
+    kept = f"not in what memory kept ({told.retained:,} of {told.read:,} tokens)"
+    assert kept in forgotten(nearly_all, 10**6).warnings[-1]
 
 
 def test_a_refusal_after_ctrl_c_is_of_what_was_read(
