@@ -54,6 +54,7 @@ SURE = 0.8
 """Mean probability of the tokens of an answer after which no second reading follows."""
 BYTES_PER_TOKEN, DENSE = 4.3, 3
 """Of English prose, for an estimate before a text is read; and of text with many tokens."""
+_PEAKS = "peak_kv_tokens", "peak_kv_bytes", "scratch_bytes"
 NO_WORD = (
     "No passage that was kept has a word of the question, so a word search cannot find its answer. "
     "Use words of the text, or let a model scout: --skim pocket."
@@ -404,8 +405,7 @@ class Scouting:
             made = yield from _likelier([reading(passages), reading(near_the_best(passages))])
         else:
             made = yield from reading(passages)
-        made.seconds = time.perf_counter() - began
-        yield Answered(of(made))
+        yield Answered(of(replace(made, seconds=time.perf_counter() - began)))
 
     def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
         """Return the result of both models: the larger sizes, with the bytes that memory keeps."""
@@ -524,7 +524,7 @@ Chooser = Callable[[Judge | None], list[Excerpt]]
 """Returns all passages, best first, with or without a judge."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Second:
     """An answer from passages, and what was read for it."""
 
@@ -585,13 +585,10 @@ def _likelier(
             break
     made, events = max(runs, key=lambda run: run[0].confidence)
     yield from events
-    for other in (run.result for run, _ in runs if run is not made):
-        peaks = {n: max(getattr(made.result, n), getattr(other, n)) for n in _PEAKS}
-        made.other, made.result = other, replace(made.result, **peaks)
-    return made
-
-
-_PEAKS = "peak_kv_tokens", "peak_kv_bytes", "scratch_bytes"
+    results = [run.result for run, _ in runs]
+    peaks = {name: max(getattr(result, name) for result in results) for name in _PEAKS}
+    other = next((result for result in results if result is not made.result), None)
+    return replace(made, result=replace(made.result, **peaks), other=other)
 
 
 def _settled(event: Event) -> Event:
