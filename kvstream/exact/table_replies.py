@@ -56,7 +56,7 @@ class RowQuestions:
         """Read the rows; return the answers by question. Raises NotReadError, SourceError."""
         found: dict[str, dict[str, Any] | None] = {}
         single = {q: fits[0] for q, fits in self.queries.items() if len(fits) == 1}
-        for table in {id(table): table for table, _ in single.values()}.values():
+        for table in dict.fromkeys(own for own, _ in single.values()):
             here = {q: query for q, (own, query) in single.items() if own is table}
             made = compute(table, list(here.values()))
             found |= {q: _record(each, table) for q, each in zip(here, made, strict=True)}

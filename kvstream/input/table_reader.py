@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from kvstream.input.lines import LONGEST, Line, lines_of
 
 csv.field_size_limit(LONGEST)
 CITED = 5
+"""Lines that are no row whose numbers are kept."""
 HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
@@ -128,7 +130,8 @@ class InnerTable(Table):
 
 def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Table]:
     """Yield the table that a text is, or the tables that it has between other lines."""
-    lines, ahead = lines_of(blocks), []
+    searches = False  # a text that is one table has all of its lines
+    lines, ahead = lines_of(_around_rows(blocks, lambda: searches)), []
     for line in islice(lines, 200):
         ahead.append(line)
         if len(line.text) > LONGEST:
@@ -136,11 +139,30 @@ def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Tab
     with suppress(NotReadError):
         yield Table(ahead, lines, names)
         return
+    searches = True
     for (inside, _), own in groupby(chain(ahead, lines), key=_row_of):
         rows = [*islice(own, HEAD)] if inside else []
         if 1 < len(rows) < HEAD:  # more are a log
             with suppress(NotReadError):
                 yield InnerTable(rows, names)
+
+
+def _around_rows(blocks: Iterable[TextBlock], searches: Callable[[], bool]) -> Iterator[TextBlock]:
+    """Yield the blocks; if `searches`, without most lines of those that have no row of a table.
+
+    A row may end in the first line of such a block or begin in its last; the second stays between.
+    """
+    left_out, source = 0, -1
+    for block in blocks:
+        text = block.text
+        if block.source != source:
+            left_out, source = 0, block.source
+        elif searches() and text.count("\n") > 2 and " | " not in text and "\n|" not in text:
+            end, tail = text.index("\n", text.index("\n") + 1) + 1, text.rindex("\n") + 1
+            yield block.part(0, end, block.left_out + left_out)
+            left_out += text.count("\n", end, tail)
+            block = block.part(tail)
+        yield replace(block, left_out=block.left_out + left_out) if left_out else block
 
 
 def _row_of(line: Line) -> tuple[bool, int]:

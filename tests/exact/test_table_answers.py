@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
 from kvstream.exact.tables import Found, Numbers, compute
+from kvstream.input import table_reader
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import NotReadError, Table, header_of, tables_of
@@ -393,3 +394,36 @@ def test_an_empty_cell_of_a_table_in_a_document(ask: Callable[..., Any]) -> None
     text = f"<p>Stars.</p><table>{cells}</table><p>Others.</p>"
     assert "12" in ask(text, "What is the highest mass?", name="a.html").stdout
     assert "The sum of moons is 4, of 2 rows." in ask(text, "sum of moons", name="a.html").stdout
+
+
+PARTS = [
+    "word\n",
+    "two words\n",
+    "\n",
+    "a | b\n",
+    "1 | 2\n",
+    "| a | b |\n",
+    "|---|---|\n",
+    " | ",
+    "x",
+    "|",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=12), max_size=8), st.booleans())
+def test_lines_without_a_row_are_left_out_of_the_search_alone(
+    cut: list[list[str]], two: bool
+) -> None:
+    blocks, at = [TextBlock("word\n" * 200, 0, 0)], 1000
+    for number, parts in enumerate(cut):
+        text = "".join(parts)
+        blocks.append(TextBlock(text, at, int(two and number > 3)))
+        at += len(text)
+
+    def found() -> list[tuple[list[str], list[Any]]]:
+        return [(table.header, list(table)) for table in tables_of(blocks, ["a", "b"])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_reader, "_around_rows", lambda blocks, searches: blocks)
+        slow = found()
+    assert found() == slow
