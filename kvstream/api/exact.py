@@ -171,5 +171,5 @@ def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQues
     from kvstream.input.blocks import TextBlock
 
     if isinstance(sources, str):
-        return RowQuestions([TextBlock(sources, 0, 0)], ["-"], questions)
+        return RowQuestions([TextBlock(sources, 0, 0)], ["-"], questions, whole=False)
     return RowQuestions(sources, sources.names, questions)

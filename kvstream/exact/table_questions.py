@@ -1,91 +1,60 @@
 """Read questions about a table: which columns, rows and figures they ask for.
 
-Only the words of a question and the header decide. A question in which a word is neither of the
-grammar below nor of the header is none, and a model answers it.
+A question is read word by word. Each stretch of it is an operation, a column of the header, a value
+of the first rows, a comparison, or a word that changes nothing. A question in which a word is none
+of these is no question about the table, and a model answers it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any
 
 from kvstream.exact.routing import pattern_of
+from kvstream.exact.table_words import (
+    AMOUNTS,
+    ASKS,
+    EMPTY,
+    FILLERS,
+    FLAGS,
+    GROUPS,
+    IMPLIED,
+    LABELS,
+    LINKS,
+    LIST,
+    LISTS,
+    NOT,
+    NOUNS,
+    NUMBER,
+    OPERATION,
+    PHRASES,
+    POLITE,
+    QUANTITY,
+    RELATIONS,
+    ROW_WORDS,
+    TOKEN,
+    TOTALLY,
+    UNSURE,
+    WHICH,
+    WORDS_OF,
+    loose,
+    singular,
+    words_of,
+)
 
-OPERATIONS = {
-    "max": "largest|highest|biggest|greatest|latest|maximum|maximal|max|most",
-    "min": "smallest|lowest|earliest|minimum|minimal|min|least|fewest",
-    "sum": "sum total|total sum|sum|total",
-    "mean": "arithmetic mean|mean|average|avg",
-    "median": "median",
-}
-ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
-"""Words for the rows themselves, in the singular."""
-LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
-"""Words of columns whose numbers are names: nobody means their sum by ``total orders``."""
-_FILLERS = frozenset(("the", "a", "an", "all", "of", "column", "field", "value", "its", "their"))
-_ALL = "|".join(OPERATIONS.values())
-_BEST = f"{OPERATIONS['max']}|{OPERATIONS['min']}"
-_POLITE = r"(?:(?:please|can you|could you|would you|tell me|i want to know|so|and)[, ]+)*"
-_LEAD = (
-    r"(?:(?:what(?: is|'s| are| was| were)|how (?:much|high|large|big) is|give me|show(?: me)?|find"
-    r"|compute|calculate|get|determine|report|print)(?: me)? )?"
-)
-_WHERE = (
-    r"(?: (?P<link>where|whose|with|without|having|for which|in which|that have|which have|when|if"
-    r"|that has|that are|which are) (?P<where>.+?)| (?:in|for|from|of|among) (?P<anywhere>.+?))?"
-)
-_HAS = (
-    r"(?:has|have|had|with|shows?|holds?|having|that has|earns?|gets?|makes?|pays?|costs?|scores?)"
-)
-_AMOUNT = r"(?:(?:number|amount|quantity|value|count)s? of )?(?:the )?"
-_MANY = rf"(?:how many|{_LEAD}(?:the )?(?:total )?number of|count(?: all| the| of)*)"
-_LINK = (
-    r"(?P<link>where|whose|with|without|having|for which|in which|that have|which have|have|has|had"
-    r"|that has|that are|which are|are|is|were)"
-)
-_LIST = (
-    r"(?:list|show|give|print|find|name|get|which are|what are)(?: me)?(?: (?:all|every|each|the))*"
-)
-_PLACE = r"(?:in|from|for|of|with|about) (?:the )?(?P<anywhere>.+)"
-_THERE = r"(?: (?:are|is) (?:there|in .+)| (?:does|do|has) .+)?"
-PATTERNS = (
-    ("sum", rf"{_LEAD}(?:the )?total (?:number|amount|quantity) of (?P<of>.+?){_WHERE}"),
-    ("distinct", rf"{_MANY} (?:different|distinct|unique) (?P<show>.+?)(?: values)?{_THERE}"),
-    ("count", rf"{_MANY} (?P<show>[\w -]+?) {_LINK} (?P<where>.+)"),
-    ("count", rf"{_MANY} (?P<show>rows?|records|entries){_THERE}"),
-    ("count", rf"{_MANY} (?P<show>[\w -]+?)(?: are| is| were)? {_PLACE}"),
-    ("", rf"(?:which|what(?: is| are|'s)?|who) ?(?P<show>.*?) {_HAS} (?:the )?(?P<op>{_BEST}) "
-     rf"{_AMOUNT}(?P<of>.+?){_WHERE}"),
-    ("", rf"(?:in|on|for|at) (?:which|what) (?P<show>.+?) (?:is|was|are) (?:the )?(?P<of>.+?)"
-     rf" (?:the )?(?P<op>{_BEST})"),
-    ("sum", rf"what (?:does|do) (?:the )?(?P<of>.+?) (?:add up|sum|sum up) to{_WHERE}"),
-    ("", rf"{_LEAD}(?:the )?(?P<show>[\w -]+?) (?:with|that has|having) the (?P<op>{_BEST}) "
-     rf"(?P<of>.+?){_WHERE}"),
-    ("", rf"{_LEAD}(?:the )?(?P<op>{_ALL})(?: value)?s? (?:(?:of|for) )?{_AMOUNT}"
-     rf"(?P<of>.+?){_WHERE}"),
-    ("list", rf"{_LIST} (?P<show>.+?) (?P<link>where|whose|with|without|having|for which|in which"
-     r"|that have|which have|that are|which are) (?P<where>.+)"),
-    ("list", rf"{_LIST} (?P<show>[\w -]+?) {_PLACE}"),
-    ("list", r"(?:which|what) (?P<show>[\w -]+?) (?P<link>have|has|had|are|with|is) (?P<where>.+)"),
-    ("distinct", rf"{_LIST} (?:(?:different|distinct|unique) )(?P<show>.+)"),
-)  # fmt: skip
-"""Patterns of whole questions, with the operation if no word names it, tried in this order."""
-_BE = r"(?:is |are |was |were |of |lies )?"
-_RELATIONS = (
-    ("empty", r"(?:is|are) (?:empty|missing|blank|not (?:given|set|known))"),
-    ("between", rf"{_BE}between (?P<value>.+?) and (?P<end>.+)"),
-    (">=", rf"{_BE}(?:at least|>=|no less than|greater than or equal to) ?(?P<value>.+)"),
-    ("<=", rf"{_BE}(?:at most|<=|no more than|less than or equal to|up to) ?(?P<value>.+)"),
-    (">", rf"{_BE}(?:>|(?:great|larg|bigg|high|mor)e?r? than|above|over) ?(?P<value>.+)"),
-    ("<", rf"{_BE}(?:<|(?:less|lower|smaller|fewer) than|below|under) ?(?P<value>.+)"),
-    ("!=", r"(?:is not|isn't|are not|was not|!=|<>|not) ?(?P<value>.+)"),
-    ("contains", r"(?:contains?|includes?|containing) (?P<value>.+)"),
-    ("starts", r"(?:starts?|begins?) with (?P<value>.+)"),
-    ("=", r"(?:(?:is|are|was|were|equals?|==?|of|:)(?: equal to| exactly)? ?)?(?P<value>.+)"),
-)
+LONGEST = 6
+"""Words of a value or a column."""
+LONGEST_VALUE = 100
+"""Characters of a value that a question may name."""
+MOST_APART = 3
+"""Mean distance of numbers that may be names."""
+MOST_WORDS = 40
+"""Words of a question that may be one about a table."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +82,57 @@ class Query:
     where: tuple[Condition, ...] = ()
     anywhere: str = ""
     """A value that a cell of the row must have, in a column that the question does not name."""
+    by: int | None = None
+    """The column whose values make groups; each has a figure of the operation."""
+    best: str = ""
+    """Of groups: ``max`` or ``min`` if only the first of them is asked for."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the first rows of a table say about its columns."""
+
+    values: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Values as `loose` writes them, with their columns and a spelling in each."""
+    figures: frozenset[int] = frozenset()
+    """Columns whose cells are numbers that name no rows."""
+    flags: Mapping[int, Mapping[bool, str]] = field(default_factory=dict)
+    """Columns whose cells say yes or no, with the words for it."""
+    shared: frozenset[int] = frozenset()
+    """Columns in which rows have the same value."""
+    complete: bool = False
+    """Whether these are all rows."""
+    about: frozenset[str] = frozenset()
+    """Words of the names of the files, which say nothing about a row."""
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Sequence[str]], width: int, names: Sequence[str], *, complete: bool
+    ) -> Sample:
+        values: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        figures, shared, flags = set(), set(), {}
+        for column in range(width):
+            cells = [row[column].strip() for row in rows if column < len(row)]
+            cells = [text for text in cells if len(text) <= LONGEST_VALUE]
+            filled = [text for text in cells if text]
+            for text in filled:
+                values[loose(text)].setdefault(column, text)
+            numbers = [text for text in filled if re.fullmatch(NUMBER, text)]
+            whole = [int(text) for text in numbers if text.isdecimal()]
+            apart = len(whole) > 9 and len({*whole}) == len(filled)  # as the numbers of orders
+            named = apart and max(whole) - min(whole) < MOST_APART * len(whole)
+            if 2 * len(numbers) > len(filled) and not named:
+                figures.add(column)
+            if len({*map(loose, filled)}) < len(filled):
+                shared.add(column)
+            if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
+                flags[column] = {FLAGS[text.casefold()]: text for text in filled}
+        about = (
+            singular(w)
+            for name in names
+            for w in re.findall(r"[^\W_]+", PurePath(name).stem.casefold())
+        )
+        return cls(values, frozenset(figures), flags, frozenset(shared), complete, frozenset(about))
 
 
 class AmbiguousError(Exception):
@@ -120,141 +140,399 @@ class AmbiguousError(Exception):
 
 
 def may_ask(question: str) -> bool:
-    """Return whether a question has the form of a question about a table."""
-    return any(pattern_of(pattern).fullmatch(_core(question)) for _, pattern in PATTERNS)
+    """Return whether a question has a word that asks for figures or rows of a table."""
+    text = _core(question)
+    return len(text.split()) <= MOST_WORDS and pattern_of(ASKS).search(text) is not None
 
 
-def query_of(question: str, header: Sequence[str]) -> Query | None:
+def query_of(question: str, header: Sequence[str], sample: Sample | None = None) -> Query | None:
     """Return what is computed for a question, or None. Raises AmbiguousError."""
-    for operation, pattern in PATTERNS:
-        if found := pattern_of(pattern).fullmatch(_core(question)):
-            query = _resolved(operation, found.groupdict(), header)
-            if query is not None:
-                return query
-    return None
-
-
-def _resolved(operation: str, parts: dict[str, str | None], header: Sequence[str]) -> Query | None:
-    said = (parts.get("op") or "").casefold()
-    operation = operation or next(o for o, words in OPERATIONS.items() if said in words.split("|"))
-    of = _column(parts["of"] or "", header, figures=True) if "of" in parts else None
-    if operation == "distinct":
-        show, rows = _column(parts["show"] or "", header), False
-    else:
-        show, rows = _shown(parts.get("show") or "", header)
-    if "of" in parts and of is None:
+    text = _core(question)
+    if len(text.split()) > MOST_WORDS:
         return None
-    if operation == "distinct" and show is None:
+    return _Reading(text, header, sample or Sample()).query()
+
+
+@dataclass
+class _Part:
+    """A stretch of a question."""
+
+    kind: str
+    text: str
+    begin: int
+    data: Any = None
+
+
+class _Reading:
+    """Reads one question with the header and the first rows of a table."""
+
+    def __init__(self, text: str, header: Sequence[str], sample: Sample) -> None:
+        self.text, self.header, self.sample = text, header, sample
+        self.lists = pattern_of(LIST).match(text)
+        self.names = [words_of(name) for name in header]
+        self.several = ""
+        """The message about a value of several columns."""
+        self.where: tuple[Condition, ...] | None = ()
+        self.parts = [part for part in self._split() if part.kind != "empty"]
+
+    def _split(self) -> Iterator[_Part]:
+        tokens = [*TOKEN.finditer(self.text)]
+        at = 0
+        while at < len(tokens):
+            begin = tokens[at].start()
+            for end in range(min(len(tokens), at + LONGEST), at, -1):
+                phrase = self.text[begin : tokens[end - 1].end()]
+                behind = self.text[tokens[end - 1].end() :].strip()
+                if end - at < 3 and at and phrase.casefold() in LINKS and behind:
+                    where = None
+                    with suppress(*[AmbiguousError] * (phrase.casefold() in UNSURE)):
+                        where = self._conditions(behind, phrase)
+                    if where or phrase.casefold() in ("where", "whose"):
+                        self.where = where
+                        return
+                if (
+                    found := self._part(phrase, behind, tokens[at]["quoted"], end - at)
+                ) is not None:
+                    yield _Part(found[0], phrase, begin, found[1])
+                    at = end
+                    break
+
+    def _part(self, phrase: str, behind: str, quoted: str | None, count: int) -> Any:
+        """Return kind and data of a phrase; None if its words belong apart."""
+        low, single = phrase.casefold(), count == 1
+        if single and quoted:
+            phrase = quoted
+        elif low in PHRASES or low in TOTALLY:
+            return ("op", PHRASES[low]) if low in PHRASES else ("total", None)
+        elif NOT.match(low):
+            return "not", None
+        elif low in GROUPS and self._columns(behind.split(" ")[0]):
+            return "group", None
+        elif (amount := _amount(low)) is not None:
+            return "amount", amount
+        for name, words, columns in IMPLIED:
+            fitting = self._columns(columns, any_word=True) if low in words.split("|") else []
+            numbers = [each for each in fitting if each in self.sample.figures]
+            if fitting:
+                return "implied", (name, numbers or fitting)
+        bounded = single or FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
+        if bounded and words_of(phrase) in self.names and low not in WHICH:
+            return "column", phrase
+        plain = single and not quoted
+        if plain and low in OPERATION:
+            return "op", OPERATION[low]
+        for kind, some in WORDS_OF.items():
+            if plain and low in some:
+                return kind, None
+        if plain and ROW_WORDS.intersection(words_of(low)[:1]):
+            return "rows", None
+        if plain and (low in EMPTY or low in FILLERS or low in LISTS or low in LINKS):
+            return "empty", None
+        bare = re.sub("['’]s$", "", phrase)
+        if (found := self.sample.values.get(loose(bare))) is not None:
+            return "value", found
+        if bounded and self._columns(phrase) and (single or {*OPERATION}.isdisjoint(low.split())):
+            return "column", phrase
+        if quoted or single:
+            return ("about" if singular(low) in self.sample.about else "unknown"), None
         return None
-    where = _conditions(parts.get("where"), parts.get("link") or "", header)
-    selects = operation in ("count", "list")
-    if where is None or (selects and show is None and not rows and not where):
-        return None
-    anywhere = re.sub(r"^(?:(?:all|each|every|the|an?) )+", "", parts.get("anywhere") or "")
-    if selects or not _is_every(anywhere, header):
-        located = _located(anywhere, header)
-        return Query(operation, of, show, where + located, "" if located else _unquoted(anywhere))
-    return Query(operation, of, show, where)
 
+    def query(self) -> Query | None:
+        """Return what the question asks for, or None. Raises AmbiguousError."""
+        if self.where is None:
+            return None
+        where = (*self.where, *self._compared(), *self._equal(), *self._flagged())
+        rest = self._rest()
+        unstated = [each.column for each in where if not each.stated]
+        if rest is None or self._of("amount", "not") or len({*unstated}) < len(unstated):
+            return None
+        located, anywhere = rest
+        base = Query("", where=where + located, anywhere=anywhere)
+        for place, part in enumerate(self.parts):
+            if part.kind == "column" and (
+                self._kind(place - 1) in ("every", "each") or self._is_rows(place)
+            ):
+                part.kind = "each"  # of all the orders, where the column is order_id
+            elif part.kind == "column" and self._kind(place - 1) == "group":
+                part.kind, base = "used", replace(base, by=self._column(part.text))
+        said = {p.data if p.kind == "op" else p.data[0] for p in self._of("op", "implied")} - {""}
+        said |= {"sum"} if not said and self._of("total") else set()
+        figures = bool(said - {"count", "distinct"})
+        found = self._figure(said, base) if figures else self._selection(said, base)
+        if found is not None and self.several:
+            raise AmbiguousError(self.several)
+        return found
 
-def _is_every(phrase: str, header: Sequence[str]) -> bool:
-    """Return whether words such as ``orders``, of the column ``order_id``, mean every row."""
-    every = words_of(phrase) if phrase.endswith("s") else ()
-    names = ([word for word in words_of(name) if word not in LABELS] for name in header)
-    return bool(every) and (every[0] in ROW_WORDS or [*every] in names)
+    def _selection(self, said: set[str], base: Query) -> Query | None:
+        """Return a query for rows, or for their number."""
+        columns, selected = self._of("column", "each"), bool(base.where or base.anywhere)
+        first = next((p for p in columns if self._before(p) in ("op", "")), None)
+        show = self._shown(columns[0]) if columns else None
+        if "distinct" in said:
+            return replace(base, operation="distinct", show=show) if len(columns) == 1 else None
+        if len(columns) > 1 or (said and columns and first is None):
+            return None
+        summed = self.sample.figures - {each.column for each in base.where}
+        if said and show in summed and LABELS.isdisjoint(words_of(self.header[show or 0])):
+            return replace(base, operation="sum", of=show)  # how many units
+        rows = bool(self._of("rows"))
+        if said:
+            named = rows or show is not None or bool(base.where and not base.anywhere)
+            enough = selected or base.by is not None or rows
+        else:
+            named, enough = (
+                rows or show is not None,
+                bool(selected and self.lists and not self._of("noun")),
+            )
+        operation = "count" if said else "list"
+        return replace(base, operation=operation, show=show) if named and enough else None
 
+    def _figure(self, said: set[str], base: Query) -> Query | None:
+        """Return a query for a figure of a column."""
+        at = max(self.parts.index(part) for part in self._of("op", "implied", "total"))
+        columns = self._of("column")
+        which = [p for p in columns if {"which", "implied"} & {self._before(p), self._before(p, 2)}]
+        others = [p for p in columns if p not in which]
+        after = [p for p in others if self.parts.index(p) > at]
+        if implied := {column for p in self._of("implied") for column in p.data[1]}:
+            if len(implied) > 1:
+                raise AmbiguousError(_several(self._of("implied")[0].text, implied, self.header))
+            own = [p for p in after if self._shown(p) in implied]
+            of = implied.pop()
+        else:
+            own = after[:1] or others[-1:] or which[:1] or self._of("each")[:1]
+            of = self._column(own[0].text, figures=True) if own else None
+        rest = [p for p in columns if p not in own and self._shown(p) != of]
+        if any(p in after for p in rest):
+            return None
+        shown = {self._shown(p) for p in rest} - {None}
+        show = shown.pop() if len(shown) == 1 else None
+        best = next(iter(said & {"max", "min"}), "")
+        inner = said - {"max", "min", "count"}
+        group = show if base.by is None else base.by
+        often = any(part.text.casefold() in QUANTITY for part in self._of("op"))
+        if of is None:
+            if not best and "count" in said and self._of("rows"):
+                return replace(base, operation="count")
+            if inner or group not in self.sample.shared or not ("count" in said or often):
+                return None
+            named = own or self._of("rows", "about")
+            return replace(base, operation="count", by=group, best=best) if named else None
+        if often and not inner and group in self.sample.shared and of in self.sample.figures:
+            inner = {"sum"}  # who sold the most units
+        if len(inner) > 1 or "distinct" in inner:
+            return None
+        operation = next(iter(inner), best)
+        if inner and (best or base.by is not None):
+            grouped = replace(base, operation=operation, of=of, by=group, best=best)
+            return None if group is None else grouped
+        if inner and rest:
+            return None
+        return replace(base, operation=operation, of=of, show=None if base.by is not None else show)
 
-def _located(phrase: str, header: Sequence[str]) -> tuple[Condition, ...]:
-    """Return the condition of a column and a value: ``region south`` or ``south region``."""
-    value, _, last = phrase.rpartition(" ")
-    for words in (phrase, f"{last} {value}"):
+    def _of(self, *kinds: str) -> list[_Part]:
+        return [part for part in self.parts if part.kind in kinds]
+
+    def _kind(self, place: int) -> str:
+        """Return the kind of the part at or before a place, but not of words such as ``of``."""
+        while place >= 0 and self.parts[place].kind == "before":
+            place -= 1
+        return self.parts[place].kind if place >= 0 else ""
+
+    def _before(self, part: _Part, count: int = 1) -> str:
+        """Return the kind of the part before another; of the second, if the first is unknown."""
+        place = self.parts.index(part)
+        return self._kind(place - count) if count == 1 or self._kind(place - 1) == "unknown" else ""
+
+    def _is_rows(self, place: int) -> bool:
+        """Return whether a column stands for the rows, as in: the area of the islands."""
+        part, before = self.parts[place], self.parts[place - 1] if place else None
+        plural = part.text.endswith("s") and self._shown(part) not in self.sample.figures
+        over = before is not None and before.text.lower() in ("of", "over", "across")
+        return plural and over and self._kind(place - 1) != "which"
+
+    def _shown(self, part: _Part) -> int | None:
+        """Return the column of a part; None if several fit: the whole row has all of them."""
         with suppress(AmbiguousError):
-            if value and (found := _condition(words, "for", header)) and not found.stated:
-                return (found,)
-    return ()
+            return self._column(part.text)
+        return None
 
+    def _compared(self) -> Iterator[Condition]:
+        """Yield the conditions of comparisons such as ``more than 80 units``."""
+        for place, part in enumerate(self.parts):
+            near = [p for p in self.parts[max(0, place - 1) : place + 2] if p.kind == "column"]
+            if part.kind == "amount" and near:
+                near.sort(key=lambda p: self._shown(p) not in self.sample.figures)
+                column = self._column(near[0].text)
+                assert column is not None
+                near[0].kind = part.kind = "used"
+                yield Condition(column, *part.data)
 
-def _shown(phrase: str, header: Sequence[str]) -> tuple[int | None, bool]:
-    """Return the column that is shown, and whether the words mean rows."""
-    if not phrase or ROW_WORDS.intersection(words_of(phrase)[:1]):
-        return None, True
-    for words in dict.fromkeys((phrase, phrase.partition(" of ")[0])):
-        with suppress(AmbiguousError):  # the whole row then has all of these columns
-            if (column := _column(words, header)) is not None:
-                return column, False
-    return None, False
+    def _equal(self) -> Iterator[Condition]:
+        """Yield the conditions of values, with the column that a value stands beside."""
+        apart = [part for part in self.parts if part.kind != "before"]
+        for place, part in enumerate(apart):
+            if part.kind != "value":
+                continue
+            column = None
+            for near in (*apart[max(0, place - 1) : place], *apart[place + 1 : place + 2]):
+                if near.kind == "column" and self._shown(near) in part.data and column is None:
+                    near.kind, column = "used", self._shown(near)
+            if column is None:
+                if len(part.data) > 1:
+                    self.several = of_several(part.text, part.data, self.header)
+                column = next(iter(part.data))
+            part.kind = "given"
+            yield Condition(column, "=", part.data[column], stated=False)
 
+    def _flagged(self) -> Iterator[Condition]:
+        """Yield the conditions of columns that say yes or no: who has not paid."""
+        for place, part in enumerate(self.parts):
+            column = self._shown(part) if part.kind == "column" and place else None
+            if column is None:
+                continue
+            if column in self.sample.flags and self.parts[place - 1].kind != "op":
+                wanted, known = not self._of("not"), self.sample.flags[column]
+                for each in (part, *self._of("not")):
+                    each.kind = "used"
+                yield Condition(column, "=", known.get(wanted, str(wanted)))
 
-def _conditions(text: str | None, link: str, header: Sequence[str]) -> tuple[Condition, ...] | None:
-    """Return the conditions in words; None if they are none."""
-    if not text:
+    def _rest(self) -> tuple[tuple[Condition, ...], str] | None:
+        """Return what the words that nothing knows select; None if they say something else.
+
+        They may name the rows (``how many requests``), or be a value of a row that was not seen.
+        """
+        for part, by, given in zip(self.parts, self.parts[1:], self.parts[2:], strict=False):
+            if (part.kind, by.text, given.kind) == ("unknown", "by", "given"):
+                part.kind = "verb"  # orders that were signed by a value
+        for place, part in enumerate(self.parts):
+            if part.kind == "unknown" and self._names_rows(place):
+                part.kind = "noun"
+            elif part.kind == "unknown":
+                begin = max((p for p in range(place) if self.parts[p].kind == "before"), default=-1)
+                tail = self.parts[begin + 1 :]
+                kinds = {part.kind for part in tail}
+                if begin < 0 or self.sample.complete or not kinds <= {"unknown", "column"}:
+                    return None
+                text = self.text[self.parts[begin].begin + len(self.parts[begin].text) :].strip()
+                text = re.sub(r"^(?:(?:all|each|every|the|an?) )+", "", text)
+                located = self._located(text)
+                for part in tail:
+                    part.kind = "used"
+                if located:
+                    return located, ""
+                return None if "column" in kinds else ((), _unquoted(text))
+        return (), ""
+
+    def _names_rows(self, place: int) -> bool:
+        """Return whether a word that nothing knows names the rows."""
+        before, behind = self._kind(place - 1), [part.kind for part in self.parts[place + 1 :]]
+        if before == "which" and behind[:1] == ["column"]:
+            return True  # which sales rep
+        if self._of("noun") or behind[:1] in (["column"], ["unknown"]):
+            return False
+        if before == "op":
+            return self.parts[place - 1].data == "count" and behind[:1] != ["given"]
+        if before == "given" and place > 1:
+            return self.parts[place - 2].kind in (*NOUNS, "before", "op")
+        return before in NOUNS
+
+    def _located(self, phrase: str) -> tuple[Condition, ...]:
+        """Return the condition of a column and a value: ``region south`` or ``south region``."""
+        value, _, last = phrase.rpartition(" ")
+        for words in (phrase, f"{last} {value}"):
+            with suppress(AmbiguousError):
+                if value and (found := self._condition(words, "for")) and not found.stated:
+                    return (found,)
         return ()
-    if re.search(r"\bor\b", text) and not re.search(r"[\"'].*\bor\b.*[\"']|than or", text):
+
+    def _conditions(self, text: str, link: str) -> tuple[Condition, ...] | None:
+        """Return the conditions in words; None if they are none."""
+        if re.search(r"\bor\b", text) and not re.search(r"[\"'].*\bor\b.*[\"']|than or", text):
+            return None
+        whole = self._condition(text, link)
+        pieces = re.split(r",? and (?:whose |where |with |the )?", text)
+        if len(pieces) > 1 and (whole is None or whole.relation != "between"):
+            found = [self._condition(piece, link) for piece in pieces]
+            if all(found):
+                return tuple(each for each in found if each is not None)
+        return None if whole is None else (whole,)
+
+    def _condition(self, text: str, link: str) -> Condition | None:
+        empty = re.match(r"(?:an? )?(?:empty|missing|blank|no) (.+)", text, re.IGNORECASE)
+        if empty or link.casefold() == "without":
+            column = self._column(empty[1] if empty else text)
+            return None if column is None else Condition(column, "empty")
+        words = text.split()
+        for count in range(len(words) - 1, 0, -1):
+            phrase, rest = " ".join(words[:count]), " ".join(words[count:])
+            if not words[count - 1][-1:].isalnum() and words[count - 1][-1:] not in "\"'”’)%":
+                continue  # a sign of the relation
+            if (column := self._column(phrase)) is None:
+                continue
+            for relation, pattern in RELATIONS:
+                if found := pattern_of(pattern).fullmatch(rest):
+                    parts = found.groupdict()
+                    stated = relation != "=" or found.start("value") > 0
+                    value, end = (_unquoted(parts.get(key) or "") for key in ("value", "end"))
+                    if relation == "=" and not self._fits(value, column, link, stated):
+                        continue
+                    return Condition(column, relation, value, end, stated)
         return None
-    whole = _condition(text, link, header)
-    pieces = re.split(r",? and (?:whose |where |with |the )?", text)
-    if len(pieces) > 1 and (whole is None or whole.relation != "between"):
-        found = [_condition(piece, link, header) for piece in pieces]
-        if all(found):
-            return tuple(each for each in found if each is not None)
-    return None if whole is None else (whole,)
+
+    def _fits(self, value: str, column: int, link: str, stated: bool) -> bool:
+        """Return whether a column may equal a value; if no word states it, rows must have it."""
+        if column in self.sample.values.get(loose(value), {}):
+            return True
+        if not {*value.casefold().split()}.isdisjoint(OPERATION):
+            return False
+        return stated or not (self.sample.complete or link.casefold() in UNSURE)
+
+    def _column(self, phrase: str, *, figures: bool = False) -> int | None:
+        """Return the one column with these words; with `figures`, LABELS must be among them."""
+        asked = words_of(_unquoted(phrase.strip()))
+        if not asked:
+            return None
+        found = [i for i, name in enumerate(self.names) if name == asked]
+        if not found:
+            parts = [set(name) - set(asked) for name in self.names]
+            found = [i for i in self._columns(phrase) if not (figures and parts[i] & LABELS)]
+        if len(found) > 1:
+            raise AmbiguousError(_several(phrase.strip(), found, self.header))
+        return found[0] if found else None
+
+    def _columns(self, phrase: str, *, any_word: bool = False) -> list[int]:
+        """Return the columns that have all words of a phrase, or any of them."""
+        asked = {*words_of(_unquoted(phrase.strip()))}
+        names = map(set, self.names)
+        return [
+            i for i, name in enumerate(names)
+            if asked and (asked & name if any_word else asked <= name)
+        ]  # fmt: skip
 
 
-def _condition(text: str, link: str, header: Sequence[str]) -> Condition | None:
-    empty = re.match(r"(?:an? )?(?:empty|missing|blank|no) (.+)", text, re.IGNORECASE)
-    if empty or link.casefold() == "without":
-        column = _column(empty[1] if empty else text, header)
-        return None if column is None else Condition(column, "empty")
-    words = text.split()
-    for count in range(len(words) - 1, 0, -1):
-        phrase, rest = " ".join(words[:count]), " ".join(words[count:])
-        if not words[count - 1][-1:].isalnum() and words[count - 1][-1:] not in "\"'”’)%":
-            continue  # a sign of the relation
-        if (column := _column(phrase, header)) is None:
-            continue
-        for relation, pattern in _RELATIONS:
-            if found := pattern_of(pattern).fullmatch(rest):
-                parts = found.groupdict()
-                stated = relation != "=" or found.start("value") > 0
-                if not stated and link.casefold() in ("is", "are", "was", "were", "when", "if"):
-                    continue
-                value, end = (_unquoted(parts.get(key) or "") for key in ("value", "end"))
-                return Condition(column, relation, value, end, stated)
+def _several(phrase: str, columns: Iterable[int], header: Sequence[str]) -> str:
+    fitting = ", ".join(header[i] or f"column {i + 1}" for i in sorted(columns))
+    return f'"{phrase}" fits several columns: {fitting}. Name one of them.'
+
+
+def of_several(value: str, columns: Iterable[int], header: Sequence[str]) -> str:
+    """Return the message about a value that several columns have."""
+    names = [header[column] for column in columns]
+    return (
+        f'"{value}" is a value of several columns: {", ".join(names)}. Name one, as in '
+        f'"where {names[0]} is {value}".'
+    )
+
+
+def _amount(text: str) -> tuple[str, str, str] | None:
+    """Return relation and numbers of words such as ``more than 80``, or None."""
+    if found := re.fullmatch(rf"between ({NUMBER}) and ({NUMBER})", text):
+        return "between", found[1], found[2]
+    for relation, words in AMOUNTS.items():
+        if found := pattern_of(rf"(?:{words}) ?({NUMBER})").fullmatch(text):
+            return relation, found[1], ""
     return None
-
-
-def _column(phrase: str, header: Sequence[str], *, figures: bool = False) -> int | None:
-    """Return the one column with these words; with `figures`, LABELS must be among them."""
-    asked = words_of(_unquoted(phrase.strip()))
-    if not asked:
-        return None
-    names = [words_of(name) for name in header]
-    found = [i for i, name in enumerate(names) if name == asked]
-    if not found:
-        parts = [set(name) - set(asked) for name in names]
-        found = [i for i, name in enumerate(names) if set(asked) <= set(name)]
-        found = [i for i in found if not (figures and parts[i] & LABELS)]
-    if len(found) > 1:
-        fitting = ", ".join(header[i] or f"column {i + 1}" for i in found)
-        raise AmbiguousError(
-            f'"{phrase.strip()}" fits several columns: {fitting}. Name one of them.'
-        )
-    return found[0] if found else None
-
-
-@cache
-def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name for comparison: small, singular, without articles."""
-    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", " ", name)
-    found = tuple(singular(word) for word in re.findall(r"[^\W_]+|%", apart.casefold()))
-    return tuple(word for word in found if word not in _FILLERS) or found
-
-
-def singular(word: str) -> str:
-    """Return a word without the s of a plural."""
-    if len(word) > 4 and word.endswith("ies"):
-        return f"{word[:-3]}y"
-    return word[:-1] if len(word) > 2 and word[-1] == "s" and word[-2] not in "su" else word
 
 
 def _unquoted(text: str) -> str:
@@ -264,6 +542,10 @@ def _unquoted(text: str) -> str:
 def _core(question: str) -> str:
     """Return a question without polite words and final signs."""
     text = " ".join(question.split()).rstrip("?!. ")
-    text = re.sub(r",? (?:in|of|from) (?:the|this|that) (?:table|file|data|csv|tsv|sheet|dataset)$",
-                  "", text, flags=re.IGNORECASE)  # fmt: skip
-    return re.sub(f"^{_POLITE}", "", text, flags=re.IGNORECASE)
+    end = r"(?:table|file|data|csv|tsv|sheet|dataset)"
+    text = re.sub(rf",? (?:in|of|from|over) (?:the|this|that)(?: whole| entire)? {end}$", "", text,
+                  flags=re.IGNORECASE)  # fmt: skip
+    text = re.sub(
+        r",? (?:please|overall|in all|exactly|thanks|thank you)$", "", text, flags=re.IGNORECASE
+    )
+    return re.sub(f"^{POLITE}", "", text, flags=re.IGNORECASE)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from kvstream.exact.table_questions import AmbiguousError, Query, query_of
-from kvstream.exact.tables import Found, cell, computable, compute
+from kvstream.exact.table_questions import AmbiguousError, Query, Sample, of_several, query_of
+from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import NotReadError, Row, Table, tables_of
 from kvstream.reporters.format import counted, number, shortened
@@ -26,9 +26,14 @@ class RowQuestions:
     """The questions that the rows of a table answer."""
 
     def __init__(
-        self, blocks: Iterable[TextBlock], names: Sequence[str], questions: Sequence[str]
+        self,
+        blocks: Iterable[TextBlock],
+        names: Sequence[str],
+        questions: Sequence[str],
+        *,
+        whole: bool = True,
     ) -> None:
-        """Raises NotReadError for a text without a table."""
+        """`whole`: the blocks are all of the text. Raises NotReadError for one without a table."""
         self.queries: dict[str, list[tuple[Table, Query]]] = {}
         """The first tables that fit a question. If two do, the rows do not answer it."""
         self._told: dict[str, dict[str, Any]] = {}
@@ -36,10 +41,14 @@ class RowQuestions:
         self.header: Sequence[str] | None = None
         """Columns, if all of the text is one table."""
         for table in tables_of(blocks, names):
-            self.header = table.header if table.whole else ()
+            self.header, head = table.header if table.whole else (), table.head()
+            sample = Sample.of(
+                [row.cells for row in head], len(table.header), names,
+                complete=table.complete and whole,
+            )  # fmt: skip
             for question in questions:
                 try:
-                    query = query_of(question, table.header)
+                    query = query_of(question, table.header, sample)
                 except AmbiguousError as error:
                     self._told |= {question: _told(str(error))} if table.whole else {}
                     continue
@@ -73,10 +82,13 @@ def _record(found: Found, table: Table) -> dict[str, Any] | None:
     if query.anywhere and not found.columns:
         return None
     if len(found.columns) > 1:
-        columns = [table.header[column] for column in found.columns]
-        told = f'"{query.anywhere}" is a value of several columns: {", ".join(columns)}.'
-        return _told(f'{told} Name one, as in "where {columns[0]} is {query.anywhere}".')
+        return _told(of_several(query.anywhere, found.columns, table.header))
     value: Any = figures.value(query.operation) if query.of is not None else figures.rows
+    cited = figures.cited
+    if query.by is not None:
+        groups = _groups(found)
+        if query.best:
+            value, cited = groups[0][1] if groups else None, groups[0][2].cited if groups else []
     if query.operation == "distinct":
         value = len(figures.shown)
     if query.of is not None and figures.wrong > figures.numbers:
@@ -87,7 +99,7 @@ def _record(found: Found, table: Table) -> dict[str, Any] | None:
         "answer": "\n".join(_sentences(found, table, value)),
         "value": value if isinstance(value, int) or value is None else float(value),
         "rows": {"read": found.read, "matched": figures.rows},
-        "citations": [_cited(row, table) for row in figures.cited],
+        "citations": [_cited(row, table) for row in cited],
         "warnings": list(_warnings(found, table)),
     }
 
@@ -95,7 +107,9 @@ def _record(found: Found, table: Table) -> dict[str, Any] | None:
 def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:
     query, figures, header = found.query, found.figures, table.header
     where, whole = _where(found, header), counted(found.read, "row")
-    if query.operation == "count":
+    if query.by is not None:
+        yield from _by_group(found, header, where)
+    elif query.operation == "count":
         told = f"{number(figures.rows)} of {whole}" if where else whole
         yield f"{told}{where}."
         if query.show is not None and len(figures.shown) < figures.rows:
@@ -128,6 +142,31 @@ def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:
         what = f"{WORDS[query.operation]} {header[query.of or 0]}{where}"
         rows = counted(figures.numbers, "row")
         yield f"The {what} is {_figure(value, found)}, of {rows}."
+
+
+def _groups(found: Found) -> list[tuple[str, Decimal | float, Figures]]:
+    """Return name, figure and rows of the groups: the largest first, or the smallest for `min`."""
+    every = ((name, own.value(found.query.operation), own) for name, own in found.groups.items())
+    known = [(name, value, own) for name, value, own in every if value is not None]
+    return sorted(known, key=lambda each: each[1], reverse=found.query.best != "min")
+
+
+def _by_group(found: Found, header: Sequence[str], where: str) -> Iterator[str]:
+    query, groups = found.query, _groups(found)
+    name = "number of rows" if query.of is None else f"{WORDS[query.operation]} {header[query.of]}"
+    name = f"{name} by {header[query.by or 0]}{where}"
+    told = [f"{group or '(empty)'}: {_figure(value, found)}" for group, value, _ in groups]
+    if not query.best:
+        yield f"{name[0].upper()}{name[1:]}:"
+        yield from told[:LISTED]
+    elif told:
+        first = [group for group, value, _ in groups if value == groups[0][1]]
+        figure = f"the {WORDS[query.best]} {name} is {_figure(groups[0][1], found)}"
+        yield f"{', '.join(first[:VALUES])}: {figure}."
+        if told[len(first) :]:
+            yield f"Then {', '.join(told[len(first) : len(first) + VALUES])}"
+    else:
+        yield f"No row{where}."
 
 
 def _figure(value: Decimal | float, found: Found) -> str:

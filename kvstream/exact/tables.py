@@ -11,11 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
-from itertools import chain, islice
 from statistics import median
 
-from kvstream.exact.table_questions import Condition, Query, singular
+from kvstream.exact.table_questions import Condition, Query
+from kvstream.exact.table_words import loose
 from kvstream.input.table_reader import CITED, HEAD, NotReadError, Row, Table
 
 LONGEST_NUMBER = 60
@@ -24,6 +23,7 @@ LISTED = 10_000
 """Rows whose values an answer lists. More are only counted."""
 MOST_VALUES = 4_000_000
 """Figures of a median, and different values of a column, that are held at once."""
+MOST_GROUPS = 100_000
 _SPACES = "'’ \u00a0\u202f"
 _SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
 _UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS})?")
@@ -147,6 +147,8 @@ class Figures:
 
     def value(self, operation: str) -> Decimal | float | None:
         """Return the figure of an operation; None if the column has no number."""
+        if operation == "count":
+            return self.rows
         if not self.numbers:
             return None
         if operation == "mean":
@@ -158,10 +160,9 @@ class Figures:
 
 def compute(table: Table, queries: Sequence[Query]) -> list[Found]:
     """Read the rows once, and return what each query finds. Raises NotReadError."""
-    rows = iter(table)
-    head = list(islice(rows, HEAD))
+    head = [*table.head()]
     found = [Found(query, head, len(table.header)) for query in queries]
-    for row in chain(head, rows):
+    for row in table:
         for each in found:
             each.take(row)
     return found
@@ -177,9 +178,11 @@ class Found:
         self.numbers = Numbers() if query.of is None else self.styles[query.of]
         self.read = 0
         self._figures: defaultdict[int | None, Figures] = defaultdict(Figures)
+        self.groups: defaultdict[str, Figures] = defaultdict(Figures)
+        """The figures by the values of the column `Query.by`."""
         self.seen: Counter[str] = Counter()
         """Values of the column of the first condition, until a row meets it."""
-        self.loose = _loose(query.anywhere)
+        self.loose = loose(query.anywhere)
         self.width = width
         self.tests = [_Test(each, self.styles[each.column]) for each in query.where]
 
@@ -208,10 +211,14 @@ class Found:
                 spellings.append(text)
         columns: Iterable[int | None] = (None,)
         if query.anywhere:
-            columns = [i for i in range(self.width) if _loose(cell(row, i)) == self.loose]
+            columns = [i for i in range(self.width) if loose(cell(row, i)) == self.loose]
         for column in columns:
             figures = self._figures[column]
             figures.add(row, query, self.numbers)
+            if query.by is not None:
+                self.groups[cell(row, query.by).strip()].add(row, query, self.numbers)
+                if len(self.groups) > MOST_GROUPS:
+                    raise NotReadError(f"More than {MOST_GROUPS:,} groups are not computed.")
             if column is not None:
                 spellings = [cell(row, column).strip()]
             for spelling in spellings if len(figures.spellings) < HEAD else ():
@@ -223,7 +230,7 @@ class _Test:
 
     def __init__(self, condition: Condition, numbers: Numbers) -> None:
         self.condition, self.numbers = condition, numbers
-        self.loose = _loose(condition.value)
+        self.loose = loose(condition.value)
         self.value, self.end = (_asked(text) for text in (condition.value, condition.end))
 
     def holds(self, text: str) -> bool:
@@ -247,7 +254,7 @@ class _Test:
     def _equal(self, text: str) -> bool:
         if self.value is not None and (number := self.numbers.parse(text)) is not None:
             return number == self.value
-        return _loose(text) == self.loose
+        return loose(text) == self.loose
 
 
 def computable(query: Query) -> bool:
@@ -263,12 +270,6 @@ def computable(query: Query) -> bool:
 def _asked(text: str) -> Decimal | None:
     """Return a number of a question, which writes it in the English way."""
     return Numbers().parse(text)
-
-
-@lru_cache(maxsize=4096)
-def _loose(text: str) -> str:
-    """Return a value for comparison: without case, underscores and the s of a plural."""
-    return " ".join(singular(word) for word in re.split(r"[\s_-]+", text.casefold().strip()))
 
 
 def cell(row: Row, column: int) -> str:

@@ -30,10 +30,12 @@ from kvstream.input.source import shown_name
 
 BLOCK = 64 * 1024
 """Bytes to request in one read."""
+LARGE = 8 * BLOCK
+"""The same where only the speed of a long text matters."""
 
 
 class SourcePieces:
-    """Reads one source after the other, in pieces of at most BLOCK bytes."""
+    """Reads one source after the other, in pieces of at most `block` bytes."""
 
     def __init__(
         self,
@@ -50,6 +52,8 @@ class SourcePieces:
         self._follow = follow
         self._followed: FollowedFile | None = None
         self._opened: PeekedStream | None = None
+        self.block = BLOCK
+        """Maximum bytes of a piece of plain text."""
 
     @property
     def taken(self) -> int:
@@ -68,7 +72,7 @@ class SourcePieces:
         return 0 if self._followed is None else self._followed.cuts
 
     def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
-        """Yield a source in pieces of at most BLOCK bytes, empty at a pause, or as parts."""
+        """Yield a source in pieces of at most `block` bytes, empty at a pause, or as parts."""
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
                 yield from documents.parts_of(
@@ -135,7 +139,7 @@ class SourcePieces:
         position, start, hole = 0, b"", 0
         while True:
             try:
-                data = read(BLOCK)
+                data = read(self.block)
                 if data is None:
                     yield b""
                     continue
@@ -150,7 +154,7 @@ class SourcePieces:
             except damage as error:
                 raise DamagedError(damaged(name, kind, position, error)) from error
             if fill and not position:
-                while len(data) < BLOCK and (more := read(BLOCK - len(data))):
+                while len(data) < self.block and (more := read(self.block - len(data))):
                     data += more
             if len(start) < SNIFF and not as_it_is:
                 some = data if start else without_hole(data)

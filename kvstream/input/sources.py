@@ -29,7 +29,7 @@ from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
-from kvstream.input.pieces import BLOCK, SourcePieces
+from kvstream.input.pieces import BLOCK, LARGE, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
 from kvstream.input.terminal import ControlFilter
 
@@ -157,7 +157,10 @@ class SourceSet:
         return self._again
 
     def undigested(self) -> SourceSet:
-        """Leave out the digests of the records, which take as long as all other reading."""
+        """Leave out the digests of the records, which take as long as all other reading, and read
+        larger pieces.
+        """
+        self._pieces.block = LARGE
         for source in self._sources:
             source.digest = SimpleNamespace(update=len, hexdigest=str)
         return self

@@ -52,6 +52,7 @@ class Table:
 
     whole = True
     """Whether it is all of the text."""
+    _failed: NotReadError | None = None
 
     def __init__(self, ahead: Sequence[Line], lines: Iterator[Line], names: Sequence[str]) -> None:
         """Raises NotReadError if the lines `ahead` of others do not begin as a table does."""
@@ -63,6 +64,7 @@ class Table:
         self.uneven = 0
         """Number of rows with another number of cells than the header."""
         self.header: list[str] = []
+        self._first: list[Row] = []
         self._ahead, self._lines = ahead, _checked(lines)
         source = self._ahead[0].block.source if self._ahead else 0
         texts = [line.text for line in self._ahead if line.block.source == source]
@@ -76,7 +78,28 @@ class Table:
         else:
             self.header = [name.strip() for name in _parsed(sample, self.delimiter)[0]]
 
+        self._rest = self._read()
+
+    def head(self) -> list[Row]:
+        """Read at most HEAD rows; they come again when the table is iterated."""
+        try:
+            self._first += islice(self._rest, HEAD - len(self._first))
+        except NotReadError as error:
+            self._failed = error
+        return self._first
+
+    @property
+    def complete(self) -> bool:
+        """Whether the head has all rows."""
+        return len(self._first) < HEAD and self._failed is None
+
     def __iter__(self) -> Iterator[Row]:
+        yield from self._first
+        if self._failed is not None:
+            raise self._failed
+        yield from self._rest
+
+    def _read(self) -> Iterator[Row]:
         lines = chain(self._ahead, self._lines)
         for source, own in groupby(lines, key=lambda line: line.block.source):
             read = self._objects if self.delimiter == "json" else self._rows
@@ -109,23 +132,22 @@ class InnerTable(Table):
     def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
         """Raises NotReadError for lines that are no rows with a header."""
         self.names, self.unparsed, self.lost, self.uneven = names, [], 0, 0
+        self._first = []
         texts = [line.text.strip() for line in lines]
         if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
             texts = [text[1:].removesuffix("|") for text in texts]
         rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
         self.header = rows[0]
-        self._found = [
+        found = [
             Row([c.removeprefix(f"{n}:").strip() for n, c in zip(self.header, cells, strict=False)],
                 line.block.source, line.number, line.number)
             for line, cells in zip(lines[1:], rows[1:], strict=True)
             if not all(re.fullmatch(":?-+:?", cell) for cell in cells)
         ]  # fmt: skip
         names_it = any(rows[0]) and all(map(_NAME.fullmatch, filter(None, rows[0])))
-        if len({*map(len, rows)}) > 1 or not names_it or not self._found:
+        if len({*map(len, rows)}) > 1 or not names_it or not found:
             raise NotReadError("The lines are no table.")
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self._found)
+        self._rest = iter(found)
 
 
 def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Table]:

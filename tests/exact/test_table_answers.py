@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.exact.table_questions import AmbiguousError, Condition, Query, may_ask, query_of
+from kvstream.exact.table_questions import (
+    AmbiguousError,
+    Condition,
+    Query,
+    Sample,
+    may_ask,
+    query_of,
+)
 from kvstream.exact.tables import Found, Numbers, compute
 from kvstream.input import table_reader
 from kvstream.input.blocks import TextBlock
@@ -128,6 +135,104 @@ def test_questions(question: str) -> None:
 @pytest.mark.parametrize("question", OTHERS)
 def test_others(question: str) -> None:
     assert query_of(question, HEADER) is None
+
+
+STAFF = [
+    ["Ada", "Oslo", "North", "12", "yes", "30.5", "41"],
+    ["Bea", "Rome", "South", "7", "no", "12.25", "28"],
+    ["Cem", "Oslo", "South", "40", "no", "99", "35"],
+    ["Dee", "Bari", "North", "3", "yes", "7", "64"],
+]
+STAFF_HEADER = ["seller", "city", "region", "boxes", "delivered", "latency_ms", "age"]
+SELLER, TOWN, REGION, BOXES, DELIVERED, LATENCY, AGE = range(7)
+BY_WORDS = {
+    "which city sold the most boxes over the whole year?": Query("sum", BOXES, by=TOWN, best="max"),
+    "Who of the sellers has the most boxes": Query("max", BOXES, SELLER),
+    "boxes per region": None,  # which figure of them is not said
+    "total boxes per region?": Query("sum", BOXES, by=REGION),
+    "I'd like to know the average age for each city": Query("mean", AGE, by=TOWN),
+    "which region has the highest average latency?":
+        Query("mean", LATENCY, by=REGION, best="max"),
+    "how many rows per city": Query("count", by=TOWN),
+    "How many boxes did Cem sell in total?":
+        Query("sum", BOXES, where=where((SELLER, "=", "Cem", "", False))),
+    "how many sellers are from the South region":
+        Query("count", show=SELLER, where=where((REGION, "=", "South", "", False))),
+    "how many orders came from Oslo, please":
+        Query("count", where=where((TOWN, "=", "Oslo", "", False))),
+    "how many of the boxes were sold in the north":
+        Query("sum", BOXES, where=where((REGION, "=", "North", "", False))),
+    "what's the total of all boxes of the Oslo people":
+        Query("sum", BOXES, where=where((TOWN, "=", "Oslo", "", False))),
+    "how many orders were signed by Bea":
+        Query("count", where=where((SELLER, "=", "Bea", "", False))),
+    "How many boxes haven't been delivered yet?":
+        Query("sum", BOXES, where=where((DELIVERED, "=", "no"))),
+    "how many sellers with more than 10 boxes":
+        Query("count", show=SELLER, where=where((BOXES, ">", "10"))),
+    "on how many days did we sell at least 7 boxes?":
+        Query("count", where=where((BOXES, ">=", "7"))),
+    "show me the slowest request": Query("max", LATENCY),
+    "which seller is the oldest?": Query("max", AGE, SELLER),
+    "smallest latency, and in which city?": Query("min", LATENCY, TOWN),
+    "add up the ages of all the sellers": Query("sum", AGE),
+    "what do the boxes of the north come to in total?":
+        Query("sum", BOXES, where=where((REGION, "=", "North", "", False))),
+    "rows with boxes above 5": Query("list", where=where((BOXES, ">", "5"))),
+}  # fmt: skip
+NOT_BY_WORDS = (
+    "Which city has the most complaints?", "How many people died in Oslo?",
+    "How many orders were cancelled in Oslo?", "What is the most likely reason for the age of Ada?",
+    "How many times did Ada visit Rome?", "how many boxes were not sold in the north",
+    "average age of the pilots", "How many sellers from Oslo or Rome are there?",
+    "Why did Oslo sell the most boxes?", "What is the average temperature in Oslo?",
+    "Which seller should get the most boxes next year?", "total boxes of Ada and Bea",
+    "How many children has Ada?", "how often is Oslo the first city", "the most important city",
+    "Which region is between Oslo and Rome?", "mean boxes and ages", "who is older than Ada",
+    "How many more boxes than Bea did Ada sell?", "what share of the boxes came from Rome",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("question", [*BY_WORDS, *NOT_BY_WORDS])
+def test_values_of_the_first_rows_are_known(question: str) -> None:
+    sample = Sample.of(STAFF, len(STAFF_HEADER), ["sales.csv"], complete=True)
+    assert query_of(question, STAFF_HEADER, sample) == BY_WORDS.get(question)
+    assert may_ask(question) or BY_WORDS.get(question) is None
+
+
+GROUPED = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(-9, 99), st.sampled_from("xy")), min_size=1
+)
+
+
+@given(rows=GROUPED, operation=st.sampled_from(["sum", "mean", "count", "max", "median"]))
+def test_groups_equal_an_obvious_computation(
+    rows: list[tuple[str, int, str]], operation: str
+) -> None:
+    text = "who,n,place\n" + "".join(f"{who},{n},{place}\n" for who, n, place in rows)
+    condition = where((2, "=", "x"))
+    query = Query(operation, None if operation == "count" else 1, where=condition, by=0)
+    computed = {name: own.value(operation) for name, own in found(text, query).groups.items()}
+    obvious = {"sum": sum, "mean": lambda n: Decimal(sum(n)) / len(n), "count": len, "max": max,
+               "median": median}[operation]  # fmt: skip
+    expected = {
+        who: obvious([n for w, n, place in rows if (w, place) == (who, "x")])
+        for who in {w for w, _, place in rows if place == "x"}
+    }
+    assert computed == expected
+
+
+def test_groups_in_words(ask: Callable[..., Any]) -> None:
+    text = "seller,city,boxes\nAda,Oslo,3\nBea,Rome,5\nAda,Rome,4\nCem,Oslo,1\nAda,Oslo,2\n"
+    ran = ask(
+        text,
+        "Which seller sold the most boxes?",
+        "total boxes per city",
+        "how many rows per seller",
+    )
+    assert "Ada: the largest sum of boxes by seller is 9.\nThen Bea: 5, Cem: 1\n" in ran.stdout
+    assert "Sum of boxes by city:\nRome: 9\nOslo: 6\n" in ran.stdout
+    assert "Number of rows by seller:\nAda: 3\nBea: 1\nCem: 1\n" in ran.stdout
 
 
 def test_ambiguous_columns_are_named() -> None:

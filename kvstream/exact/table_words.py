@@ -1,0 +1,139 @@
+"""Words that questions about tables consist of, and words for comparison."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+OPERATIONS = {
+    "max": "largest highest biggest greatest latest maximum maximal max most",
+    "min": "smallest lowest earliest minimum minimal min least fewest",
+    "sum": "sum total totals",
+    "mean": "mean average avg averages averaged",
+    "median": "median",
+    "count": "count",
+    "distinct": "different distinct unique",
+}
+OPERATION = {word: name for name, words in OPERATIONS.items() for word in words.split()}
+PHRASES = {
+    "how many": "count", "number of": "count", "on average": "mean", "arithmetic mean": "mean",
+    "sum total": "sum", "total sum": "sum", "sum up": "sum", "sum up to": "sum", "add up": "sum",
+    "add up to": "sum", "adds up to": "sum", "come to": "sum",
+}  # fmt: skip
+QUANTITY = frozenset(("most", "least", "fewest"))
+"""Words that compare sums, if rows share the value that is asked for: who sold the most units."""
+TOTALLY = frozenset(("in total", "altogether", "combined", "all in all", "all together"))
+IMPLIED = (
+    ("max", "slowest", "ms millisecond latency duration time second elapsed"),
+    ("min", "fastest|quickest", "ms millisecond latency duration time second elapsed"),
+    ("max", "priciest|dearest|costliest|most expensive", "price cost fee"),
+    ("min", "cheapest|least expensive", "price cost fee"),
+    ("max", "oldest", "age"), ("min", "youngest", "age"),
+    ("max", "heaviest", "weight mass"), ("min", "lightest", "weight mass"),
+    ("max", "tallest", "height"), ("min", "coldest", "temperature temp"),
+    ("max", "hottest|warmest", "temperature temp"),
+    ("", "earn|earns|earned", "salary wage pay income"),
+    ("", "cost|costs", "price fee"),
+)  # fmt: skip
+"""Words that name an operation, or none, and a column by one of its words."""
+ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
+"""Words for the rows themselves, in the singular."""
+LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
+"""Words of columns whose numbers are names: nobody means their sum by ``total orders``."""
+FILLERS = frozenset(("the", "a", "an", "all", "of", "column", "field", "value", "its", "their"))
+_BEFORE = _set("in for from of with by at on to about among within under over across")
+"""Words before a value."""
+EMPTY = _set(
+    "the a an its their our my this that these those there here we i you they he she it us me them "
+    "is are was were be been being do does did has have had having can could would should will "
+    "whole entire overall exact exactly only just same value values amount amounts quantity number "
+    "numbers field column figure figures and as so then than also what's whats "
+    "please tell know want need like give get got find compute calculate determine report print "
+    "made make makes sold sell sells bought went go came come back ended end show shows hold holds "
+    "see saw measured recorded listed found reached year file sheet csv tsv dataset thanks yet far "
+    "take takes took score scored scores spend spent ask asked i'd much large high big low "
+    "into up out off placed took take ran run won sent received "
+    "those together say says how"
+)
+"""Words that change nothing."""
+WHICH = frozenset(("which", "what", "who", "whose"))
+WORDS_OF = {
+    "which": WHICH, "every": _set("all every each"), "before": _BEFORE,
+    "persons": _set("people person persons ones"),
+}  # fmt: skip
+"""Other kinds of parts and their words."""
+LISTS = frozenset(("list", "show", "give", "print", "find", "name", "get"))
+LINKS = (
+    "for which", "in which", "that have", "which have", "that has", "that are", "which are",
+    "where", "whose", "with", "without", "having", "when", "if", "have", "has", "had", "is", "are",
+    "was", "were",
+)  # fmt: skip
+"""Words that may begin conditions."""
+GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))
+NOT = re.compile(
+    r"(?:not|no|never|without|or|nor|except|besides|excluding|\w+n['’]t"
+    r"|(?:do|did|does|is|are|was|were|has|have|had)nt)$"
+)
+NOUNS = ("implied", "which", "used", "every", "total")
+"""Kinds of parts before words that may name the rows, as in: how many orders."""
+UNSURE = ("is", "are", "was", "were", "when", "if")
+"""Links after which a value needs a word that states the relation."""
+POLITE = (
+    r"(?:(?:please|can you|could you|would you|tell me|i want to know|do you know|so|and)[, ]+)*"
+)
+BE = r"(?:is |are |was |were |of |lies )?"
+AT_LEAST = r"at least|>=|no less than|greater than or equal to|no fewer than"
+AT_MOST = r"at most|<=|no more than|less than or equal to|up to"
+MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|lat)e?r? than|above|over|exceeding"
+LESS = r"<|(?:less|lower|smaller|fewer|shorter|younger|lighter|earlier|cheaper) than|below|under"
+RELATIONS = (
+    ("empty", r"(?:is|are) (?:empty|missing|blank|not (?:given|set|known))"),
+    ("between", rf"{BE}between (?P<value>.+?) and (?P<end>.+)"),
+    (">=", rf"{BE}(?:{AT_LEAST}) ?(?P<value>.+)"),
+    ("<=", rf"{BE}(?:{AT_MOST}) ?(?P<value>.+)"),
+    (">", rf"{BE}(?:{MORE}) ?(?P<value>.+)"),
+    ("<", rf"{BE}(?:{LESS}) ?(?P<value>.+)"),
+    ("!=", r"(?:is not|isn't|are not|was not|!=|<>|not) ?(?P<value>.+)"),
+    ("contains", r"(?:contains?|includes?|containing) (?P<value>.+)"),
+    ("starts", r"(?:starts?|begins?) with (?P<value>.+)"),
+    ("=", r"(?:(?:is|are|was|were|equals?|==?|of|:)(?: equal to| exactly)? ?)?(?P<value>.+)"),
+)
+AMOUNTS = {">=": AT_LEAST, "<=": AT_MOST, ">": MORE, "<": LESS}
+FLAGS = {"yes": True, "true": True, "y": True, "no": False, "false": False, "n": False}
+NUMBER = r"[-+$€£]?\d[\d.,]*[%€]?"
+TOKEN = re.compile(
+    r"[\"“‘'`](?P<quoted>[^\"”’'`]+)[\"”’'`](?!\w)|[<>=!]=?|(?!- )[^\s,;?!\"“”()]*[^\s,;?!\"“”().:]"
+)
+LIST = rf"(?:{'|'.join([*LISTS, *WHICH])}|(?:all |the )*(?:rows|records|entries))\b"
+ASKS = (
+    rf"^{LIST}.* (?:{'|'.join(LINKS)}|in|for|from|of|about) "
+    rf"|\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}"
+    rf"|{'|'.join(words for name, words, _ in IMPLIED if name)})\b"
+)
+"""What a question about a table has: a word for an operation, or the form of a list."""
+
+
+@cache
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name for comparison: small, singular, without articles."""
+    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", " ", name)
+    found = tuple(singular(word) for word in re.findall(r"[^\W_]+|%", apart.casefold()))
+    return tuple(word for word in found if word not in FILLERS) or found
+
+
+def singular(word: str) -> str:
+    """Return a word without the s of a plural."""
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-1] if len(word) > 2 and word[-1] == "s" and word[-2] not in "su" else word
+
+
+@lru_cache(maxsize=4096)
+def loose(text: str) -> str:
+    """Return a value for comparison: without case, underscores and the s of a plural."""
+    return " ".join(singular(word) for word in re.split(r"[\s_-]+", text.casefold().strip()))
