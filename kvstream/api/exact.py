@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_text", "parts", "route",
-           "row_questions"]  # fmt: skip
+__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_text", "one_day", "parts",
+           "route", "row_questions"]  # fmt: skip
 
 
 def counted(
@@ -82,6 +82,13 @@ def has_times(sources: SourceSet) -> bool:
     from kvstream.exact.scopes import has_times
 
     return has_times(sources)
+
+
+def one_day(sources: SourceSet) -> bool:
+    """Return whether a text has times, all of one day. Raises SourceError."""
+    from kvstream.exact.scopes import one_day
+
+    return one_day(sources)
 
 
 def is_text(path: Path) -> bool:

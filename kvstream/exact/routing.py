@@ -7,8 +7,10 @@ to its end. Whatever the patterns do not know is `OTHER`, and the model answers 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePath
 from typing import Literal
 
 Kind = Literal["count", "table", "scope", "other"]
@@ -42,7 +44,7 @@ UNITS = {
     "line": r"lines?(?: of (?:code|text))?|log (?:lines?|entries)",
     "row": r"rows?",
     "record": r"records?|entries|entry",
-    "message": r"messages?|e-?mails?",
+    "message": r"messages?|e-?mails?|mails?",
     "function": r"functions?|methods?",
     "class": r"class(?:es)?",
     "page": r"pages?",
@@ -90,19 +92,22 @@ _NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
 _TO = r" ?(?:-|–|to|through) ?"
 PLACE = (
     rf"(?:\b|(?<=under ))(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
-    rf"|the (?:{ORDINALS}) (?!letter)(?:{_KINDS})\b"
+    rf"|the (?:{ORDINALS}) (?:(?!letter)(?:{_KINDS})|{_MESSAGE})\b(?! (?:from|by) )"
+    r"|(?:the )?(?:first|last) \d+ (?:line|page)s\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
     r"|(?:(?:the )?(?:chapter|section) (?:called |named |titled |on )?|(?<=under ))"
     r"[\"'“‘][^\"'”’]+[\"'”’]"
     rf"|(?:the )?section (?:on )?{_NAME}|(?:the )?section on [\w-]+"
-    r"|the (?-i:[A-Z][\w-]*(?: [A-Z][\w-]*)*) (?:section|chapter)\b"
+    r"|(?:(?:the )?(?:chapter|section|part) (?:called|named|titled|entitled) |(?<=the heading ))"
+    r"(?-i:[A-Z])[\w’' -]*?(?= for (?:me|us)\b|[,:]|$)"
+    r"|the (?-i:[A-Z][\w-]*)(?: (?!section|chapter)[\w-]+){0,4} (?:section|chapter)\b"
     r"|the (?!(?:next|previous|same|whole|entire|other|following) )[\w-]+(?: [\w-]+)? section\b"
     r"|the (?:abstract|introduction|preface|foreword|prologue|epilogue|afterword|conclusions?"
     r"|discussion|postscript|glossary)\b"
     rf"|(?:the |an? )?(?:(?:first|last|latest) )?{_MESSAGE} (?:from|by) {_NAME})"
 )
 _NAMED = re.compile(
-    rf"{_KINDS}|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under|page|line|mess|mail",
+    rf"{_KINDS}|heading|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under|page|line|mess|mail",
     re.IGNORECASE,
 )
 _PERHAPS = rf"(?!.*(?:{_KINDS}).*(?:{_KINDS})).+ (?<!after )(?<!before )(?<!from )({_PART})"
@@ -128,7 +133,8 @@ _COMPARES = re.compile(
     r"elsewhere|besides|except|apart|long|length|author|wrote|size)\b"
 )
 _IN = re.compile(
-    r"(?:^|.* )(?:in|on|under|from|of|within|during|throughout|between|according to) $",
+    r"(?:^|.* )(?:in|on|under(?: the heading)?|from|of|within|during|throughout|between|\w+ing to"
+    r"|at|only|using) $",
     re.IGNORECASE,
 )
 _AT_LINE = re.compile(
@@ -137,15 +143,36 @@ _AT_LINE = re.compile(
     re.IGNORECASE,
 )
 _SHOWS = re.compile(
-    r"(?:please |who )?(?:summari[sz]e|explain|describe|outline|translate|retell|narrates|tells) ",
+    r"(?:please |pls |who )?(?:summari[sz]e|sum up|explain|describe|outline|translate|retell"
+    r"|narrates|tells) ",
     re.IGNORECASE,
 )
-_POLITE = re.compile(
-    r"(?:(?:please|can you|could you|would you|do you know|i (?:want|need) to know|"
-    r"i wonder|in total|overall|altogether|tell me|say|find out|check|let me know|"
-    r"determine|and|so|hey|hi|ok|okay)\b[, ]*)+",
+_LEAD = frozenset(
+    re.findall(
+        r"\S+",
+        "i i'd i’d like want need wonder wondering to know the an any idea can could would "
+        "you we do if please pls tell me us say check find out count for my our essay report "
+        "article give show get let hey hi hello ok okay so and just quick quickly question "
+        "total overall altogether determine calculate what is what's see exactly interested "
+        "be it's its",
+    )
+)
+"""Words before it that change nothing."""
+_ASKERS = frozenset(("know", "curious", "wonder", "wondering", "idea", "tell", "check"))
+_IFS = frozenset(("if", "because", "since", "not", "when", "after", "before", "who", "that"))
+_TAIL = re.compile(
+    r"(?:[,?.!]| -| –)? (?:please|pls|thanks|thank you|(?:the )?exact number(?: please)?|exactly"
+    r"|overall)$",
     re.IGNORECASE,
 )
+_SHORT = (
+    (r"^(?:the |total )*(line|word|row|page|message) count\b(?: of| in)?", r"number of \1s in"),
+    (r"\bch(?:ap)?\. ?(?=\d|[ivxl]+\b)", "chapter "),
+    (r"\bpp?\. ?(?=\d)", "page "),
+    (r"\bsec\. ?(?=\d)", "section "),
+    (r"^(.+?)(?: -|,| –) how many$", r"how many \1"),
+)
+"""Short forms, and what is read for them."""
 _MARK = (
     r"(?:the )?(?:exact |literal )?(?:words?|phrases?|terms?|names?|strings?|text|expression|"
     r"keyword|token|symbol)"
@@ -153,24 +180,39 @@ _MARK = (
 _QUOTED = r"[\"'“‘«„`](?P<quoted>.+?)[\"'”’»“`]"
 _X = rf"(?:(?P<mark>{_MARK}) )?(?:{_QUOTED}|(?P<words>.+?))"
 _MENTION = r"(?:mention|occurrence|reference|hit|match|use|instance|appearance)(?:e?s)?"
+_LEVELS = r"error|warn(?:ing)?|info|debug|fatal|critical|notice|trace"
+_ASKING = re.compile(
+    r"\b(?:how (?:many|often|frequently)|(?:the |an? )?(?:\w+ )?(?:number|count|no\.|frequency) of"
+    r"|count (?!for\b)|where|when|in which|on which|does the"
+    rf"|(?:all |total )*{_MENTION} (?:of|to))\b",
+    re.IGNORECASE,
+)
+"""How the part of a question begins that asks for a count or a place."""
 _MANY = (
     r"(?:(?:what(?: is|'s)|give me|show me|get|find|calculate|count) )?(?:the )?(?:exact |total )?"
-    rf"(?:number|count|frequency) of (?={_MENTION} (?:of|to)|times|{_UNIT_WORDS}\b)"
+    rf"(?:number|no\.|count|frequency) of (?={_MENTION} (?:of|to)|times|[\"“'‘]|{_UNIT_WORDS}\b"
+    rf"|(?:{_LEVELS}) (?:lines|entries))"
     rf"|count (?:all |every |each )?(?:the )?"
-    rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS} (?:con|men|wi|th))"
+    rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS} (?:con|men|wi|th)|(?:{_LEVELS}) (?:lines|entries)\b)"
+    rf"|(?:all |total )*(?={_MENTION}s? of)"
 )
-_BE, _DO = r"(?:is|are|was|were|has|have)", r"(?:does|do|did)"
+_BE, _DO = r"(?:is|are|was|were|has|have|gets?|got)", r"(?:does|do|did)"
 _TIMES = r"how (?:often|frequently|many times)"
 _CONTAINS = (
     r"(?:(?:that |which )?(?P<verb>contain|mention|include|match|ha|say|show)(?:ve|s|ing|es)?"
     r"|(?P<with>with))"
 )
 _USED = r"(?P<used>used|said|written|repeated|cited)"
-_PASSIVE = rf"(?:mentioned|(?P<named>named)|referenced|referred to|{_USED})(?: by name)?{_INSIDE}"
-_SHOWN = r"appears?|shows? up|comes? up|turns? up|crops? up"
+_LOGGED = r"(?P<logged>logged|reported|printed|recorded)"
+_PASSIVE = (
+    rf"(?:mentioned|(?P<named>named)|referenced|referred to|{_USED}|{_LOGGED})"
+    rf"(?: by name)?{_INSIDE}"
+)
+_SHOWN = r"(?:appears?|comes? up|(?:show|turn|crop|pop)s? up)(?: by name)?"
 _HAS = rf"(?:are|is) (?:there|(?:in|defined in) {_THIS})|exist|has {_THIS}|(?:in|of) {_THIS}"
-_LEVELS = r"error|warn(?:ing)?|info|debug|fatal|critical|notice|trace"
 _FOUND = rf" (?:are|is|were) there| {_DO} you (?:find|see)| can (?:you find|be found)| exist"
+_SENDER = r"(?P<sender>[\w-]+(?: (?-i:[A-Z])[\w-]*)?)"
+_SENT = r"(?:sen[dt]|posts?|posted|write|wrote|written)"
 _COUNTS = (
     rf"{_TIMES} {_BE} {_X} (?:been )?(?:explicitly |ever )?{_PASSIVE}",
     rf"{_TIMES} {_X} {_BE} (?:been )?{_PASSIVE}",
@@ -181,7 +223,7 @@ _COUNTS = (
     rf"(?P<inside>{_INSIDE})",
     rf"{_TIMES} (?:{_BE} )?{_X} (?P<with>in|found in|seen in|present in) {_THIS}",
     rf"how many {_X} (?P<with>)(?P<u_line>lines?) {_HAS}{_INSIDE}",
-    rf"how many (?P<words>{_LEVELS}) (?P<u_line>lines?) {_HAS}{_INSIDE}",
+    rf"how many (?P<words>{_LEVELS}) (?:(?P<u_line>lines?|entries))(?: {_HAS})?{_INSIDE}",
     rf"how many (?P<u_line>lines?) (?:have|with) (?:{_QUOTED}|(?P<words>\S*[^s\W])) in them",
     rf"{_TIMES} {_DO} (?:the (?:author|writer|narrator)|{_THIS}) "
     rf"(?:mention|refer to|reference|(?P<used>use|say|write|repeat)) {_X}{_INSIDE}",
@@ -192,11 +234,29 @@ _COUNTS = (
     rf"how many {_UNIT} (?:{_HAS}|{_DO} {_THIS} (?:have|contain|define|include|hold)){_INSIDE}",
     rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
     rf"how many {_UNIT}(?: in total)?",
+    rf"how many {_UNIT} {_THIS} (?:has|have|holds?|contains?|defines?|includes?)",
+    rf"how many (?P<u_line>lines?|entries)(?: of {_THIS})? (?:have|with|at) (?:the )?level "
+    r"(?P<words>\w+)",
+    rf"how many {_QUOTED} (?:entries|errors|hits|(?P<u_line>lines))(?:{_FOUND})?{_INSIDE}",
+    rf"does (?P<mark>{_MARK}) (?:{_QUOTED}|(?P<words>[\w-]+)) (?:{_SHOWN}|occur) "
+    rf"(?:a lot|often|much|frequently){_INSIDE}",
+    rf"how many (?P<u_message>{_MESSAGE}) (?:did|has|have) {_SENDER} {_SENT}{_INSIDE}",
+    rf"how many (?P<u_message>{_MESSAGE}) (?:(?:are|were|was|is) )?(?:{_SENT} )?(?:by|from) "
+    rf"{_SENDER}{_INSIDE}",
+    rf"how many times (?:(?:did|has) )?{_SENDER} {_SENT}(?: \w+thing| a message)?{_INSIDE}",
     rf"{_TIMES} (?:can|did) (?:you|i|we) (?:find|see) (?P<used>){_X}{_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur){_INSIDE}",
     rf"(?:in|on) how many {_UNIT} {_BE} {_X} {_PASSIVE}",
     rf"how many {_UNIT} {_DO} {_X} (?:{_SHOWN}|occur) (?:in|on)",
 )
+_AROUND = re.compile(
+    rf"(?:{_TEXT}|{_MARK}|{_MENTION}|how|many|often|frequently|count|lines?|entries|times|is|are|was"
+    r"|were|do|does|did|has|have|been|we|you|i|they|gets?|see|find|found|seen|there|it|here|in|of"
+    r"|the|this|that|all|with|contain(?:s|ing)?|says?|said|used|written|logged|appears?|comes?"
+    r"|shows?|turns?|up|occurs?|mentioned|for|me|us)",
+    re.IGNORECASE,
+)
+"""A word around a quotation that is counted."""
 _WHERE = (
     rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|(?P<u_chapter>chapter)|{_TEXT}))"
     rf"(?: in {_THIS})?"
@@ -221,20 +281,33 @@ _AND_WHERE = re.compile(
 )
 """What asks for places besides a count."""
 _NUMBERS = re.compile(
-    r"\b(?:how (?:many|often|frequently)|number|count|frequency|mention\w*|first|last)\b",
+    r"\b(?:how (?:many|often|frequently)|number|no|count|frequency|mention\w*|occurrence\w*"
+    r"|first|last|a lot)\b",
     re.IGNORECASE,
 )
 _DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
-_CLOCK = r"(?:\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
+_CLOCK = r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
 _TIMED = re.compile(
     rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+[ap]\.?m)) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
+    rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
+    r"|on (?P<on>\d{4}-\d\d-\d\d)"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: on(?:wards?)?)?(?!\w)",
     re.IGNORECASE,
 )
-_ENDS = (("a", "since"), ("b", "until"))
+_EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
+"""What is asked about a time and needs the text before it."""
+_HOURS = {"noon": "12:00", "midnight": "00:00"}
+_ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_DATE = (
+    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH}),? (?P<year>\d{{4}})"
+    rf"|(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?,? (?P<year2>\d{{4}})"
+    r"|(?P<day3>\d\d?)[./](?P<month3>\d\d?)[./](?P<year3>\d{4})"
+)
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
     r"each|every|no|more|less|fewer|at|only|all|both|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
@@ -250,19 +323,30 @@ _ESTIMATES = (
 )
 
 
-def route(question: str) -> Asked:
-    """Return what a question asks for."""
+def route(question: str, names: Iterable[str] = ()) -> Asked:
+    """Return what a question asks for; `names` are those of the texts."""
     text = " ".join(question.split()).rstrip("?!. ")
     if len(text) > LONGEST:
         return OTHER
-    span = [*_TIMED.finditer(text)] if any(map(str.isdigit, text)) or "day" in text else []
+    text = _TAIL.sub("", _TAIL.sub("", text).rstrip("?!. ")).rstrip("?!. ")
+    for short, long in _SHORT:
+        text = pattern_of(short).sub(long, text)
+    title = re.match(r".*( (?:in|of|from|within|throughout) (?:the )?((?:[\w’'-]+ ?){1,6}))$", text)
+    if title and not {word for name in names for word in _stem(name)}.isdisjoint(
+        title[2].casefold().split()
+    ):
+        text = f"{text[: title.start(1)]} in this text"
+    dated = pattern_of(_DATE).sub(_iso, text) if any(map(str.isdigit, text)) else text
+    span = [*_TIMED.finditer(dated)] if re.search("\\d|day|noon|night", text) else []
     if len(span) == 1:
-        rest = f"{text[: span[0].start()]}{text[span[0].end() :]}".strip(" ,")
-        since, until = (" ".join(filter(None, span[0].group(*pair))) for pair in _ENDS)
+        rest = f"{dated[: span[0].start()]}{dated[span[0].end() :]}".strip(" ,")
+        since, until = (" ".join(filter(None, span[0].group(*ends))) for ends in _ENDS)
+        since, until = _HOURS.get(since.lower(), since), _HOURS.get(until.lower(), until)
         if re.fullmatch(r"\d\d?(?::\d\d)*", since) and "m" in until[-2:].lower():
             later = int(since.split(":")[0]) % 12 > int(re.findall(r"\d+", until)[0]) % 12
             since += " pm" if ("p" in until.lower()) != later else " am"  # between 3 and 4 pm
-        asked = _count(rest) or OTHER
+        certain = not pattern_of(_EARLIER).search(text)
+        asked = _count(rest) or Asked("scope" if certain else "other")
         return replace(asked, since=since, until=until)
     if (found := _count(text)) is not None:
         return found
@@ -274,6 +358,28 @@ def route(question: str) -> Asked:
         return Asked("other", scope=hint[1])
     asks = _NUMBERS.search(text) and pattern_of(_ESTIMATES).fullmatch(_core(text))
     return Asked("other", estimates=bool(asks))
+
+
+def _iso(found: re.Match[str]) -> str:
+    """Return a date as ``2026-05-14``, or as it is if day and month cannot be told apart."""
+    parts = found.groupdict()
+    day, month, year = (
+        next(filter(None, (parts[f"{name}{n}"] for n in ("", "2", "3"))))
+        for name in ("day", "month", "year")
+    )
+    if month.isdigit():
+        if int(month) > 12:
+            day, month = month, day
+        elif int(day) < 13 and "/" in found[0] and day != month:
+            return found[0]
+    else:
+        month = str(1 + _MONTHS.index(month[:3].lower()))
+    return f"{year}-{int(month):02}-{int(day):02}"
+
+
+def _stem(name: str) -> list[str]:
+    """Return the words of a file's name."""
+    return [word for word in re.findall(r"[^\W\d_]+", PurePath(name).stem.casefold()) if word[3:]]
 
 
 @cache
@@ -299,14 +405,23 @@ def _count(text: str) -> Asked | None:
 
 
 def _counted(text: str) -> Asked | None:
+    if quoted := pattern_of(_QUOTED).search(text):
+        around = f"{text[: quoted.start()]} {text[quoted.end() :]}"
+        near = re.findall(r"[^\s,.-]+", around)
+        asks = bool(near) and near[0].lower() in ("how", "count")
+        if asks and all(map(_AROUND.fullmatch, near)):
+            lines = re.search(r"\blines? (?:with|that|have|has|contain)|\" lines", text)
+            return Asked("count", quoted["quoted"], "line" if lines else "")
     for pattern in map(pattern_of, _COUNTS + _PLACES):
         if (found := pattern.fullmatch(text)) is None:
             continue
         parts = found.groupdict()
         unit = next((n for n in UNITS if parts.get(f"u_{n}")), "")
         place = (parts["at"] or "both").strip().lower() if "at" in parts else ""
+        if (sender := parts.get("sender")) and not _NO_WORDS.match(sender):
+            return Asked("count", unit="message", scope=f"messages from {sender}")
         if not parts.get("words") and not parts.get("quoted"):
-            return Asked("count", unit=unit)
+            return None if sender else Asked("count", unit=unit)
         if (words := _words(parts)) is not None:
             return Asked("count", words, unit, place=place)
     return None
@@ -317,6 +432,8 @@ def _words(parts: dict[str, str | None]) -> str | None:
     if quoted := parts.get("quoted"):
         return quoted
     words = parts["words"] or ""
+    if '"' in words:
+        return None
     if parts.get("mark"):
         return words
     bare = re.sub(r"^(?:the|a|an) (?=.)", "", words)
@@ -327,6 +444,7 @@ def _words(parts: dict[str, str | None]) -> str | None:
     if (
         parts.get("used") is not None
         or parts.get("with") is not None
+        or parts.get("logged")
         or verb in ("ha", "say", "show")
     ):
         return bare if literal and parts.get("used") is None and bare.isupper() else None
@@ -343,6 +461,16 @@ def _words(parts: dict[str, str | None]) -> str | None:
     return bare
 
 
+def _frames(text: str) -> bool:
+    """Return whether words before a question say only that somebody asks it."""
+    words = {*re.findall(r"[\w'’.]+", text.casefold())}
+    return (
+        _LEAD.issuperset(words)
+        or text.rstrip().endswith(":")
+        or (not words.isdisjoint(_ASKERS) and words.isdisjoint(_IFS))
+    )
+
+
 def _place(text: str) -> re.Match[str] | None:
     """Return the one part that a question names, if it is certainly asked about that part."""
     places = list(pattern_of(PLACE).finditer(text)) if _NAMED.search(text) else []
@@ -352,8 +480,10 @@ def _place(text: str) -> re.Match[str] | None:
     both = re.search(r"(\d+) and (\d+)$", place[0])
     if both and not before.endswith("between ") and int(both[2]) != int(both[1]) + 1:
         return None
-    if re.match(r" (?:on|onwards?|to|until|through|and|or|than|but)\b|[\w’'-]", after):
+    if re.match(r" (?:on|onwards?|to|until|through|and(?! tell)|or|than|but)\b|[\w’'-]", after):
         return None
+    if not before and re.match(r"[,:]| [-–] ", after):
+        return place
     whole = re.match(rf" of (?:(?P<text>{_THIS}\b)|(?P<title>\"))?", after)
     if whole and not (whole["text"] or whole["title"]):
         return None
@@ -374,7 +504,10 @@ def _place(text: str) -> re.Match[str] | None:
 
 def _core(text: str) -> str:
     """Return a question as ``how many ...`` or ``how often ...``, without polite words before."""
-    text = text[polite.end() :] if (polite := _POLITE.match(text)) else text
+    text = re.sub("^in total,? ", "", text, flags=re.IGNORECASE)
+    found = _ASKING.search(text)
+    if found and _frames(text[: found.start()]):
+        text = text[found.start() :]
     many = pattern_of(_MANY).match(text)
     text = f"how many {text[many.end() :]}" if many else text
     return re.sub(r"^count (?=how )", "", text, flags=re.IGNORECASE)

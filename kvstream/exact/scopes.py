@@ -44,9 +44,12 @@ _SPAN = re.compile(
     r"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+)(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
     re.IGNORECASE,
 )
+_FEW = re.compile(
+    r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
+)
 _FROM = re.compile(
-    r"(?:the |an? )?(?:(?P<which>first|last|latest) )?(?:message|e-?mail|mail)s? (?:from|by) "
-    r"(?P<name>.+)",
+    rf"(?:the |an? )?(?:(?P<which>{ORDINALS}|latest) )?(?:message|e-?mail|mail)s?"
+    r"(?: (?:from|by) (?P<name>.+))?",
     re.IGNORECASE,
 )
 _NAMED = re.compile(
@@ -176,10 +179,18 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         _check_order(only, first, last)
         unit = "line" if span["unit"].lower().startswith("l") else "page"
         return Scope(only, span=(unit, first, last))
-    if sender := _FROM.fullmatch(only):
-        scope = Scope(only, sender=sender["name"])
+    if few := _FEW.fullmatch(only):
+        unit, count = few["unit"].lower(), int(few["count"])
+        first, last = 1, count
+        if few["which"].lower() == "last":
+            last = max((_number(line, unit) or 0 for line in lines_of(sources.again())), default=0)
+            first = max(1, last - count + 1)
+        return Scope(only, span=(unit, first, last))
+    if (sender := _FROM.fullmatch(only)) and (sender["name"] or sender["which"]):
+        scope = Scope(only, sender=sender["name"] or "")
         if sender["which"]:
-            scope.ranges = (_message(sources.again(), scope, first=sender["which"] == "first"),)
+            which = number_of(sender["which"].lower()) or "last"
+            scope.ranges = (_message(sources.again(), scope, which),)
         return scope
     parts = outline(sources.again())
     found = _found(parts, only)
@@ -201,15 +212,18 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     return Scope(title, ranges=tuple((p.begin, p.end) for p in found))
 
 
-def _message(sources: SourceSet, scope: Scope, *, first: bool) -> tuple[int, int]:
-    """Return where the first or the last message of the sender begins and ends."""
-    begin, end, behind, keep = -1, -1, 0, _from(scope.sender, scope._seen)
+def _message(sources: SourceSet, scope: Scope, which: str) -> tuple[int, int]:
+    """Return where a message, perhaps of one sender, begins and ends. `which`: number or last."""
+    begin, end, behind, count, keep = -1, -1, 0, 0, _from(scope.sender, scope._seen)
     for line in lines_of(sources):
         if _sender(line) is not None:
             end = line.byte if end < 0 <= begin else end
-            if keep(line) and (begin < 0 or not first):
-                begin, end = line.byte, -1
+            if keep(line):
+                count += 1
+                begin, end = (line.byte, -1) if which in ("last", str(count)) else (begin, end)
         behind = line.byte + len(line.text.encode("utf-8", "replace"))
+    if begin < 0 and not scope.sender:
+        raise SourceError(f"The text has no {scope.name}: it has {counted(count, 'message')}.")
     return begin, end if end >= 0 else behind
 
 
@@ -251,6 +265,17 @@ def has_times(blocks: Iterable[TextBlock]) -> bool:
     """Return whether a line near the beginning of a text has a time."""
     parser = LineParser()
     return any(_time(line, parser) is not None for line in islice(lines_of(blocks), SAMPLE))
+
+
+def one_day(blocks: Iterable[TextBlock]) -> bool:
+    """Return whether a text has times, all of one day."""
+    parser, days = LineParser(), set[float]()
+    for line in lines_of(blocks):
+        if (time := _time(line, parser)) is not None:
+            days.add(time // DAY)
+        if len(days) > 1:
+            return False
+    return bool(days)
 
 
 def _told(parts: list[Part]) -> str:

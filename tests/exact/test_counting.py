@@ -317,7 +317,14 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "Reads only since 10:05 until 10:06, which the question names." in told
     question = "What happened after 10:50?"
     _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
-    assert '--since "10:50" reads a part.' in told
+    assert "Reads only since 10:50, which the question names." in told
+    with path.open("a") as file:
+        file.write("2024-05-02 09:00:00 ERROR disk 99\n")
+    _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
+    assert '--since "10:50" reads a part.' in told  # of which day?
+    dated = "What happened on 2 May 2024?"
+    _, told = ask(capsys, str(path), dated, "-m", "pocket", "-n", "2")
+    assert "Reads only since 2024-05-02 until 2024-05-02, which the question names." in told
     path.write_text("He came at 10:50, and sat.\n" * 9)
     assert "--since" not in ask(capsys, str(path), question, "-m", "pocket", "-n", "2")[1]
 

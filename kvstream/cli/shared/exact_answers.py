@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 import click
 
-from kvstream.api.exact import Asked, asks_of_rows, counted, has_times, route, row_questions
+from kvstream.api.exact import (
+    Asked,
+    asks_of_rows,
+    counted,
+    has_times,
+    one_day,
+    route,
+    row_questions,
+)
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
@@ -37,7 +45,7 @@ Left = list[tuple[Sequence[str], Options]]
 
 def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -> tuple[int, Left]:
     """Answer what needs no model; return the exit code, and what is left for a model to read."""
-    asked = {question: route(question) for question in options.request.questions}
+    asked = {question: route(question, paths) for question in options.request.questions}
     if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
         return 0, [(paths, _for_model(paths, options, asked))]
     paths = sources_or_usage(ctx, paths)
@@ -85,6 +93,10 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
     return SOME_FAILED if failed else 0, left
 
 
+def _never() -> bool:
+    return False
+
+
 def for_each(
     paths: Sequence[str], options: Options, failed: list[str], read: Callable[[Sequence[str]], T]
 ) -> Iterator[tuple[str, T]]:
@@ -113,7 +125,8 @@ def _answered(
     the questions that rows answer, if these are all.
     """
     piped = not all(map(can_be_read_again, paths))
-    found, columns, notes = _of_rows(paths, options, list(asked), interrupts)
+    of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in ("row", "record")]
+    found, columns, notes = _of_rows(paths, options, of_rows, interrupts)
     counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
     if piped and len(counts) == len(asked) > 1:
         raise UsageError(
@@ -206,7 +219,8 @@ def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked
 def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
     """Return options that read only the part that one question names, if the text has it.
 
-    A time is certain only in a question that is counted; for others a hint names the options.
+    A time without a day is certain only if all of the text is of one day, or in a question that is
+    counted; else a hint names the options.
     """
     again = bool(paths) and all(map(can_be_read_again, paths))
     request = options.request
@@ -219,8 +233,13 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
         return options
     [each] = asked.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
-    if times and each.kind != "count":
-        if not options.quiet and has_times(open_sources(paths, options, lambda: False)):
+    timed = bool(times) and has_times(open_sources(paths, options, _never))
+    dated = all("-" in time for time in times.values())
+    if times and each.kind != "count" and (
+        each.kind == "other" or not timed
+        or not (dated or one_day(open_sources(paths, options, _never)))
+    ):  # fmt: skip
+        if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
             say(f"The question names a time, but all of the text is read; {given} reads a part.")
         return options
@@ -228,11 +247,11 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
         return options
     narrow = options.asking(**times, **({"only": each.scope} if each.scope else {}))
     try:
-        sources = open_sources(paths, narrow, lambda: False)
+        sources = open_sources(paths, narrow, _never)
         next(iter(sources))
     except SourceError as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
-        if each.kind != "other":
+        if each.kind != "other" and (each.scope or timed):
             say(f"The question names {named}, but all of the text is read. {error}")
         return options
     if each.kind == "other":
