@@ -49,6 +49,8 @@ from kvstream.exact.table_words import (
 
 LONGEST = 6
 """Words of a value or a column."""
+MOST_CELLS = 100_000
+"""Cells that are looked at before a question is read."""
 LONGEST_VALUE = 100
 """Characters of a value that a question may name."""
 MOST_APART = 3
@@ -109,21 +111,24 @@ class Sample:
     def of(
         cls, rows: Sequence[Sequence[str]], width: int, names: Sequence[str], *, complete: bool
     ) -> Sample:
+        """Look at rows of `width` columns. `complete`: no others; `names`: of the files."""
+        some = rows[: max(1, MOST_CELLS // max(1, width))]
+        rows, complete = some, complete and len(some) == len(rows)
         values: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        figures, shared, flags = set(), set(), {}
+        figures, shared, flags = set[int](), set[int](), dict[int, dict[bool, str]]()
         for column in range(width):
             cells = [row[column].strip() for row in rows if column < len(row)]
-            cells = [text for text in cells if len(text) <= LONGEST_VALUE]
-            filled = [text for text in cells if text]
-            for text in filled:
-                values[loose(text)].setdefault(column, text)
+            filled = [text for text in cells if 0 < len(text) <= LONGEST_VALUE]
+            spelled = [*map(loose, filled)]
+            for value, text in zip(spelled, filled, strict=True):
+                values[value].setdefault(column, text)
             numbers = [text for text in filled if re.fullmatch(NUMBER, text)]
             whole = [int(text) for text in numbers if text.isdecimal()]
             apart = len(whole) > 9 and len({*whole}) == len(filled)  # as the numbers of orders
             named = apart and max(whole) - min(whole) < MOST_APART * len(whole)
             if 2 * len(numbers) > len(filled) and not named:
                 figures.add(column)
-            if len({*map(loose, filled)}) < len(filled):
+            if len({*spelled}) < len(filled):
                 shared.add(column)
             if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
                 flags[column] = {FLAGS[text.casefold()]: text for text in filled}
@@ -206,7 +211,7 @@ class _Reading:
             return ("op", PHRASES[low]) if low in PHRASES else ("total", None)
         elif NOT.match(low):
             return "not", None
-        elif low in GROUPS and self._columns(behind.split(" ")[0]):
+        elif low in GROUPS and self._columns(behind.removeprefix("the ").split(" ")[0]):
             return "group", None
         elif (amount := _amount(low)) is not None:
             return "amount", amount
@@ -216,7 +221,7 @@ class _Reading:
             if fitting:
                 return "implied", (name, numbers or fitting)
         bounded = single or FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
-        if bounded and words_of(phrase) in self.names and low not in WHICH:
+        if bounded and (asked := words_of(phrase)) and asked in self.names and low not in WHICH:
             return "column", phrase
         plain = single and not quoted
         if plain and low in OPERATION:

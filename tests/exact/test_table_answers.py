@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
@@ -23,6 +24,8 @@ from kvstream.exact.table_questions import (
     may_ask,
     query_of,
 )
+from kvstream.exact.table_words import EMPTY, GROUPS, LINKS, OPERATION, OPERATIONS
+from kvstream.exact.table_words import PHRASES as PHRASES_OF
 from kvstream.exact.tables import Found, Numbers, compute
 from kvstream.input import table_reader
 from kvstream.input.blocks import TextBlock
@@ -198,6 +201,28 @@ def test_values_of_the_first_rows_are_known(question: str) -> None:
     sample = Sample.of(STAFF, len(STAFF_HEADER), ["sales.csv"], complete=True)
     assert query_of(question, STAFF_HEADER, sample) == BY_WORDS.get(question)
     assert may_ask(question) or BY_WORDS.get(question) is None
+
+
+PHRASES = st.lists(
+    st.sampled_from([
+        *" ".join([*EMPTY, *OPERATION, *PHRASES_OF, *LINKS, *GROUPS, *STAFF_HEADER]).split(),
+        *(cell for row in STAFF for cell in row), "which", "all", "of", "in", "not", "or", '"x"',
+        "more than 5", "between 3 and 9", ">= 7", "boxes", "pilots", "slowest", "'Oslo'", "-", "?",
+    ]),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(words=PHRASES, odd=st.booleans())
+def test_no_words_end_in_an_error(words: list[str], odd: bool) -> None:
+    """They name columns that exist, or several columns fit."""
+    header = ["", "per", "how many", "-", "boxes", "boxes", "city"] if odd else STAFF_HEADER
+    sample = Sample.of(STAFF, len(header), ["most boxes.csv"], complete=not odd)
+    with suppress(AmbiguousError):
+        if query := query_of(" ".join(words), header, sample):
+            columns = {query.of, query.show, query.by, *(each.column for each in query.where)}
+            assert columns - {None} <= {*range(len(header))}
+            assert query.operation in {*OPERATIONS, "list"}
 
 
 GROUPED = st.lists(
