@@ -49,7 +49,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile
 
 # llama.cpp's token ids are compared where KVSTREAM_TEST_LLAMACPP names a Python with xllamacpp.
 real: $(VENV)/.installed-test

@@ -36,8 +36,6 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
-# One process runs all these tests, because each process would start its own cluster.
-pytestmark = pytest.mark.xdist_group("ray")
 MACHINES = 1
 """Number of machines besides the head, which is never lost."""
 HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
