@@ -375,12 +375,13 @@ class _Reading:
 
     def _equal(self) -> Iterator[Condition]:
         """Yield the conditions of values, with the column that a value stands beside."""
-        apart = [part for part in self.parts if part.kind != "before"]
-        for place, part in enumerate(apart):
+        for place, part in enumerate(self.parts):
             if part.kind != "value":
                 continue
             column = None
-            for near in (*apart[max(0, place - 1) : place], *apart[place + 1 : place + 2]):
+            beside = [*self.parts[place + 1 : place + 2], *self.parts[:place][-1:]]
+            beside += [p for p in self.parts[:place] if p.kind != "before"][-1:]
+            for near in beside:
                 if near.kind == "column" and self._shown(near) in part.data and column is None:
                     near.kind, column = "used", self._shown(near)
             if column is None:
