@@ -54,7 +54,9 @@ def test_a_slow_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_library_prints_above_our_error_only_with_v(tmp_path: Path, verbose: bool) -> None:
+def test_the_library_prints_above_our_error_only_with_v(
+    tmp_path: Path, verbose: bool, warm: list[str]
+) -> None:
     """Neither loading nor encoding a text that the check on loading did not try prints more."""
     program = """
 import sys
@@ -73,8 +75,10 @@ main()
 """
     patterns = (("a", "(a+)+b"), ("zq", "(?:(?:zq|zqzq)+)+Q"))
     models = [folder(tmp_path / name, pattern) for name, pattern in patterns]
+    (tmp_path / "program.py").write_text(program)
+    python = [sys.executable] if verbose else warm  # -v must come before the imports
     done = subprocess.run(
-        [sys.executable, "-c", program, *models, *(["-v"] * verbose)],
+        [*python, str(tmp_path / "program.py"), *models, *(["-v"] * verbose)],
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "ModelError\nPanicException\n"), done.stderr
