@@ -163,6 +163,11 @@ class _Part:
     """A stretch of a question."""
 
     kind: str
+    """``op`` (an operation), ``implied`` (the same with its column), ``column``, ``value``,
+    ``amount`` (a comparison), ``group``, ``which``, ``every``, ``rows``, ``persons``, ``about``,
+    ``before``, ``not``, or ``unknown``. When its part is known, a column becomes ``used`` or
+    ``each``, a value ``given``, and what was unknown a ``noun`` or a ``verb``.
+    """
     text: str
     begin: int
     data: Any = None
@@ -181,6 +186,7 @@ class _Reading:
         self.parts = [part for part in self._split() if part.kind != "empty"]
 
     def _split(self) -> Iterator[_Part]:
+        """Yield the longest stretches that are known, up to conditions, which `where` gets."""
         tokens = [*TOKEN.finditer(self.text)]
         at = 0
         while at < len(tokens):
@@ -285,10 +291,8 @@ class _Reading:
             named = rows or show is not None or bool(base.where and not base.anywhere)
             enough = selected or base.by is not None or rows
         else:
-            named, enough = (
-                rows or show is not None,
-                bool(selected and self.lists and not self._of("noun")),
-            )
+            named = rows or show is not None
+            enough = bool(selected and self.lists and not self._of("noun"))
         operation = "count" if said else "list"
         return replace(base, operation=operation, show=show) if named and enough else None
 
