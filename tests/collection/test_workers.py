@@ -36,7 +36,6 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one in each process of the tests
 MACHINES = 1
 """Number of machines besides the head, which is never lost."""
 HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,

@@ -401,7 +401,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.xdist_group("plugin")  # is installed once
 def test_a_third_partys_method_is_listed(installed: Path, warm: list[str]) -> None:
     assert "everyother" not in METHODS
     done = subprocess.run(
@@ -425,7 +424,6 @@ def everyother(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     registry.available.cache_clear()
 
 
-@pytest.mark.xdist_group("plugin")
 @pytest.mark.parametrize(
     ("kind", "precision"), list(zip(KINDS, itertools.cycle(PRECISIONS), strict=False))
 )
