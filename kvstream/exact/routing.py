@@ -65,7 +65,7 @@ _TEXT = (
     r"(?:texts?|files?|documents?|books?|novels?|stor(?:y|ies)|logs?|logfiles?|tables?|[ct]sv|data|"
     r"dataset|spreadsheet|sheet|code|source|script|module|program|chats?|conversation|thread|"
     r"mailbox|inbox|archive|folder|directory|reports?|papers?|articles?|letters?|manual|contract|"
-    r"agreement|transcripts?|notebooks?|pdf|epub|e-?mails?|notes|page|thesis|essay|play|poem|law|"
+    r"agreement|transcripts?|lists?|notebooks?|pdf|epub|e-?mails?|notes|page|thesis|essay|play|poem|law|"
     r"constitution|treaty|statute|regulation|directive|policy|guide|handbook|textbook|standard|"
     r"specification|diary|memoir|biography|export|dump|input)"
 )
@@ -91,13 +91,13 @@ _MESSAGE = r"(?:messages?|e-?mails?|mails?)"
 _NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
 _TO = r" ?(?:-|–|to|through) ?"
 PLACE = (
-    rf"(?:\b|(?<=under ))(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
+    rf"(?:\b|(?<=under )|(?<=only at ))(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
     rf"|the (?:{ORDINALS}) (?:(?!letter)(?:{_KINDS})|{_MESSAGE})\b(?! (?:from|by) )"
     r"|(?:the )?(?:first|last) \d+ (?:line|page)s\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
-    r"|(?:(?:the )?(?:chapter|section) (?:called |named |titled |on )?|(?<=under ))"
+    r"|(?:(?:the )?(?:chapter|section) (?:called |named |titled |on )?|(?<=under )|(?<=only at ))"
     r"[\"'“‘][^\"'”’]+[\"'”’]"
-    rf"|(?:the )?section (?:on )?{_NAME}|(?:the )?section on [\w-]+"
+    rf"|(?:the )?section (?:on )?{_NAME}|(?:the )?section (?:on|about) (?:the )?[\w-]+"
     r"|(?:(?:the )?(?:chapter|section|part) (?:called|named|titled|entitled) |(?<=the heading ))"
     r"(?-i:[A-Z])[\w’' -]*?(?= for (?:me|us)\b|[,:]|$)"
     r"|the (?-i:[A-Z][\w-]*)(?: (?!section|chapter)[\w-]+){0,4} (?:section|chapter)\b"
@@ -107,7 +107,8 @@ PLACE = (
     rf"|(?:the |an? )?(?:(?:first|last|latest) )?{_MESSAGE} (?:from|by) {_NAME})"
 )
 _NAMED = re.compile(
-    rf"{_KINDS}|heading|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under|page|line|mess|mail",
+    rf"{_KINDS}|heading|only at|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under"
+    r"|page|line|mess|mail",
     re.IGNORECASE,
 )
 _PERHAPS = rf"(?!.*(?:{_KINDS}).*(?:{_KINDS})).+ (?<!after )(?<!before )(?<!from )({_PART})"
@@ -120,7 +121,7 @@ _OWN = (
 """A question for what somebody writes in a message."""
 _SAYS = (
     r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim|name|list|"
-    r"mention|define|give|show|tell|conclude|report|prohibit|forbid|allow|grant)s?\b"
+    r"mention|recommend|define|give|show|tell|conclude|report|prohibit|forbid|allow|grant)s?\b"
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
@@ -144,7 +145,8 @@ _AT_LINE = re.compile(
 )
 _SHOWS = re.compile(
     r"(?:please |pls |who )?(?:summari[sz]e|sum up|explain|describe|outline|translate|retell"
-    r"|narrates|tells) ",
+    r"|narrates|tells) (?:what (?:happens in )?)?"
+    r"|(?:(?:what is|what's|give me|write) )?(?:the |a )?(?:gist|summary|essence|content) of ",
     re.IGNORECASE,
 )
 _LEAD = frozenset(
@@ -158,6 +160,11 @@ _LEAD = frozenset(
     )
 )
 """Words before it that change nothing."""
+_TITLE = (
+    r".*( (?:in|of|from|within|throughout) (?:the )?(?:[\w’'-]+ ){0,2}?([\w’'-]+)"
+    r"(?: (?:and|of) (?:the )?[\w’'-]+| [A-Z][\w’'-]*)?)$"
+)
+"""A title at the end, by one word of the file's name. What follows the title asks for more."""
 _ASKERS = frozenset(("know", "curious", "wonder", "wondering", "idea", "tell", "check"))
 _IFS = frozenset(("if", "because", "since", "not", "when", "after", "before", "who", "that"))
 _TAIL = re.compile(
@@ -167,10 +174,15 @@ _TAIL = re.compile(
 )
 _SHORT = (
     (r"^(?:the |total )*(line|word|row|page|message) count\b(?: of| in)?", r"number of \1s in"),
-    (r"\bch(?:ap)?\. ?(?=\d|[ivxl]+\b)", "chapter "),
+    (r"\bch(?:ap)?(?:\.? ?(?=\d)|\. ?(?=[ivxl]+\b))", "chapter "),
     (r"\bpp?\. ?(?=\d)", "page "),
     (r"\bsec\. ?(?=\d)", "section "),
-    (r"^(.+?)(?: -|,| –) how many$", r"how many \1"),
+    (r"^(?:the )?(.+?)(?: -|,| –) how many(?: are there)?$", r"how many \1"),
+    (
+        r"^(?:the (?:word|name|phrase) )?(.+?)(?: -|,|:| –) (how (?:often|many times) "
+        r"(?:does|do|did|is|was|are)) (?:(?:that|this|the) (?:name|word|phrase)|it|he|she|they) ",
+        r"\2 the word \1 ",
+    ),
 )
 """Short forms, and what is read for them."""
 _MARK = (
@@ -193,7 +205,8 @@ _MANY = (
     rf"(?:number|no\.|count|frequency) of (?={_MENTION} (?:of|to)|times|[\"“'‘]|{_UNIT_WORDS}\b"
     rf"|(?:{_LEVELS}) (?:lines|entries))"
     rf"|count (?:all |every |each )?(?:the )?"
-    rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS} (?:con|men|wi|th)|(?:{_LEVELS}) (?:lines|entries)\b)"
+    rf"(?={_MENTION} (?:of|to)|{_UNIT_WORDS}(?: (?:con|men|wi|th)|$)"
+    rf"|(?:{_LEVELS}) (?:lines|entries)\b)"
     rf"|(?:all |total )*(?={_MENTION}s? of)"
 )
 _BE, _DO = r"(?:is|are|was|were|has|have|gets?|got)", r"(?:does|do|did)"
@@ -235,8 +248,8 @@ _COUNTS = (
     rf"how many {_UNIT}(?: (?:in|of) {_THIS})? {_CONTAINS} {_X}{_INSIDE}",
     rf"how many {_UNIT}(?: in total)?",
     rf"how many {_UNIT} {_THIS} (?:has|have|holds?|contains?|defines?|includes?)",
-    rf"how many (?P<u_line>lines?|entries)(?: of {_THIS})? (?:have|with|at) (?:the )?level "
-    r"(?P<words>\w+)",
+    rf"how many (?P<u_line>lines?|entries)(?: of {_THIS})? (?:have|with|(?:are )?at) "
+    r"(?:the )?level (?P<words>\w+)",
     rf"how many {_QUOTED} (?:entries|errors|hits|(?P<u_line>lines))(?:{_FOUND})?{_INSIDE}",
     rf"does (?P<mark>{_MARK}) (?:{_QUOTED}|(?P<words>[\w-]+)) (?:{_SHOWN}|occur) "
     rf"(?:a lot|often|much|frequently){_INSIDE}",
@@ -253,7 +266,7 @@ _AROUND = re.compile(
     rf"(?:{_TEXT}|{_MARK}|{_MENTION}|how|many|often|frequently|count|lines?|entries|times|is|are|was"
     r"|were|do|does|did|has|have|been|we|you|i|they|gets?|see|find|found|seen|there|it|here|in|of"
     r"|the|this|that|all|with|contain(?:s|ing)?|says?|said|used|written|logged|appears?|comes?"
-    r"|shows?|turns?|up|occurs?|mentioned|for|me|us)",
+    r"|writes?|wrote|shows?|turns?|up|occurs?|mentioned|for|me|us)",
     re.IGNORECASE,
 )
 """A word around a quotation that is counted."""
@@ -331,10 +344,8 @@ def route(question: str, names: Iterable[str] = ()) -> Asked:
     text = _TAIL.sub("", _TAIL.sub("", text).rstrip("?!. ")).rstrip("?!. ")
     for short, long in _SHORT:
         text = pattern_of(short).sub(long, text)
-    title = re.match(r".*( (?:in|of|from|within|throughout) (?:the )?((?:[\w’'-]+ ?){1,6}))$", text)
-    if title and not {word for name in names for word in _stem(name)}.isdisjoint(
-        title[2].casefold().split()
-    ):
+    title = re.match(_TITLE, text)
+    if title and any(title[2].casefold() in _stem(name) for name in names):
         text = f"{text[: title.start(1)]} in this text"
     dated = pattern_of(_DATE).sub(_iso, text) if any(map(str.isdigit, text)) else text
     span = [*_TIMED.finditer(dated)] if re.search("\\d|day|noon|night", text) else []
@@ -395,7 +406,8 @@ def _count(text: str) -> Asked | None:
     if (place := _place(text)) is not None:
         before = re.sub(r"\w+ $", "", text[: place.start()])
         found = _counted(_core(f"{before}{text[place.end() :]}".strip(" ,")))
-        return found and replace(found, scope=place[0])
+        if found:
+            return replace(found, scope=place[0])
     where = _AND_WHERE.search(text)
     found = _counted(_core(text[: where.start()] if where else text))
     if found and where:
@@ -466,7 +478,7 @@ def _frames(text: str) -> bool:
     words = {*re.findall(r"[\w'’.]+", text.casefold())}
     return (
         _LEAD.issuperset(words)
-        or text.rstrip().endswith(":")
+        or re.search(r"\bfor (?:an?|my|our) \w+: *$", text, re.IGNORECASE) is not None
         or (not words.isdisjoint(_ASKERS) and words.isdisjoint(_IFS))
     )
 
@@ -474,13 +486,19 @@ def _frames(text: str) -> bool:
 def _place(text: str) -> re.Match[str] | None:
     """Return the one part that a question names, if it is certainly asked about that part."""
     places = list(pattern_of(PLACE).finditer(text)) if _NAMED.search(text) else []
-    if len(places) != 1 or _COMPARES.search(text):
+    if len(places) != 1:
         return None
     place, before, after = places[0], text[: places[0].start()], text[places[0].end() :]
+    if _COMPARES.search(f"{before} {after}"):
+        return None
     both = re.search(r"(\d+) and (\d+)$", place[0])
     if both and not before.endswith("between ") and int(both[2]) != int(both[1]) + 1:
         return None
-    if re.match(r" (?:on|onwards?|to|until|through|and(?! tell)|or|than|but)\b|[\w’'-]", after):
+    if re.match(
+        r" (?:onwards?|on|to|until|through|and(?! (?:tell|list|say|explain|name)\b)|or|than|but)\b"
+        r"|[\w’'-]",
+        after,
+    ):
         return None
     if not before and re.match(r"[,:]| [-–] ", after):
         return place

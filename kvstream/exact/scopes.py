@@ -53,7 +53,7 @@ _FROM = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(
-    rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on )?)?"
+    rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
     re.IGNORECASE,
 )

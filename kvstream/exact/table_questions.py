@@ -226,6 +226,8 @@ class _Reading:
             numbers = [each for each in fitting if each in self.sample.figures]
             if fitting:
                 return "implied", (name, numbers or fitting)
+            if not name and low in words.split("|") and not self._columns(phrase):
+                return "empty", None
         bounded = single or FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
         if bounded and (asked := words_of(phrase)) and asked in self.names and low not in WHICH:
             return "column", phrase
@@ -276,7 +278,8 @@ class _Reading:
 
     def _selection(self, said: set[str], base: Query) -> Query | None:
         """Return a query for rows, or for their number."""
-        columns, selected = self._of("column", "each"), bool(base.where or base.anywhere)
+        columns = self._of("column") or self._of("each")
+        selected = bool(base.where or base.anywhere)
         first = next((p for p in columns if self._before(p) in ("op", "")), None)
         show = self._shown(columns[0]) if columns else None
         if "distinct" in said:
@@ -309,7 +312,8 @@ class _Reading:
             own = [p for p in after if self._shown(p) in implied]
             of = implied.pop()
         else:
-            own = after[:1] or others[-1:] or which[:1] or self._of("each")[:1]
+            few = [] if self._of("rows", "about") else which[:1]
+            own = after[:1] or others[-1:] or few or self._of("each")[:1]
             of = self._column(own[0].text, figures=True) if own else None
         rest = [p for p in columns if p not in own and self._shown(p) != of]
         if any(p in after for p in rest):
@@ -484,11 +488,17 @@ class _Reading:
                 if found := pattern_of(pattern).fullmatch(rest):
                     parts = found.groupdict()
                     stated = relation != "=" or found.start("value") > 0
-                    value, end = (_unquoted(parts.get(key) or "") for key in ("value", "end"))
+                    value, end = (self._bare(parts.get(key), column) for key in ("value", "end"))
                     if relation == "=" and not self._fits(value, column, link, stated):
                         continue
                     return Condition(column, relation, value, end, stated)
         return None
+
+    def _bare(self, value: str | None, column: int) -> str:
+        """Return a value without quotation marks, a number without the unit of its column."""
+        found = re.fullmatch(rf"({NUMBER}) (\w+)", value or "")
+        unit = found is not None and {*words_of(found[2])} <= {*self.names[column]}
+        return found[1] if found and unit else _unquoted(value or "")
 
     def _fits(self, value: str, column: int, link: str, stated: bool) -> bool:
         """Return whether a column may equal a value; if no word states it, rows must have it."""

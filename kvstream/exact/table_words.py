@@ -27,7 +27,9 @@ PHRASES = {
 }  # fmt: skip
 QUANTITY = frozenset(("most", "least", "fewest"))
 """Words that compare sums, if rows share the value that is asked for: who sold the most units."""
-TOTALLY = frozenset(("in total", "altogether", "combined", "all in all", "all together"))
+TOTALLY = frozenset(
+    ("in total", "together", "altogether", "combined", "all in all", "all together")
+)
 IMPLIED = (
     ("max", "slowest", "ms millisecond latency duration time second elapsed"),
     ("min", "fastest|quickest", "ms millisecond latency duration time second elapsed"),
@@ -46,19 +48,19 @@ ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", 
 LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
 """Words of columns whose numbers are names: nobody means their sum by ``total orders``."""
 FILLERS = frozenset(("the", "a", "an", "all", "of", "column", "field", "value", "its", "their"))
-_BEFORE = _set("in for from of with by at on to about among within under over across")
+_BEFORE = _set("in for from of with by at on to about among within under over across through")
 """Words before a value."""
 EMPTY = _set(
-    "the a an its their our my this that these those there here we i you they he she it us me them "
-    "is are was were be been being do does did has have had having can could would should will "
-    "whole entire overall exact exactly only just same value values amount amounts quantity number "
-    "numbers field column figure figures and as so then than also what's whats "
+    "the a an its their our my this that these those there here we i you they he she it us me "
+    "them is are was were be been being do does did has have had having can could would should "
+    "will whole entire overall exact exactly only just same value values amount amounts "
+    "quantity number numbers field column figure figures and as so then than also what's whats "
     "please tell know want need like give get got find compute calculate determine report print "
-    "made make makes sold sell sells bought went go came come back ended end show shows hold holds "
-    "see saw measured recorded listed found reached year file sheet csv tsv dataset thanks yet far "
-    "take takes took score scored scores spend spent ask asked i'd much large high big low "
-    "into up out off placed took take ran run won sent received "
-    "those together say says how"
+    "made make makes sold sell sells bought went go came come back ended end show shows hold "
+    "holds see saw measured recorded listed found reached year file sheet csv tsv dataset "
+    "thanks yet far two three four five six seven eight nine ten both take takes took score "
+    "scored scores spend spent ask asked i'd much large high big low into up out off placed ran "
+    "run won sent received say says how"
 )
 """Words that change nothing."""
 WHICH = frozenset(("which", "what", "who", "whose"))

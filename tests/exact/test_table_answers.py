@@ -181,6 +181,14 @@ BY_WORDS = {
     "add up the ages of all the sellers": Query("sum", AGE),
     "what do the boxes of the north come to in total?":
         Query("sum", BOXES, where=where((REGION, "=", "North", "", False))),
+    "count the orders that came in through Oslo":
+        Query("count", where=where((TOWN, "=", "Oslo", "", False))),
+    "the sum of all boxes over the four sellers": Query("sum", BOXES),
+    "how many boxes do all sellers in the north have together?":
+        Query("sum", BOXES, where=where((REGION, "=", "North", "", False))),
+    "list the sellers with a latency over 20 ms":
+        Query("list", show=SELLER, where=where((LATENCY, ">", "20"))),
+    "which city has the most sales": Query("count", by=TOWN, best="max"),
     "rows with boxes above 5": Query("list", where=where((BOXES, ">", "5"))),
 }  # fmt: skip
 NOT_BY_WORDS = (

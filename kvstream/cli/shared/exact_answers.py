@@ -249,7 +249,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     try:
         sources = open_sources(paths, narrow, _never)
         next(iter(sources))
-    except SourceError as error:
+    except (SourceError, UsageError) as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
         if each.kind != "other" and (each.scope or timed):
             say(f"The question names {named}, but all of the text is read. {error}")
