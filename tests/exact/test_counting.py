@@ -318,6 +318,8 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     question = "What happened after 10:50?"
     _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
     assert "Reads only since 10:50, which the question names." in told
+    _, told = ask(capsys, str(path), "What happened after 29:75?", "-m", "pocket", "-n", "2")
+    assert "The question names since 29:75, but all of the text is read." in told
     with path.open("a") as file:
         file.write("2024-05-02 09:00:00 ERROR disk 99\n")
     _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
