@@ -305,7 +305,7 @@ _TIMED = re.compile(
     rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+[ap]\.?m)) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
-    r"|on (?P<on>\d{4}-\d\d-\d\d)"
+    r"|on (?P<on>\d{4}-\d\d-\d\d|(?-i:[A-Z][a-z]{2}) \d\d?)"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: on(?:wards?)?)?(?!\w)",
     re.IGNORECASE,
@@ -317,8 +317,8 @@ _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _DATE = (
-    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH}),? (?P<year>\d{{4}})"
-    rf"|(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?,? (?P<year2>\d{{4}})"
+    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
+    rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
     r"|(?P<day3>\d\d?)[./](?P<month3>\d\d?)[./](?P<year3>\d{4})"
 )
 _NO_WORDS = re.compile(
@@ -372,10 +372,10 @@ def route(question: str, names: Iterable[str] = ()) -> Asked:
 
 
 def _iso(found: re.Match[str]) -> str:
-    """Return a date as ``2026-05-14``, or as it is if day and month cannot be told apart."""
+    """Return a date as ``2026-05-14`` or ``May 14``; as it is if day and month may be swapped."""
     parts = found.groupdict()
     day, month, year = (
-        next(filter(None, (parts[f"{name}{n}"] for n in ("", "2", "3"))))
+        next(filter(None, (parts[f"{name}{n}"] for n in ("", "2", "3"))), "")
         for name in ("day", "month", "year")
     )
     if month.isdigit():
@@ -383,6 +383,8 @@ def _iso(found: re.Match[str]) -> str:
             day, month = month, day
         elif int(day) < 13 and "/" in found[0] and day != month:
             return found[0]
+    elif not year:
+        return f"{month[:3].capitalize()} {int(day)}"
     else:
         month = str(1 + _MONTHS.index(month[:3].lower()))
     return f"{year}-{int(month):02}-{int(day):02}"

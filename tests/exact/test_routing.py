@@ -325,6 +325,10 @@ TIMES = {
     "anything sold on March 5th, 2021, and to whom": ("scope", "2021-03-05", "2021-03-05"),
     "who wrote on 25/03/2021": ("scope", "2021-03-25", "2021-03-25"),
     "who wrote on 5.3.2021": ("scope", "2021-03-05", "2021-03-05"),
+    "please sum up what happened on june 16": ("scope", "Jun 16", "Jun 16"),
+    "What did Ada write on the 3rd of July?": ("other", "", ""),
+    "What did Ada write on 3 July": ("scope", "Jul 3", "Jul 3"),
+    "what may happen on 2 of 3 days": ("other", "", ""),
     "who wrote on 5/3/2021": ("other", "", ""),  # of March or of May
     "Who came after the 3 kings?": ("other", "", ""),
     "Which ratio is it, after 3:1 at half time, and before 4:0?": ("other", "", ""),

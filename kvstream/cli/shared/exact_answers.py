@@ -234,7 +234,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     [each] = asked.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
     timed = bool(times) and has_times(open_sources(paths, options, _never))
-    dated = all("-" in time for time in times.values())
+    dated = all("-" in time or time[:1].isalpha() for time in times.values())
     if times and each.kind != "count" and (
         each.kind == "other" or not timed
         or not (dated or one_day(open_sources(paths, options, _never)))
