@@ -328,6 +328,11 @@ _NO_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words that stand for others, so that counting them counts something else."""
+_QUALIFIED = re.compile(
+    r'"|\b(?:without|only|twice|before|after|than|least|most|neither|n?or|once|exactly|being)\b'
+    r"|^(?:the |an? )?[a-z]+ [A-Z]"  # the dog Spitz is called Spitz elsewhere
+)
+"""What limits or describes the words, so that they do not stand in the text as they are."""
 _LITERAL = re.compile(r"[A-Z\d]|.*[\w][_.:/@=-]+\w|.*\d")
 _ESTIMATES = (
     r"how many times (?!.*\b(?:an?|per|each|every) (?:day|week|month|year|hour|minute|second)\b).*"
@@ -446,7 +451,7 @@ def _words(parts: dict[str, str | None]) -> str | None:
     if quoted := parts.get("quoted"):
         return quoted
     words = parts["words"] or ""
-    if '"' in words:
+    if _QUALIFIED.search(words):
         return None
     if parts.get("mark"):
         return words

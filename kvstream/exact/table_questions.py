@@ -22,6 +22,7 @@ from kvstream.exact.table_words import (
     EMPTY,
     FILLERS,
     FLAGS,
+    FRONT,
     GROUPS,
     IMPLIED,
     LABELS,
@@ -40,6 +41,7 @@ from kvstream.exact.table_words import (
     TOKEN,
     TOTALLY,
     UNSURE,
+    VERBS,
     WHICH,
     WORDS_OF,
     loose,
@@ -98,6 +100,8 @@ class Sample:
     """Values as `loose` writes them, with their columns and a spelling in each."""
     figures: frozenset[int] = frozenset()
     """Columns whose cells are numbers that name no rows."""
+    numeric: frozenset[int] = frozenset()
+    """Columns whose cells are numbers, also those that name rows."""
     flags: Mapping[int, Mapping[bool, str]] = field(default_factory=dict)
     """Columns whose cells say yes or no, with the words for it."""
     shared: frozenset[int] = frozenset()
@@ -115,7 +119,8 @@ class Sample:
         some = rows[: max(1, MOST_CELLS // max(1, width))]
         rows, complete = some, complete and len(some) == len(rows)
         values: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        figures, shared, flags = set[int](), set[int](), dict[int, dict[bool, str]]()
+        figures, numeric, shared = set[int](), set[int](), set[int]()
+        flags: dict[int, dict[bool, str]] = {}
         for column in range(width):
             cells = [row[column].strip() for row in rows if column < len(row)]
             filled = [text for text in cells if 0 < len(text) <= LONGEST_VALUE]
@@ -126,8 +131,9 @@ class Sample:
             whole = [int(text) for text in numbers if text.isdecimal()]
             apart = len(whole) > 9 and len({*whole}) == len(filled)  # as the numbers of orders
             named = apart and max(whole) - min(whole) < MOST_APART * len(whole)
-            if 2 * len(numbers) > len(filled) and not named:
-                figures.add(column)
+            if 2 * len(numbers) > len(filled):
+                numeric.add(column)
+                figures |= set() if named else {column}
             if len({*spelled}) < len(filled):
                 shared.add(column)
             if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
@@ -137,7 +143,10 @@ class Sample:
             for name in names
             for w in re.findall(r"[^\W_]+", PurePath(name).stem.casefold())
         )
-        return cls(values, frozenset(figures), flags, frozenset(shared), complete, frozenset(about))
+        return cls(
+            values, frozenset(figures), frozenset(numeric), flags, frozenset(shared), complete,
+            frozenset(about),
+        )  # fmt: skip
 
 
 class AmbiguousError(Exception):
@@ -180,6 +189,8 @@ class _Reading:
         self.text, self.header, self.sample = text, header, sample
         self.lists = pattern_of(LIST).match(text)
         self.names = [words_of(name) for name in header]
+        self.begun = False
+        """Whether a part says what is asked for."""
         self.several = ""
         """The message about a value of several columns."""
         self.where: tuple[Condition, ...] | None = ()
@@ -204,6 +215,7 @@ class _Reading:
                 if (
                     found := self._part(phrase, behind, tokens[at]["quoted"], end - at)
                 ) is not None:
+                    self.begun |= found[0] not in ("empty", "which")
                     yield _Part(found[0], phrase, begin, found[1])
                     at = end
                     break
@@ -239,7 +251,11 @@ class _Reading:
                 return kind, None
         if plain and ROW_WORDS.intersection(words_of(low)[:1]):
             return "rows", None
-        if plain and (low in EMPTY or low in FILLERS or low in LISTS or low in LINKS):
+        named = plain and phrase[:1].isupper() and self.begun  # somebody's name may be Will
+        if plain and not (named and loose(phrase) in self.sample.values) and (
+            low in EMPTY or low in FILLERS or low in LINKS
+            or (not self.begun and (low in LISTS or low in FRONT))
+        ):  # fmt: skip
             return "empty", None
         bare = re.sub("['’]s$", "", phrase)
         if (found := self.sample.values.get(loose(bare))) is not None:
@@ -267,6 +283,8 @@ class _Reading:
             ):
                 part.kind = "each"  # of all the orders, where the column is order_id
             elif part.kind == "column" and self._kind(place - 1) == "group":
+                if base.by is not None or self._shown(part) in self.sample.figures:
+                    return None  # two groups, or a ratio such as goals per game
                 part.kind, base = "used", replace(base, by=self._column(part.text))
         said = {p.data if p.kind == "op" else p.data[0] for p in self._of("op", "implied")} - {""}
         said |= {"sum"} if not said and self._of("total") else set()
@@ -286,6 +304,9 @@ class _Reading:
             return replace(base, operation="distinct", show=show) if len(columns) == 1 else None
         if len(columns) > 1 or (said and columns and first is None):
             return None
+        compared = any(each.relation in (*AMOUNTS, "between") for each in base.where)
+        if said and compared and show in self.sample.shared:
+            return None  # how many regions have more than 80 rows
         summed = self.sample.figures - {each.column for each in base.where}
         if said and show in summed and LABELS.isdisjoint(words_of(self.header[show or 0])):
             return replace(base, operation="sum", of=show)  # how many units
@@ -323,6 +344,11 @@ class _Reading:
         best = next(iter(said & {"max", "min"}), "")
         inner = said - {"max", "min", "count"}
         group = show if base.by is None else base.by
+        if show is not None and base.by is not None:
+            return None
+        measured = {self._shown(p) for p in self._of("each") if p not in own}
+        if measured & self.sample.figures:
+            return None  # the total price of all the stock
         often = any(part.text.casefold() in QUANTITY for part in self._of("op"))
         if of is None:
             if not best and "count" in said and self._of("rows"):
@@ -374,8 +400,9 @@ class _Reading:
         """Yield the conditions of comparisons such as ``more than 80 units``."""
         for place, part in enumerate(self.parts):
             near = [p for p in self.parts[max(0, place - 1) : place + 2] if p.kind == "column"]
+            if self.sample.values:
+                near = [p for p in near if self._shown(p) in (*self.sample.numeric, None)]
             if part.kind == "amount" and near:
-                near.sort(key=lambda p: self._shown(p) not in self.sample.figures)
                 column = self._column(near[0].text)
                 assert column is not None
                 near[0].kind = part.kind = "used"
@@ -393,6 +420,10 @@ class _Reading:
                 if near.kind == "column" and self._shown(near) in part.data and column is None:
                     near.kind, column = "used", self._shown(near)
             if column is None:
+                last = next((p for p in self.parts[:place][::-1] if p.kind == "given"), None)
+                between = self.text[last.begin : part.begin] if last else ""
+                if re.search(r"\b(?:and|or)\b", between):
+                    self.several = f'"{between}{part.text}" may mean rows with one or with both.'
                 if len(part.data) > 1:
                     self.several = of_several(part.text, part.data, self.header)
                 column = next(iter(part.data))
@@ -417,7 +448,8 @@ class _Reading:
         They may name the rows (``how many requests``), or be a value of a row that was not seen.
         """
         for part, by, given in zip(self.parts, self.parts[1:], self.parts[2:], strict=False):
-            if (part.kind, by.text, given.kind) == ("unknown", "by", "given"):
+            known = part.text.casefold() in VERBS
+            if known and (part.kind, by.text, given.kind) == ("unknown", "by", "given"):
                 part.kind = "verb"  # orders that were signed by a value
         for place, part in enumerate(self.parts):
             if part.kind == "unknown" and self._names_rows(place):
@@ -447,9 +479,13 @@ class _Reading:
             return False
         if before == "op":
             return self.parts[place - 1].data == "count" and behind[:1] != ["given"]
-        if before == "given" and place > 1:
-            return self.parts[place - 2].kind in (*NOUNS, "before", "op")
-        return before in NOUNS
+        if before == "given" and place > 1:  # tennis players, but not sofas that were returned
+            last = self.parts[place - 1]
+            own = self.parts[place]
+            beside = last.begin + len(last.text) + 1 == own.begin and own.text.endswith("s")
+            return beside and self.parts[place - 2].kind in (*NOUNS, "before", "op")
+        asker = before == "which" and self.parts[place - 1].text.casefold() in ("who", "whose")
+        return before in NOUNS and not asker
 
     def _located(self, phrase: str) -> tuple[Condition, ...]:
         """Return the condition of a column and a value: ``region south`` or ``south region``."""
@@ -476,7 +512,8 @@ class _Reading:
         empty = re.match(r"(?:an? )?(?:empty|missing|blank|no) (.+)", text, re.IGNORECASE)
         if empty or link.casefold() == "without":
             column = self._column(empty[1] if empty else text)
-            return None if column is None else Condition(column, "empty")
+            zero = column in self.sample.numeric and " no " in f" {text}".lower()
+            return None if column is None or zero else Condition(column, "empty")
         words = text.split()
         for count in range(len(words) - 1, 0, -1):
             phrase, rest = " ".join(words[:count]), " ".join(words[count:])
@@ -490,6 +527,9 @@ class _Reading:
                     stated = relation != "=" or found.start("value") > 0
                     value, end = (self._bare(parts.get(key), column) for key in ("value", "end"))
                     if relation == "=" and not self._fits(value, column, link, stated):
+                        continue
+                    ordered = relation in (*AMOUNTS, "between") and self.sample.values
+                    if ordered and column not in self.sample.numeric:
                         continue
                     return Condition(column, relation, value, end, stated)
         return None

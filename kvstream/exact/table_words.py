@@ -53,16 +53,25 @@ _BEFORE = _set("in for from of with by at on to about among within under over ac
 EMPTY = _set(
     "the a an its their our my this that these those there here we i you they he she it us me "
     "them is are was were be been being do does did has have had having can could would should "
-    "will whole entire overall exact exactly only just same value values amount amounts "
-    "quantity number numbers field column figure figures and as so then than also what's whats "
-    "please tell know want need like give get got find compute calculate determine report print "
-    "made make makes sold sell sells bought went go came come back ended end show shows hold "
-    "holds see saw measured recorded listed found reached year file sheet csv tsv dataset "
-    "thanks yet far two three four five six seven eight nine ten both take takes took score "
-    "scored scores spend spent ask asked i'd much large high big low into up out off placed ran "
-    "run won sent received say says how"
+    "will whole entire overall exact exactly only just value values amount amounts quantity "
+    "number numbers field column figure figures and so then also what's whats get got made make "
+    "makes sold sell sells bought went go came come back gets ended end hold holds see saw "
+    "measured "
+    "recorded listed found reached year file sheet csv tsv dataset thanks yet far two three "
+    "four five six seven eight nine ten both take takes took score scored scores spend spent "
+    "i'd much large high big low into up out off placed ran run won sent received how"
 )
 """Words that change nothing."""
+FRONT = _set(
+    "ask asked calculate compute determine find give know like need please print report say "
+    "says show shows tell want"
+)
+"""Words that change nothing before what is asked for."""
+VERBS = _set(
+    "made sold sent written analysed analyzed served signed handled recorded measured placed "
+    "ordered bought taken done submitted created answered processed"
+)
+"""What is done by somebody whom a row names."""
 WHICH = frozenset(("which", "what", "who", "whose"))
 WORDS_OF = {
     "which": WHICH, "every": _set("all every each"), "before": _BEFORE,
@@ -86,7 +95,8 @@ NOUNS = ("implied", "which", "used", "every", "total")
 UNSURE = ("is", "are", "was", "were", "when", "if")
 """Links after which a value needs a word that states the relation."""
 POLITE = (
-    r"(?:(?:please|can you|could you|would you|tell me|i want to know|do you know|so|and)[, ]+)*"
+    r"(?:(?:please|can you|could you|would you|tell me|do you know|so|and"
+    r"|(?:i want|i need|i'd like|i would like)(?: to know)?)[, ]+)*"
 )
 BE = r"(?:is |are |was |were |of |lies )?"
 AT_LEAST = r"at least|>=|no less than|greater than or equal to|no fewer than"

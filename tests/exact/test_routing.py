@@ -199,6 +199,12 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "how many paragraphs mention Ada without Bea",
+    "how many messages mention Ada twice",
+    "how many chapters mention Ada more than Bea",
+    "how often is the dog Rex mentioned",
+    "how many times is the word snow or ice used",
+    "how many lines mention Ada only",
     'How many times did they have to ask for the "good" plates?',
     "how often was there a fight",
     "how many messages did she never answer?",

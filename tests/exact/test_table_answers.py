@@ -192,6 +192,13 @@ BY_WORDS = {
     "rows with boxes above 5": Query("list", where=where((BOXES, ">", "5"))),
 }  # fmt: skip
 NOT_BY_WORDS = (
+    "how many sellers are younger than Ada", "how many people sell as much as Ada",
+    "average age of the sellers who started with Ada", "how many sellers report to Ada",
+    "total boxes of Ada and everyone in Oslo", "how many cities have more than 3 boxes",
+    "how many regions have more than 2 rows", "how many Oslo boxes were returned",
+    "boxes per age on average", "average boxes per region per city",
+    "which city has the most boxes per age", "how many boxes were lost by Ada",
+    "how many sellers know Ada", "total latency of all the boxes",
     "Which city has the most complaints?", "How many people died in Oslo?",
     "How many orders were cancelled in Oslo?", "What is the most likely reason for the age of Ada?",
     "How many times did Ada visit Rome?", "how many boxes were not sold in the north",
