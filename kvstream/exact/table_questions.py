@@ -8,20 +8,18 @@ of these is no question about the table, and a model answers it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import Any
 
 from kvstream.exact.routing import pattern_of
 from kvstream.exact.table_words import (
     AMOUNTS,
     ASKS,
+    COMPARES,
     EMPTY,
     FILLERS,
-    FLAGS,
     FRONT,
     GROUPS,
     IMPLIED,
@@ -51,12 +49,6 @@ from kvstream.exact.table_words import (
 
 LONGEST = 6
 """Words of a value or a column."""
-MOST_CELLS = 100_000
-"""Cells that are looked at before a question is read."""
-LONGEST_VALUE = 100
-"""Characters of a value that a question may name."""
-MOST_APART = 3
-"""Mean distance of numbers that may be names."""
 MOST_WORDS = 40
 """Words of a question that may be one about a table."""
 
@@ -110,43 +102,6 @@ class Sample:
     """Whether these are all rows."""
     about: frozenset[str] = frozenset()
     """Words of the names of the files, which say nothing about a row."""
-
-    @classmethod
-    def of(
-        cls, rows: Sequence[Sequence[str]], width: int, names: Sequence[str], *, complete: bool
-    ) -> Sample:
-        """Look at rows of `width` columns. `complete`: no others; `names`: of the files."""
-        some = rows[: max(1, MOST_CELLS // max(1, width))]
-        rows, complete = some, complete and len(some) == len(rows)
-        values: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        figures, numeric, shared = set[int](), set[int](), set[int]()
-        flags: dict[int, dict[bool, str]] = {}
-        for column in range(width):
-            cells = [row[column].strip() for row in rows if column < len(row)]
-            filled = [text for text in cells if 0 < len(text) <= LONGEST_VALUE]
-            spelled = [*map(loose, filled)]
-            for value, text in zip(spelled, filled, strict=True):
-                values[value].setdefault(column, text)
-            numbers = [text for text in filled if re.fullmatch(NUMBER, text)]
-            whole = [int(text) for text in numbers if text.isdecimal()]
-            apart = len(whole) > 9 and len({*whole}) == len(filled)  # as the numbers of orders
-            named = apart and max(whole) - min(whole) < MOST_APART * len(whole)
-            if 2 * len(numbers) > len(filled):
-                numeric.add(column)
-                figures |= set() if named else {column}
-            if len({*spelled}) < len(filled):
-                shared.add(column)
-            if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
-                flags[column] = {FLAGS[text.casefold()]: text for text in filled}
-        about = (
-            singular(w)
-            for name in names
-            for w in re.findall(r"[^\W_]+", PurePath(name).stem.casefold())
-        )
-        return cls(
-            values, frozenset(figures), frozenset(numeric), flags, frozenset(shared), complete,
-            frozenset(about),
-        )  # fmt: skip
 
 
 class AmbiguousError(Exception):
@@ -477,6 +432,8 @@ class _Reading:
             return True  # which sales rep
         if self._of("noun") or behind[:1] in (["column"], ["unknown"]):
             return False
+        if behind[:1] in (["op"], ["rows"]) and before != "given":
+            return False  # the third highest, the other rows
         if before == "op":
             return self.parts[place - 1].data == "count" and behind[:1] != ["given"]
         if before == "given" and place > 1:  # tennis players, but not sofas that were returned
@@ -526,10 +483,11 @@ class _Reading:
                     parts = found.groupdict()
                     stated = relation != "=" or found.start("value") > 0
                     value, end = (self._bare(parts.get(key), column) for key in ("value", "end"))
-                    if relation == "=" and not self._fits(value, column, link, stated):
+                    if relation in ("=", "!=") and not self._fits(value, column, link, stated):
                         continue
                     ordered = relation in (*AMOUNTS, "between") and self.sample.values
-                    if ordered and column not in self.sample.numeric:
+                    dated = re.match(r"\d{4}-\d\d-\d\d", value) is not None
+                    if ordered and not dated and column not in self.sample.numeric:
                         continue
                     return Condition(column, relation, value, end, stated)
         return None
@@ -544,7 +502,8 @@ class _Reading:
         """Return whether a column may equal a value; if no word states it, rows must have it."""
         if column in self.sample.values.get(loose(value), {}):
             return True
-        if not {*value.casefold().split()}.isdisjoint(OPERATION):
+        words = value.casefold().split()
+        if not {*words}.isdisjoint(OPERATION) or words[:1] in [[word] for word in COMPARES]:
             return False
         return stated or not (self.sample.complete or link.casefold() in UNSURE)
 

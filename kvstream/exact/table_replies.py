@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from kvstream.exact.table_questions import AmbiguousError, Query, Sample, of_several, query_of
-from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute
+from kvstream.exact.table_questions import AmbiguousError, Query, of_several, query_of
+from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute, sample_of
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import NotReadError, Row, Table, tables_of
 from kvstream.reporters.format import counted, number, shortened
@@ -42,10 +42,7 @@ class RowQuestions:
         """Columns, if all of the text is one table."""
         for table in tables_of(blocks, names):
             self.header, head = table.header if table.whole else (), table.head()
-            sample = Sample.of(
-                [row.cells for row in head], len(table.header), names,
-                complete=table.complete and whole,
-            )  # fmt: skip
+            sample = sample_of(head, len(table.header), names, complete=table.complete and whole)
             for question in questions:
                 try:
                     query = query_of(question, table.header, sample)
@@ -97,11 +94,19 @@ def _record(found: Found, table: Table) -> dict[str, Any] | None:
         return None
     return {
         "answer": "\n".join(_sentences(found, table, value)),
-        "value": value if isinstance(value, int) or value is None else float(value),
+        "value": _json(value),
         "rows": {"read": found.read, "matched": figures.rows},
         "citations": [_cited(row, table) for row in cited],
         "warnings": list(_warnings(found, table)),
     }
+
+
+def _json(value: Decimal | float | None) -> float | None:
+    """Return a number for JSON; as an integer if a float would round it."""
+    if value is None or isinstance(value, int):
+        return value
+    exact = Decimal(value)
+    return int(exact) if abs(exact) > 2**53 and exact == int(exact) else float(exact)
 
 
 def _sentences(found: Found, table: Table, value: Any) -> Iterator[str]:

@@ -57,8 +57,8 @@ EMPTY = _set(
     "number numbers field column figure figures and so then also what's whats get got made make "
     "makes sold sell sells bought went go came come back gets ended end hold holds see saw "
     "measured "
-    "recorded listed found reached year file sheet csv tsv dataset thanks yet far two three "
-    "four five six seven eight nine ten both take takes took score scored scores spend spent "
+    "recorded listed found reached year file sheet csv tsv dataset thanks yet far "
+    "take takes took score scored scores spend spent "
     "i'd much large high big low into up out off placed ran run won sent received how"
 )
 """Words that change nothing."""
@@ -87,7 +87,7 @@ LINKS = (
 """Words that may begin conditions."""
 GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))
 NOT = re.compile(
-    r"(?:not|no|never|without|or|nor|except|besides|excluding|\w+n['’]t"
+    r"(?:not|no|never|but|without|or|nor|except|besides|excluding|\w+n['’]t"
     r"|(?:do|did|does|is|are|was|were|has|have|had)nt)$"
 )
 NOUNS = ("implied", "which", "used", "every", "total")
@@ -101,8 +101,17 @@ POLITE = (
 BE = r"(?:is |are |was |were |of |lies )?"
 AT_LEAST = r"at least|>=|no less than|greater than or equal to|no fewer than"
 AT_MOST = r"at most|<=|no more than|less than or equal to|up to"
-MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|lat)e?r? than|above|over|exceeding"
-LESS = r"<|(?:less|lower|smaller|fewer|shorter|younger|lighter|earlier|cheaper) than|below|under"
+MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|lat)e?r? than|above|over|exceeding|after"
+LESS = (
+    r"<|(?:less|lower|smaller|fewer|shorter|younger|lighter|earlier|cheaper) than|below|under"
+    r"|before"
+)
+COMPARES = _set(
+    "not before after since until more less fewer above below over under between than within "
+    "around "
+    "about near from neither either negative positive roughly almost"
+)
+"""How no value begins that a cell must equal."""
 RELATIONS = (
     ("empty", r"(?:is|are) (?:empty|missing|blank|not (?:given|set|known))"),
     ("between", rf"{BE}between (?P<value>.+?) and (?P<end>.+)"),

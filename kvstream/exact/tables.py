@@ -11,14 +11,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import chain
+from pathlib import PurePath
 from statistics import median
 
-from kvstream.exact.table_questions import Condition, Query
-from kvstream.exact.table_words import loose
+from kvstream.exact.table_questions import Condition, Query, Sample
+from kvstream.exact.table_words import FLAGS, loose, singular
 from kvstream.input.table_reader import CITED, HEAD, NotReadError, Row, Table
 
 LONGEST_NUMBER = 60
 """Characters of a cell that may be a number."""
+MOST_APART = 3
+"""Mean distance of numbers that may be names."""
+MOST_CELLS = 100_000
+"""Cells that are looked at before a question is read."""
+LONGEST_VALUE = 100
+"""Characters of a value that a question may name."""
 LISTED = 10_000
 """Rows whose values an answer lists. More are only counted."""
 MOST_VALUES = 4_000_000
@@ -38,6 +46,9 @@ _STYLES = {
     for point, group in ((".", ","), (",", "."))
 }
 """How a number is written, by its decimal point."""
+ORDER = {">": (1,), "<": (-1,), ">=": (0, 1), "<=": (0, -1)}
+ISO = re.compile(r"\d{4}-\d\d-\d\d")
+"""How a date begins, whose text has the order of time."""
 _NOTHING = frozenset(("", "-", "–", "n/a", "na", "nan", "null", "none", "#n/a"))
 
 
@@ -168,6 +179,39 @@ def compute(table: Table, queries: Sequence[Query]) -> list[Found]:
     return found
 
 
+def sample_of(rows: Sequence[Row], width: int, names: Sequence[str], *, complete: bool) -> Sample:
+    """Return what the first rows of `width` columns say. `complete`: there are no others; `names`:
+    those of the files.
+    """
+    some = rows[: max(1, MOST_CELLS // max(1, width))]
+    values: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    figures, numeric, shared = set[int](), set[int](), set[int]()
+    flags: dict[int, dict[bool, str]] = {}
+    for column in range(width):
+        filled = [t for t in (cell(row, column).strip() for row in some) if t]
+        filled = [text for text in filled if len(text) <= LONGEST_VALUE]
+        spelled = [*map(loose, filled)]
+        for value, text in zip(spelled, filled, strict=True):
+            values[value].setdefault(column, text)
+        style = Numbers.of(filled)
+        numbers = [n for n in map(style.parse, filled) if n is not None]
+        apart = len(numbers) > 9 and len({*numbers}) == len(filled)  # as the numbers of orders
+        whole = apart and all(n == n.to_integral_value() for n in numbers)
+        named = whole and max(numbers) - min(numbers) < MOST_APART * len(numbers)
+        if 2 * len(numbers) > len(filled):
+            numeric.add(column)
+            figures |= set() if named else {column}
+        if len({*spelled}) < len(filled):
+            shared.add(column)
+        if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
+            flags[column] = {FLAGS[text.casefold()]: text for text in filled}
+    stems = (re.findall(r"[^\W_]+", PurePath(name).stem.casefold()) for name in names)
+    return Sample(
+        values, frozenset(figures), frozenset(numeric), flags, frozenset(shared),
+        complete and len(some) == len(rows), frozenset(map(singular, chain.from_iterable(stems))),
+    )  # fmt: skip
+
+
 class Found:
     """The answer to a query, from the rows that were read."""
 
@@ -243,13 +287,20 @@ class _Test:
             return want in have if relation == "contains" else have.startswith(want)
         if relation in ("=", "!="):
             return self._equal(text) == (relation == "=")
+        start = self.condition.value
+        if ISO.match(start):
+            if not ISO.match(text):
+                return False
+            have = text[: len(start)]
+            if relation == "between":
+                return have >= start and text[: len(self.condition.end)] <= self.condition.end
+            return (have > start) - (have < start) in ORDER[relation]
         value = self.numbers.parse(text)
         if value is None or self.value is None:
             return False
         if relation == "between":
             return self.end is not None and self.value <= value <= self.end
-        order = (value > self.value) - (value < self.value)
-        return order in {">": (1,), "<": (-1,), ">=": (0, 1), "<=": (0, -1)}[relation]
+        return (value > self.value) - (value < self.value) in ORDER[relation]
 
     def _equal(self, text: str) -> bool:
         if self.value is not None and (number := self.numbers.parse(text)) is not None:
@@ -260,7 +311,7 @@ class _Test:
 def computable(query: Query) -> bool:
     """Return whether the values of all comparisons are numbers."""
     return all(
-        _asked(value) is not None
+        _asked(value) is not None or ISO.match(value) is not None
         for each in query.where
         if each.relation in (">", "<", ">=", "<=", "between")
         for value in (each.value, each.end or each.value)
