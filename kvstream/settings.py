@@ -329,7 +329,7 @@ class ModelSettings:
     dtype: str = row(
         "auto", "Model",
         "Number type for computing. auto: the type of the stored weights, or float32 if the CPU "
-        "has no instructions for that type.",
+        "is faster with it.",
         choices=NUMBER_TYPES, advanced=True,
     )  # fmt: skip
     kv_dtype: str = row(

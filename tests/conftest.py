@@ -104,7 +104,7 @@ def _load(settings: ModelSettings, where: str, layers: int | None) -> BoundedMod
         torch.set_num_threads(settings.threads)
     like = settings.like and "A MEMORY FILE"  # only one line of the model's description has it
     weights = replace(settings, threads=None, quiet=False, offline=False, like=like)
-    model = _pocket(weights, precision.fast_bfloat16(), layers)
+    model = _pocket(weights, precision.is_fast("bfloat16"), layers)
     if settings.like and like:
         model = copy.copy(model)
         model.precision = model.precision.replace(like, settings.like)

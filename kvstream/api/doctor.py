@@ -76,17 +76,17 @@ def _devices() -> Iterator[Finding]:
     import torch
 
     from kvstream.model import int8
-    from kvstream.model.precision import automatic_dtype
+    from kvstream.model.precision import SHORT, speed_of
 
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
     amx = " with AMX" if torch.cpu._is_amx_tile_supported() else ""
     yield Finding("cpu instructions", f"{capability}{amx}")
-    precision = str(automatic_dtype("cpu")).removeprefix("torch.")
-    why = "this CPU multiplies it in hardware"
-    if precision == "float32":
-        why = "this CPU has no bfloat16 instructions; the KV cache stays in bfloat16"
-    yield Finding("precision", f"{precision} on the CPU for models stored in bfloat16 ({why})")
+    for kind in SHORT:
+        speed = speed_of(kind)
+        why = f"{speed:.1f} times as fast as float32" if speed else "PyTorch only emulates it here"
+        type_ = kind if speed > 1 else "float32"
+        yield Finding("precision", f"{type_} on the CPU for models stored in {kind} ({why})")
     found = int8.measured()
     value = f"not used: {found['problem']}"
     if not found["problem"]:

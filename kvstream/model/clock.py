@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from kvstream.store.stores import converted_folder
 
 ROUND = 0.02
 """Minimum processor time in seconds of one round of timing."""
@@ -31,3 +38,41 @@ def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = RO
     finally:
         torch.set_num_threads(threads)
     return min(found)
+
+
+def compared(plain: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float, bool]:
+    """Return how many times as fast `other` is, its seconds, and whether the rounds agree.
+
+    The two take turns, because the speed of a busy machine changes.
+    """
+    pairs = [[processor_seconds(run, rounds=2) for run in (plain, other)] for _ in range(3)]
+    ratios = sorted(slow / fast for slow, fast in pairs)
+    return ratios[1], min(fast for _, fast in pairs), ratios[2] < 1.5 * ratios[0]
+
+
+def remembered(
+    name: str, about: tuple[Any, ...], measure: Callable[[], tuple[dict[str, Any], bool]]
+) -> dict[str, Any]:
+    """Return what `measure` finds of this machine and PyTorch, from an earlier process if known.
+
+    `about` are the constants that the facts depend on. `measure` also returns whether its facts are
+    stable; others are not stored, and the next process measures again.
+    """
+    cpu = [line for line in _cpu_facts() if line.startswith(("model name", "flags"))][:2]
+    key = sha256(repr((torch.__version__, platform.machine(), cpu, *about)).encode())
+    file = converted_folder() / f"{name}-{key.hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError):
+        known: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return known
+    facts, stable = measure()
+    with suppress(OSError):
+        if stable:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(facts), "utf-8")
+    return facts
+
+
+def _cpu_facts() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    return [f"model name {platform.processor()}"]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import threading
 import warnings
 import weakref
@@ -27,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -37,9 +35,8 @@ import torch
 from torch import Tensor, nn
 
 from kvstream.errors import ModelError
-from kvstream.model.clock import processor_seconds
+from kvstream.model.clock import compared, remembered
 from kvstream.model.weights import SINGLE, header
-from kvstream.store.stores import converted_folder
 
 LEAST = 64
 """Minimum width of a quantized layer. Narrower ones, such as routers, cost little and matter much.
@@ -449,24 +446,7 @@ def measured() -> dict[str, Any]:
     float32 they are for one and for many tokens, and ``float32``, operations per second of one
     thread.
     """
-    cpu = [line for line in _cpu_facts() if line.startswith(("model name", "flags"))][:2]
-    key = sha256(repr((torch.__version__, platform.machine(), cpu, ERROR, WORTH, 2)).encode())
-    file = converted_folder() / f"products-{key.hexdigest()[:16]}.json"
-    with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return found
-    found, stable = _measure()
-    with suppress(OSError):  # without the file, the next start measures again
-        if stable:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), "utf-8")
-    return found
-
-
-def _cpu_facts() -> list[str]:
-    with suppress(OSError):
-        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    return [f"model name {platform.processor()}"]
+    return remembered("products", (ERROR, WORTH, 2), _measure)
 
 
 @torch.inference_mode()
@@ -487,7 +467,9 @@ def _measure() -> tuple[dict[str, Any], bool]:
         try:
             layer = Int8Linear(*rows, engine)
             error = float((layer(x) - right).norm() / right.norm())
-            one, many = (_times(plain, layer, part) for part in (x[:1], x))
+            one, many = (
+                compared(partial(plain, part), partial(layer, part)) for part in (x[:1], x)
+            )
         except (RuntimeError, AttributeError) as exception:
             if not facts["engine"]:
                 facts["problem"] = f"PyTorch fails ({str(exception).splitlines()[0][:80]})"
@@ -504,10 +486,3 @@ def _measure() -> tuple[dict[str, Any], bool]:
         facts = {"problem": problem, "engine": engine, "one": one[0], "many": many[0]}
         facts["float32"] = 2 * tokens * width * outputs / (many[0] * many[1])
     return facts, stable
-
-
-def _times(plain: nn.Module, layer: nn.Module, x: Tensor) -> tuple[float, float, bool]:
-    """Return how many times as fast the second layer is, its time, and whether rounds agree."""
-    pairs = [[processor_seconds(partial(f, x), rounds=2) for f in (plain, layer)] for _ in range(3)]
-    ratios = sorted(slow / fast for slow, fast in pairs)
-    return ratios[1], min(fast for _, fast in pairs), ratios[2] < 1.5 * ratios[0]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from kvstream.errors import UsageError
 from kvstream.model import placement
-from kvstream.model.int8 import SUFFIX
+from kvstream.model.clock import processor_seconds, remembered
+from kvstream.model.int8 import READ, SUFFIX, TRIED, WRITTEN
 from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
 
 DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if name != "auto"}
 HALVES = ("bfloat16", "float16")
-INSTRUCTIONS = ("avx512_bf16", "amx_tile")
-"""Instruction sets of `X86` processors that multiply bfloat16."""
+SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+"""Names of the 16-bit types in PyTorch's checks of a CPU."""
 INT8_WHY = "with 8-bit products"
-X86 = ("x86_64", "AMD64")
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def precision_of(
 ) -> Precision:
     """Choose the number types for a model. Raises UsageError.
 
-    `where` is the folder or hub id of the weights. If a CPU has no instructions for the 16-bit type
-    of the stored weights, ``auto`` computes in float32: bfloat16 ran at an eighth of its speed. The
-    KV cache then uses the 16-bit type, unless `ModelSettings.kv_dtype` names another. If float32
-    weights do not fit, they stay in 16 bits and are widened.
+    `where` is the folder or hub id of the weights. If a CPU is not faster with the 16-bit type of
+    the stored weights, ``auto`` computes in float32. The KV cache then uses the 16-bit type, unless
+    `ModelSettings.kv_dtype` names another. If float32 weights do not fit, they stay in 16 bits and
+    are widened.
     """
     asked, kv = DTYPES.get(settings.dtype), DTYPES.get(settings.kv_dtype)
     if settings.quantize == INT8:
@@ -60,11 +61,11 @@ def precision_of(
             return Precision(_stored_type(weights), _no_room(weights), widen=True, kv=kv)
         why = "asked for" if settings.like is None else f"as in {settings.like}"
         return Precision(asked, why, kv=kv)
-    if embedded and device.type == "cpu" and not fast_bfloat16():
+    if embedded and device.type == "cpu":
         stored = "bfloat16"
-    if stored is None or stored not in _slow_on_cpu() or not (on_cpu or embedded):
+    if stored is None or not is_slow(stored, device.type) or not (on_cpu or embedded):
         return Precision("auto", "as stored", kv=kv)
-    why = f"this CPU has no {stored} instructions"
+    why = f"{stored} is not faster on this CPU"
     if settings.kv_dtype == "auto":
         kv = DTYPES[stored]
     if weights is not None and not _fits(weights, device):
@@ -105,7 +106,7 @@ def _for_int8(
         stored = weights.declared_name  # the weights have 8 bits already
     if stored in HALVES and settings.kv_dtype == "auto":
         kv = DTYPES[stored]
-    attention = kv if kv == torch.bfloat16 and fast_bfloat16() else None
+    attention = kv if kv == torch.bfloat16 and is_fast("bfloat16") else None
     return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
 
 
@@ -136,8 +137,8 @@ def automatic_dtype(device: str) -> torch.dtype:
 
 
 def is_slow(name: str, device: str) -> bool:
-    """Return whether this kind of device has no instructions for a number type."""
-    return device == "cpu" and name in _slow_on_cpu()
+    """Return whether this kind of device is slower with a number type than with float32."""
+    return device == "cpu" and name in SHORT and not is_fast(name)
 
 
 def types_line(model: torch.dtype, attention: torch.dtype, kv: torch.dtype, why: str) -> str:
@@ -148,22 +149,39 @@ def types_line(model: torch.dtype, attention: torch.dtype, kv: torch.dtype, why:
     return f"{computes}{'' if computes == stores else f', {which} {stores}'} ({why})"
 
 
-def _slow_on_cpu() -> set[str]:
-    """Return the 16-bit types that this CPU does not multiply in hardware: slower than float32."""
-    fast = {"bfloat16": fast_bfloat16(), "float16": _fast_float16()}
-    return {name for name, in_hardware in fast.items() if not in_hardware}
+def is_fast(name: str) -> bool:
+    """Return whether products in a 16-bit type are faster than in float32 on this CPU."""
+    return speed_of(name) > 1
 
 
-def fast_bfloat16() -> bool:
-    """Return whether this CPU has instructions for bfloat16 products."""
-    check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+@cache
+def speed_of(name: str) -> float:
+    """Return how many times as fast as float32 a 16-bit type is; 0 if PyTorch only emulates it.
+
+    Instructions do not tell: some CPUs that have them are slower with them. So products are timed,
+    once per machine and PyTorch.
+    """
+    check = getattr(torch.ops.mkldnn, f"_is_mkldnn_{SHORT[name]}_supported", None)
     if not (check and check()):
-        return False
-    # On x86 the check accepts plain AVX-512, on which oneDNN only emulates bfloat16.
-    asks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in INSTRUCTIONS)
-    return platform.machine() not in X86 or any(bool(ask and ask()) for ask in asks)
+        return 0
+    timed = partial(_timed, DTYPES[name])
+    speed: float = remembered(name, (TRIED, READ, WRITTEN), timed)["speed"]
+    return speed
 
 
-def _fast_float16() -> bool:
-    check = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
-    return bool(check and check())
+@torch.inference_mode()
+def _timed(kind: torch.dtype) -> tuple[dict[str, float], bool]:
+    """Return the speed of a type for a typical question, and whether all rounds are on one side."""
+    tokens, width, outputs = TRIED
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, width, generator=generator)
+    weight = torch.randn(outputs, width, generator=generator)
+
+    def seconds(of: torch.dtype) -> float:
+        rows, matrix = x.to(of), weight.to(of)
+        runs = partial(F.linear, rows, matrix), partial(torch.mv, matrix, rows[0])
+        many, one = (processor_seconds(run, rounds=2, least=0.002) for run in runs)
+        return READ / tokens * many + WRITTEN * one
+
+    ratios = sorted(seconds(torch.float32) / seconds(kind) for _ in range(3))
+    return {"speed": ratios[1]}, ratios[0] > 1 or ratios[2] < 1

@@ -1,6 +1,6 @@
 """Keep weights in 16 bits and widen them to float32 when the model needs them.
 
-This is for CPUs without instructions for 16-bit products, if float32 weights do not fit in memory.
+This is for CPUs that are slow with 16-bit products, if float32 weights do not fit in memory.
 Each number is converted exactly, so the results are those of float32 weights. Linear layers are
 widened and multiplied in blocks of rows that fit in the processor's cache. Several threads can use
 the model at the same time: a pass writes only into a room of its thread and into copies of modules.

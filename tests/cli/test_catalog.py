@@ -63,7 +63,7 @@ def capacity(session: Session) -> int:
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It also holds on a CPU where pocket runs in float32, twice as large as in its files."""
-    monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(precision, "is_fast", lambda name: fast)
     session = Session.open(ModelSettings())
     entry = next(catalog.entries(PLENTY, {}))
     assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)
@@ -76,7 +76,7 @@ def test_the_kv_cache_of_a_gguf_file_is_that_of_a_run(
     kind: str, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size includes the origins of the entries, and uses 16 bits if the weights do."""
-    monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(precision, "is_fast", lambda name: fast)
     path = gguf_files.write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
     entry = catalog._gguf("m", catalog.FILE, path, PLENTY)
     session = Session.open(ModelSettings(model=str(path), quiet=True))

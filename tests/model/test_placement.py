@@ -65,7 +65,7 @@ def read(model: BoundedModel) -> tuple[Reader, list[int]]:
 @pytest.fixture(autouse=True)
 def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the type of the weights, even on a CPU that computes faster in another one."""
-    monkeypatch.setattr(precision, "_slow_on_cpu", lambda: set())
+    monkeypatch.setattr(precision, "is_fast", lambda name: True)
 
 
 @pytest.fixture(scope="module")
@@ -429,7 +429,7 @@ def test_unknown_devices_and_types_are_refused(folder: Path) -> None:
         ("float32", {"bfloat16", "float16"}, "auto"),
     ],
 )
-def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
+def test_a_cpu_that_is_slow_with_16_bits_computes_in_float32(
     stored: str,
     slow: set[str],
     expected: Any,
@@ -440,7 +440,7 @@ def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
     here = tmp_path / "m"
     dtype = getattr(torch, stored)
     LlamaForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(here)
-    monkeypatch.setattr(precision, "_slow_on_cpu", lambda: slow)
+    monkeypatch.setattr(precision, "is_fast", lambda name: name not in slow)
     cpu = torch.device("cpu")
 
     def chosen(**how: Any) -> Any:

@@ -48,9 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU without instructions for 16-bit numbers."""
-    monkeypatch.setattr(precision, "fast_bfloat16", lambda: False)
-    monkeypatch.setattr(precision, "_fast_float16", lambda: False)
+    """A CPU that is slow with 16-bit numbers."""
+    monkeypatch.setattr(precision, "is_fast", lambda name: False)
 
 
 def settings(folder: Path, **more: Any) -> ModelSettings:
@@ -81,7 +80,7 @@ def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bit
 ) -> None:
     model = load(settings(folder))
     assert (model.dtype, model.kv_dtype) == (torch.float32, torch.bfloat16)
-    assert model.precision == ("float32, KV cache bfloat16 (this CPU has no bfloat16 instructions)")
+    assert model.precision == ("float32, KV cache bfloat16 (bfloat16 is not faster on this CPU)")
     model = load(settings(folder, kv_dtype="float32"))
     assert (model.dtype, model.kv_dtype) == (torch.float32, torch.float32)
     # If float32 was requested, the KV cache has it too.
@@ -92,20 +91,46 @@ def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bit
 def test_a_cpu_with_the_instructions_computes_as_stored(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "fast_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "is_fast", lambda name: True)
     model = load(settings(folder))
     assert (model.dtype, model.kv_dtype) == (torch.bfloat16, torch.bfloat16)
     assert model.precision == "bfloat16 (as stored)"
 
 
-@pytest.mark.parametrize("supported", [True, False])
-def test_avx_512_alone_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
-    """oneDNN claims support on AVX-512 alone, and then computes in float32 piece by piece."""
+@pytest.mark.parametrize("times", [2.0, 0.6, 0.0])
+def test_the_faster_type_is_found_by_timing_it(
+    times: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU can have instructions for bfloat16, and be slower with it than with float32."""
+    monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: times > 0)
+
+    def seconds(run: Any, **_: Any) -> float:
+        kind = run.args[-1].dtype
+        return 1.0 if kind == torch.float32 else 1 / times
+
+    monkeypatch.setattr(precision, "processor_seconds", seconds)
+    precision.speed_of.cache_clear()
+    assert precision.speed_of("bfloat16") == pytest.approx(times)
+    assert precision.is_fast("bfloat16") is (times > 1)
+    # The next process takes what was measured.
+    monkeypatch.setattr(precision, "processor_seconds", lambda run, **_: _interrupted())
+    precision.speed_of.cache_clear()
+    assert precision.speed_of("bfloat16") == pytest.approx(times)
+    precision.speed_of.cache_clear()
+
+
+def test_a_type_that_is_faster_in_some_rounds_only_is_timed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert precision.fast_bfloat16() is supported
+    times = iter([1.0, 1.0, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5])
+    monkeypatch.setattr(precision, "processor_seconds", lambda run, **_: next(times))
+    precision.speed_of.cache_clear()
+    assert precision.speed_of("bfloat16") == 2
+    assert list(tmp_path.rglob("bfloat16-*.json")) == []
+    precision.speed_of.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
@@ -361,14 +386,14 @@ def test_int8_attends_in_bfloat16_where_the_cpu_multiplies_it(
     halves = torch.bfloat16
     for fast, kv, attention in ((True, "auto", halves), (False, "auto", torch.float32),
                                 (True, "float32", torch.float32)):  # fmt: skip
-        monkeypatch.setattr(precision, "fast_bfloat16", lambda fast=fast: fast)
+        monkeypatch.setattr(precision, "is_fast", lambda name, fast=fast: fast)
         model = load(settings(folder, quantize="int8", kv_dtype=kv))
         assert (model.dtype, model.attention_dtype) == (torch.float32, attention)
         assert ("attention and KV cache bfloat16" in model.precision) == (attention == halves)
         cache = model.new_cache(64)
         assert cache.scratch(model.layers[0]).dtype == attention
         assert read(model).cache.peak.tokens <= BUDGET
-    monkeypatch.setattr(precision, "fast_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "is_fast", lambda name: True)
     wide, near = (
         load(settings(folder, quantize="int8", kv_dtype=kv)) for kv in ("float32", "auto")
     )
@@ -461,7 +486,7 @@ def _interrupted() -> None:
 def test_int8_falls_back_where_it_is_slow_or_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "processor_seconds", lambda run, rounds: 1.0)
+    monkeypatch.setattr(clock, "processor_seconds", lambda run, rounds: 1.0)
     facts, stable = int8._measure()
     assert stable
     assert facts["problem"] == "8-bit products are 1.00 times as fast as float32 on this CPU"

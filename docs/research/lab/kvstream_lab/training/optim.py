@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvstream.model.precision import fast_bfloat16
+from kvstream.model.precision import is_fast
 
 DECAY = 0.02
 """Weight decay of the matrices."""
@@ -26,7 +26,7 @@ def orthogonalize(update: Tensor) -> Tensor:
     Compute in bfloat16, which is precise enough, unless a CPU is slower with it than with float32.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = update.bfloat16() if update.is_cuda or fast_bfloat16() else update.float()
+    x = update.bfloat16() if update.is_cuda or is_fast("bfloat16") else update.float()
     flip = x.shape[-2] > x.shape[-1]
     if flip:
         x = x.mT
