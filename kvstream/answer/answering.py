@@ -18,6 +18,7 @@ from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_o
 from kvstream.answer.sampling import RefusalLimit, Repetition, StopStrings, make_sampler
 from kvstream.answer.source_choice import Narrowed, narrowed
 from kvstream.answer.support import Calibration, Support, abstains, judge
+from kvstream.answer.versions import disagreement
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
 from kvstream.input.source import identity
@@ -26,7 +27,7 @@ from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, broken_apart
 from kvstream.run.request import Request
-from kvstream.settings import jsonable
+from kvstream.settings import Budget, jsonable
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.passages import extract as best_passages
@@ -134,6 +135,7 @@ def answer(
         if abstains(result.answer):
             result = forgotten(result, memory.reader.model.trained_length)
         else:
+            result = _with_versions(memory, result)
             result = judged(result, _support(memory, result, basis), withhold=strict)
     elif not extract and _no_summary(result.answer):
         result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
@@ -248,6 +250,16 @@ def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
     return basis_of(by_answer, by_question, found)
 
 
+def _with_versions(memory: Memory, result: Result) -> Result:
+    """Return the result with a warning if sources say the same with another value."""
+    trace = memory.trace
+    if trace.passages is None or len(trace.names) < 2:
+        return result
+    trace.prune(memory.reader.retained())
+    told = disagreement(result.answer, trace.passages.held()[0], trace.names)
+    return replace(result, warnings=(*result.warnings, told)) if told else result
+
+
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     """Judge how well the text supports the answer of a result."""
     trace = memory.trace
@@ -316,7 +328,9 @@ def _result(
 
 def _receipt(memory: Memory) -> dict[str, Any]:
     """Return what is needed to repeat a run, besides its result."""
-    model, run = memory.reader.model, vars(memory.run)
+    model, run = memory.reader.model, dict(vars(memory.run))
+    if run["budget"] is None:
+        run["budget"] = Budget(memory.reader.sizes.budget)
     return {
         "kvstream": __version__,
         "input": identity(memory.trace.records),

@@ -271,7 +271,8 @@ _AROUND = re.compile(
 )
 """A word around a quotation that is counted."""
 _WHERE = (
-    rf"(?:where|when|(?:in|on) (?:which|what) (?:line|page|(?P<u_chapter>chapter)|{_TEXT}))"
+    r"(?:where|when|(?:in|on|at) (?:which|what) (?:lines?|pages?|(?P<u_chapter>chapter)|"
+    rf"{_TEXT}))"
     rf"(?: in {_THIS})?"
 )
 _PLACES = (
@@ -335,7 +336,8 @@ _QUALIFIED = re.compile(
 """What limits or describes the words, so that they do not stand in the text as they are."""
 _LITERAL = re.compile(r"[A-Z\d]|.*[\w][_.:/@=-]+\w|.*\d")
 _ESTIMATES = (
-    r"how many times (?!.*\b(?:an?|per|each|every) (?:day|week|month|year|hour|minute|second)\b).*"
+    r"how often .*\b(?:in each|in every|per) (?:chapter|page|section|part|line|message)s?"
+    r"|how many times (?!.*\b(?:an?|per|each|every) (?:day|week|month|year|hour|minute|second)\b).*"
     r"|how many [\w -]+? (?:are there|there are|exist|appear|occur|"
     rf"are (?:mentioned|named|listed|described))(?: in total)?{_INSIDE}"
 )

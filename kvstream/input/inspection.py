@@ -59,6 +59,8 @@ class Inspected:
     """Bytes of text that were converted from a document."""
     gave_text: bool = False
     """Whether the source gave text other than white space."""
+    problem: str | None = None
+    """Why it was not read, or not to its end."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """SHA-256 of the decoded bytes so far."""
     stream: ByteStream | bytes | None = None

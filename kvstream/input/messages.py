@@ -37,6 +37,7 @@ class Messages:
 
     def damaged(self, source: Inspected, error: SourceError) -> None:
         """Record a file of a folder that cannot be read, or not to its end."""
+        source.problem = str(error)
         self._damaged.append((source, error))
 
     def replaced(self, name: str, count: int, encoding: str, place: int) -> None:

@@ -27,6 +27,8 @@ class SourceRecord:
     """SHA-256 of the decoded bytes, in hex."""
     part: int | None = field(default=None, compare=False)
     """Bytes of the part that was read, with --only, --since or --until."""
+    problem: str | None = field(default=None, compare=False)
+    """Why the source was not read, or not to its end."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are known."""

@@ -192,6 +192,7 @@ class SourceSet:
                 behind[i] - self._bases[i],
                 source.digest.hexdigest(),
                 None if self.scope is None else self._parts[i],
+                source.problem,
             )
             for i, source in enumerate(begun, len(self._earlier))
         ]

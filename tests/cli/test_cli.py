@@ -477,14 +477,14 @@ def test_a_default_without_effect_in_a_command_is_ignored(book, monkeypatch, nam
 def test_it_is_told_why_a_fetched_reader_does_not_answer(
     cli, fake_session, book, monkeypatch
 ) -> None:
-    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: True)
+    monkeypatch.setattr("kvstream.api.models.default_model", lambda: "reader-0.5b")
     for options in (["--extract"], ["--checkpoint", "c"], ["--each"], ["--every", "1k"]):
         told = cli("ask", book, "Q?", *options).stderr
         assert f"demonstration, and the default with {options[0]}; for better" in told
-        assert "-m reader, which then reads all of the text and takes longer." in told
+        assert "-m reader-0.5b, which then reads all of the text and takes longer." in told
     for arguments in (["ask", book, "Q?", "-m", "pocket"], ["compare", book, "Q?"]):
         told = cli(*arguments).stderr
-        assert "choose another with -m, such as -m reader.\n" in told
+        assert "choose another with -m, such as -m reader-0.5b.\n" in told
 
 
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])

@@ -45,6 +45,17 @@ def test_a_run_can_be_repeated(cli: Callable[..., Any], tmp_path: Path, monkeypa
         assert again[key] == said[key]
 
 
+def test_a_document_that_cannot_be_read_is_named(cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.pdf").write_bytes(b"%PDF-1.7\nbroken")
+    ran = cli("ask", str(tmp_path), "Who wrote it?", "-n", "4", "--json", "-m", "pocket")
+    receipt = json.loads(ran.stdout)["receipt"]
+    whole, broken = receipt["input"]["sources"]
+    assert "problem" not in whole
+    assert "b.pdf" in broken["problem"]
+    assert receipt["settings"]["budget"] == "4096 entries per head"
+
+
 def test_one_source_has_its_own_digest(cli: Callable[..., Any], tmp_path: Path) -> None:
     text = (TEXT * 9).encode()
     ran = cli("ask", "Who wrote it?", "--budget", "300", "-n", "4", "--json", stdin=text)

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.cli.app import run
+from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import count_words
 from kvstream.exact.units import count_units
@@ -292,6 +293,23 @@ def test_headings_without_numbers_are_chapters(tmp_path: Path) -> None:
     words = "He speaks.\n" * 99
     plays = "".join(f"ACT {n}\n\nSCENE I\n\n{words}\n" for n in ("I", "II"))
     assert units(tmp_path, "a.txt", plays, "act") == units(tmp_path, "a.txt", plays, "scene") == 2
+
+
+def test_a_terminal_shows_the_words_and_equal_heights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(("x " * 200 + "Anna came. " + "x " * 33 + "\n") * 6)
+    assert run(["count", str(path), "anna", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    lines = list(exact_answers._details(record, 70))
+    assert all("Anna came" in line for line in lines if line.startswith("    ") and "..." in line)
+    assert sum("Anna came" in line for line in lines) == 2
+    # Equal counts have equal heights, whatever the width.
+    sums = exact_answers._columns([1, 0, 0, 1, 0, 1, 0], 5)
+    assert (sum(sums), set(sums)) == (3, {0.0, 1.0})
+    assert run(["count", "nobody", str(path)]) == 2
+    assert "the words come last" in capsys.readouterr().err
 
 
 def test_receipt_and_hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

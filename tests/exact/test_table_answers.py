@@ -464,7 +464,7 @@ def test_columns_that_do_not_exist_are_named(ask: Callable[..., Any]) -> None:
     for question in ("What is the largest town?", "How many rows where region is 3?",
                      "sum of price in Paris"):  # fmt: skip
         ran = ask("city,price\nRome,3\nBari,5\n", question, options=options)
-        told = f'Nothing in the table fits "{question}", so the model answers. Its columns: '
+        told = f'Warning: nothing in the table fits "{question}", so the model guesses. Columns: '
         assert f"{told}city, price." in ran.stderr, ran.stderr
     ran = ask("city,price\nRome,3\nBari,5\n", "How many rows contain Rome?")
     assert "fits" not in ran.stderr

@@ -64,6 +64,8 @@ def command(
     *paths, words = arguments
     if not paths and os.path.exists(words):
         raise click.UsageError(f"{words!r} is a file; add the words as the last argument.", ctx)
+    if os.path.isfile(words) and not any(map(os.path.exists, paths)) and paths != ["-"]:
+        raise click.UsageError(f"{words!r} is a file; the words come last, after the files.", ctx)
     if not words.strip() and unit is None:
         raise click.UsageError("No words to count; give some, or a --unit.", ctx)
     options = Options(

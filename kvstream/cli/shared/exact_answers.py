@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -83,8 +83,9 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
             rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
     if rest.keys() == {()} and (options.report or options.stats):
         notes |= {NO_RUN: None}
-    for note in () if options.quiet else notes:
-        say(note)
+    for note in notes:
+        if not options.quiet or note.startswith("Warning: "):
+            say(note)
     left: Left = []
     for questions, names in rest.items():
         if questions:
@@ -143,7 +144,7 @@ def _answered(
     for question in asked:
         if question not in found and asks_of_rows(question) and columns:
             notes.append(
-                f'Nothing in the table fits "{question}", so the model answers. Its columns: '
+                f'Warning: nothing in the table fits "{question}", so the model guesses. Columns: '
                 f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}."
             )
     return {q: found[q] for q in asked if q in found}, notes
@@ -296,7 +297,27 @@ def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:
     for name, cited in zip(names, record["citations"], strict=False):
         if cited["text"] not in shown:
             yield f"{name} {cited['source']}{place_of(cited)}".lstrip()
-            yield from (f"    {line}" for line in wrapped(cited["text"], width - 4, 2))
+            text = _from_word(cited["text"], record.get("forms", {}), width - 4)
+            yield from (f"    {line}" for line in wrapped(text, width - 4, 2))
     if record.get("count", 0) > 1:
-        parts = fit([float(n) for n in record["spread"]], min(MAP, width - 9))
+        parts = _columns(record["spread"], min(MAP, width - 9))
         yield f"{'spread:':8} {strip(parts, '·')}"
+
+
+def _from_word(text: str, forms: Iterable[str], width: int) -> str:
+    """Return a text from shortly before the first of these forms, if that is beyond one line."""
+    places = [place for form in forms if (place := text.find(form)) >= 0]
+    if not places or min(places) < width:
+        return text
+    first = text.rfind(" ", 0, max(1, min(places) - width // 2)) + 1
+    return f"... {text[first:]}"
+
+
+def _columns(counts: Sequence[int], width: int) -> list[float]:
+    """Return the counts of parts of equal size in at most `width` columns: sums of whole parts."""
+    if len(counts) <= width:
+        return fit([float(count) for count in counts], width)
+    sums = [0.0] * width
+    for place, count in enumerate(counts):
+        sums[place * width // len(counts)] += count
+    return sums

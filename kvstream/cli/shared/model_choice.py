@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POCKET = "pocket"
 """The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration"
-OTHERS = "choose another with -m, such as -m reader"
+OTHERS = "choose another with -m, such as -m {}"
 EXTRACTS = (
     "pocket is a small model for demonstration, and shows sentences of the text; other models (-m) "
     "write summaries."
@@ -90,19 +90,20 @@ def announce(
 
 def demonstration(options: Options) -> str:
     """Describe pocket, and how to get better answers."""
-    from kvstream.api.models import reader_is_ready
+    from kvstream.api.models import default_model
     from kvstream.store import reader
 
-    if reader.is_shipped() and not reader_is_ready():
+    best = default_model()
+    if reader.is_shipped() and best == POCKET:
         return f"{DEMONSTRATION}; for better answers {FETCH}"
     ctx = click.get_current_context(silent=True)
     chosen = ctx is None or ctx.info_name not in ("ask", "chat", "remember")
     why = None if chosen or "model" in given_options() else _for_one(options)
     if why is None:
-        return f"{DEMONSTRATION}; for better answers {OTHERS}."
+        return f"{DEMONSTRATION}; for better answers {OTHERS.format(best)}."
     return (
-        f"{DEMONSTRATION}, and the default with {why}; for better answers {OTHERS}, which then "
-        "reads all of the text and takes longer."
+        f"{DEMONSTRATION}, and the default with {why}; for better answers {OTHERS.format(best)}, "
+        "which then reads all of the text and takes longer."
     )
 
 

@@ -1,0 +1,90 @@
+"""Find sources that say the same sentence with another value: versions of one text.
+
+Only sentences that are equal except for one number, name or date count, and only if the answer has
+the part that differs. Comparing the model's answers from each source was tried and does not work
+(docs/research/tried.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvstream.tokenization.passages import Passage
+
+LEAST, MOST = 3, 4
+"""Least number of words that two versions share, and most words of the part that differs."""
+SHOWN = 3
+"""Most versions in a warning."""
+_WORD = re.compile(r"\w+(?:[.,:/'’-]\w+)*")
+_DAY = re.compile(r"(?<!\d)(?:19|20)\d\d-(?:0[1-9]|1[0-2])-[0-3]\d(?!\d)")
+_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d(?:[-_.]?(?:0[1-9]|1[0-2])(?:[-_.]?[0-3]\d)?)?(?!\d)")
+
+
+@dataclass(frozen=True)
+class Version:
+    """What one source says."""
+
+    value: str
+    """The part of the sentence that differs, with the word behind it."""
+    source: int
+    passage: Passage
+
+
+def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
+    """Return the versions of the sentence that has the answer, one of each value; else nothing."""
+    said = {word.casefold() for word in _WORD.findall(answer)}
+    split = [(_WORD.findall(passage.text), passage) for passage in passages]
+    for words, passage in split:
+        if said.isdisjoint(word.casefold() for word in words):
+            continue
+        found: dict[str, Version] = {}
+        for others, other in split:
+            parts = _difference(words, others) if other.source != passage.source else None
+            if parts is None or not {w.casefold() for w in words[parts[0]]} <= said:
+                continue
+            for each, part, place in ((words, parts[0], passage), (others, parts[1], other)):
+                value = " ".join(each[part.start : part.stop + 1])
+                found.setdefault(value.casefold(), Version(value, place.source, place))
+        if found:
+            return list(found.values())
+    return []
+
+
+def _difference(first: list[str], second: list[str]) -> tuple[slice, slice] | None:
+    """Return the one part in which two sentences differ; None if they differ otherwise."""
+    a, b = ([word.casefold() for word in words] for words in (first, second))
+    shorter = min(len(a), len(b))
+    before = next((i for i in range(shorter) if a[i] != b[i]), shorter)
+    rest = shorter - before
+    behind = next((i for i in range(rest) if a[-1 - i] != b[-1 - i]), rest)
+    parts = slice(before, len(a) - behind), slice(before, len(b) - behind)
+    sizes = [part.stop - part.start for part in parts]
+    if before + behind < LEAST or not (min(sizes) > 0 and max(sizes) <= MOST):
+        return None
+    digits = [any(map(str.isdigit, "".join(w[p]))) for w, p in zip((a, b), parts, strict=True)]
+    return parts if digits[0] == digits[1] else None
+
+
+def disagreement(answer: str, passages: Sequence[Passage], names: Sequence[str]) -> str | None:
+    """Return a warning that names what each source says, the newest first; or None.
+
+    The date of a source is the one in its name, else the first day in its passages.
+    """
+    found = versions(answer, passages)
+    if not found:
+        return None
+    days: dict[int, str] = {}
+    for passage in passages:
+        if day := _DAY.search(passage.text):
+            days.setdefault(passage.source, day[0])
+    lines = []
+    for version in found:
+        name, day_of = names[version.source], days.get(version.source, "")
+        date = _DATE.search(name)
+        told = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
+        lines.append((re.sub(r"\D", "", date[0] if date else day_of), told))
+    newest = [told for _, told in sorted(lines, key=lambda line: line[0], reverse=True)]
+    more = f"; {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f"The sources disagree: {'; '.join(newest[:SHOWN])}{more}."

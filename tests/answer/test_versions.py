@@ -1,0 +1,77 @@
+"""Sources that say the same sentence with another value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvstream.answer.versions import disagreement, versions
+from kvstream.tokenization.passages import Passage
+
+
+def passages(*texts: tuple[int, str]) -> list[Passage]:
+    return [
+        Passage(source, 100 * n, 100 * n + len(text), n + 1, n + 1, text)
+        for n, (source, text) in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "first", "second", "values"),
+    [
+        ("420 euros", "The oak table costs 420 euros.", "The oak table costs 495 euros.",
+         ["420 euros", "495 euros"]),
+        ("Anna Berg", "The manager of the mill is Anna Berg.", "The manager of the mill is Otto.",
+         ["Anna Berg", "Otto"]),
+        ("on 3 May", "The fair opens on 3 May 2025.", "The fair opens on 17 May 2025.",
+         ["3 May", "17 May"]),
+        ("3 May", "THE FAIR OPENS ON 3 MAY.", "- The fair opens on 4 May", ["3 MAY", "4 May"]),
+    ],
+)  # fmt: skip
+def test_versions_of_a_sentence(answer: str, first: str, second: str, values: list[str]) -> None:
+    found = versions(answer, passages((0, first), (0, "Something else stands here."), (1, second)))
+    assert [version.value for version in found] == values
+
+
+@pytest.mark.parametrize(
+    ("answer", "first", "second"),
+    [
+        ("420 euros", "The oak table costs 420 euros.", "The oak table costs 420 euros."),
+        ("420 euros", "The oak table costs 420 euros.", "The pine table costs 495 euros."),
+        ("420 euros", "The oak table costs 420 euros.", "The oak table costs too much."),
+        ("oak", "The oak table costs 420 euros.", "The oak table costs 495 euros."),
+        ("in 1820", "Anna was born in 1820.", "Anna was born in Paris."),
+        ("420", "oak: 420", "oak: 495"),
+        ("9", "Room 12 opens at 9.", "Room 14 opens at 9."),
+        ("", "The oak table costs 420 euros.", "The oak table costs 495 euros."),
+    ],
+)  # fmt: skip
+def test_no_versions(answer: str, first: str, second: str) -> None:
+    assert versions(answer, passages((0, first), (1, second))) == []
+    # One source does not disagree with itself.
+    assert versions("420 euros", passages((0, first), (0, second))) == []
+
+
+def test_the_newest_is_first_and_only_some_are_named() -> None:
+    names = ["list-2024.md", "list-2026.md", "list-2025.md", "old.md"]
+    some = passages(
+        *((i, f"The lamp costs {38 + i} euros today.") for i in range(4)), (3, "Of 2023-05-02.")
+    )
+    assert disagreement("38 euros", some, names) == (
+        "The sources disagree: 39 euros (list-2026.md:2); 40 euros (list-2025.md:3); 38 euros "
+        "(list-2024.md:1); 1 more."
+    )
+    assert disagreement("41 euros", [some[0], some[3], some[4]], names) == (
+        "The sources disagree: 38 euros (list-2024.md:1); 41 euros (old.md:4, 2023-05-02)."
+    )
+    assert disagreement("38 euros", some[:1], names) is None
+
+
+def test_an_answer_from_a_folder_names_both(cli, tmp_path: Path) -> None:
+    for year, price in ((2025, 420), (2026, 495)):
+        (tmp_path / f"{year}.md").write_text(f"# Prices\n\nThe oak table costs {price} euros.\n")
+    done = cli("ask", str(tmp_path), "What does the oak table cost?", "-m", "pocket")
+    assert done.code == 0
+    assert "Warning: The sources disagree: 495 euros (" in done.stderr
+    assert "420 euros (" in done.stderr
