@@ -298,6 +298,14 @@ def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
     assert re.fullmatch(r"Stopped following\. No new lines since \d\d:\d\d:\d\d\.\n", err)
 
 
+def test_standard_input_that_is_a_file_is_not_followed(log) -> None:
+    command = [sys.executable, "-m", "kvstream", "summarize", "-", "--follow"]
+    with open(log) as file:
+        ran = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "- cannot be followed: standard input is a file here; name the file" in ran.stderr
+
+
 def test_an_empty_log_is_followed(tmp_path) -> None:
     log = tmp_path / "new.log"
     log.touch()

@@ -8,6 +8,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ def open_sources(
     due = due or request.due
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
+    if follow and paths[-1] == "-" and _stdin_is_file():
+        raise UsageError(
+            "- cannot be followed: standard input is a file here; name the file instead."
+        )
 
     def source(path: str) -> str | Source:
         if copies and path in copies:
@@ -175,6 +180,13 @@ def _ended_empty() -> bool:
     except (AttributeError, OSError, ValueError):  # closed, or not a file
         return False
     return events == [select.POLLHUP]
+
+
+def _stdin_is_file() -> bool:
+    """Return whether standard input is a plain file, as after ``<`` of a shell."""
+    with suppress(AttributeError, OSError, ValueError):  # closed, or not a file
+        return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    return False
 
 
 def tell_pages(reporter: Teller, pages: Mapping[str, int]) -> None:
