@@ -12,7 +12,11 @@ Each message says what is wrong, with the number, and what to do about it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Errors of a disk, or of a limit on files or on the user's share of a disk."""
 
 
 class KvstreamError(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.errors import KvstreamError, is_out_of_memory, meant
+from kvstream.errors import FULL, KvstreamError, is_out_of_memory, meant
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -37,8 +37,6 @@ KERNELS = "12"
 """Number of compiled CPU kernels to keep. One step needs fewer."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-"""Errors of a disk, or of a limit on files or on the user's share of a disk."""
 ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 

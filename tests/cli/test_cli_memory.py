@@ -295,11 +295,14 @@ def test_a_full_disk_loses_no_answer_of_a_memory(cli, memory) -> None:
 
 
 def test_a_chat_knows_a_few_words(cli, memory) -> None:
-    ran = cli("chat", "--memory", memory, "-n", "3", stdin=b"Who?\n/help\n/save x\nQUIT\nWhat?\n")
+    ran = cli(
+        "chat", "--memory", memory, "-n", "3", stdin=b"Who?\n/help\n/save x\n/Quit now\nQUIT\n?\n"
+    )
     assert ran.code == 0
     assert len(ran.stdout.splitlines()) == 1, "one question was asked"
     assert "Ctrl-D" in ran.stderr
     assert "There is no /save;" in ran.stderr
+    assert "/Quit takes no argument." in ran.stderr
 
 
 def test_answers_from_memory_are_labeled_where_there_are_several(cli, memory) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.cli.app import run
+from kvstream.cli.shared.output import ClosedOutput
+
 LOG = "".join(f"2026-03-01 10:00:{i:02d} ERROR disk {i} is full\n" for i in range(40))
 LINKS: dict[str, Callable[[Path, Path], None]] = {
     "itself": lambda source, link: None,
@@ -84,6 +87,35 @@ def test_standard_input_and_output_are_files_too(tmp_path: Path, warm, append: b
     assert ran.returncode == 2
     assert "are the same file" in ran.stderr
     assert log.read_text() == LOG
+
+
+@pytest.mark.parametrize("place", ["missing/page.txt", "n" * 300])
+def test_where_room_is_not_the_problem_no_room_is_advised(cli, tmp_path: Path, place: str) -> None:
+    (log := tmp_path / "app.log").write_text(LOG)
+    ran = cli("summarize", str(log), "-o", str(tmp_path / place))
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr.endswith("Choose another file for --output.\n")
+    if Path("/dev/full").exists():
+        assert "make room there" in cli("summarize", str(log), "-o", "/dev/full").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("summarize LOG", "; name a file with -o"),
+        ("sample", "; name a file with -o"),
+        ("count LOG disk", ""),
+    ],
+)
+def test_only_a_command_with_o_advises_it(
+    tmp_path: Path, monkeypatch, capsys, command: str, advice: str
+) -> None:
+    (log := tmp_path / "app.log").write_text(LOG)
+    monkeypatch.setattr("sys.stdout", ClosedOutput())
+    assert run([str(log) if word == "LOG" else word for word in command.split()]) == 1
+    assert capsys.readouterr().err == (
+        f"Error: stdout is closed, so nothing can be printed{advice}.\n"
+    )
 
 
 def test_a_run_that_never_began_leaves_the_events_of_the_last_one(cli, tmp_path: Path) -> None:

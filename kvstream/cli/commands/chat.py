@@ -196,6 +196,9 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
         if said.lower() == "/help":
             tell(HELP)
         elif command := re.match(r"/\w*(?!\S)", said):
-            tell(f"There is no {command[0]}; /help lists the commands.")
+            if command[0].lower() in ("/help", *LEAVE):
+                tell(f"{command[0]} takes no argument.")
+            else:
+                tell(f"There is no {command[0]}; /help lists the commands.")
         elif said:
             yield said

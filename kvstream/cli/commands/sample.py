@@ -15,7 +15,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import COUNT, SEED, FileType
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.format import Sink, json_text, visible
 from kvstream.reporters.plain import Teller
@@ -81,6 +81,7 @@ def command(
         raise UsageError("Text and questions would both go to standard output; name a file.")
     outputs = {"--output": output, "--questions": questions}
     refuse_clashes(outputs, {}, [] if into is None else [into])
+    refuse_closed(output)
     # SIGTERM and SIGHUP raise, so that temporary files are removed.
     with (
         Interrupts(Teller(sys.stderr).tell),

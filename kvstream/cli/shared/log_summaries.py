@@ -23,6 +23,7 @@ from kvstream.cli.shared.inputs import can_be_read_again, open_sources
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.model_choice import POCKET, open_model
+from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import check_files, opened_output, reading, receipt
 from kvstream.errors import KvstreamError, UsageError
@@ -139,6 +140,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
     rows = request.passages if "passages" in request.given else None
     check_files(options, paths)
     with ExitStack() as stack:
+        refuse_closed(options.output)
         out = opened_output(stack, options)
         page_file = None
         if options.report is not None:

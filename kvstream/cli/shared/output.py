@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from kvstream.cli.shared.saying import say
-from kvstream.errors import KvstreamError, UsageError
+from kvstream.errors import FULL, KvstreamError, UsageError
 from kvstream.reporters.format import visible
 from kvstream.store import writing
 
@@ -29,13 +29,13 @@ class ClosedOutput(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Raise KvstreamError."""
-        raise KvstreamError("stdout is closed, so nothing can be printed; name a file with -o.")
+        raise KvstreamError("stdout is closed, so nothing can be printed.")
 
 
 def refuse_closed(output: Path | None) -> None:
     """Raise KvstreamError before the long work if stdout is needed and closed."""
     if output in (None, Path("-")) and isinstance(sys.stdout, ClosedOutput):
-        sys.stdout.write("")
+        raise KvstreamError("stdout is closed, so nothing can be printed; name a file with -o.")
 
 
 class OutputFile:
@@ -88,9 +88,9 @@ class OutputFile:
     def failure(self, error: OSError) -> KvstreamError:
         """Return the error to raise if the file could not be opened or written."""
         reason = error.strerror or str(error)
+        room = ", or make room there" if error.errno in FULL else ""
         return KvstreamError(
-            f"Cannot write {self.path}: {reason}. Choose another file for {self.option}, "
-            "or make room there."
+            f"Cannot write {self.path}: {reason}. Choose another file for {self.option}{room}."
         )
 
     def isatty(self) -> bool:
