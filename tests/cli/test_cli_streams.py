@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TextIO
 
 import click
@@ -27,6 +28,7 @@ from warm import CLIENT
 
 from kvstream.cli.app import run
 from kvstream.cli.commands.bench import result_output
+from kvstream.cli.commands.chat import AGAIN, questions
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
 from kvstream.errors import BudgetError, KvstreamError
@@ -906,6 +908,37 @@ def test_a_question_on_a_terminal_can_be_edited() -> None:
     assert process.wait(30) == 0
     os.close(ours)
     assert "['Who?', 'Who?']" in received.decode()
+
+
+def test_the_second_ctrl_c_at_an_empty_prompt_ends_a_chat(monkeypatch) -> None:
+    """A process of its own would lose a signal between its prompt and its wait for the line."""
+    typed, told = "", []
+
+    def line(prompt: str) -> str:
+        nonlocal typed
+        typed = presses.pop(0)
+        if typed[-1:] == "\n":
+            return typed[:-1]
+        raise KeyboardInterrupt
+
+    editor = SimpleNamespace(get_line_buffer=lambda: typed)
+    monkeypatch.setitem(sys.modules, "readline", editor)
+    monkeypatch.setattr("builtins.input", line)
+    terminal = SimpleNamespace(isatty=lambda: True, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stdout", terminal)
+    presses = ["Wh", "Who?\n", "", "Wh", "", "What?\n"]
+    asked = questions(told.append)
+    assert next(asked) == "Who?"
+    with pytest.raises(KeyboardInterrupt):
+        next(asked)
+    assert (told, presses) == ([AGAIN] * 3, ["What?\n"])
+    terminal.isatty = lambda: False
+    monkeypatch.setattr("kvstream.cli.commands.chat._read", lambda asked: line(""))
+    presses = [""]
+    with pytest.raises(KeyboardInterrupt):
+        next(questions(told.append))
+    assert len(told) == 3, "a pipe has no prompt"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="devices of Unix")

@@ -30,9 +30,10 @@ HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
 /help   show this text
 /quit   end the chat; also: /exit, quit, exit, Ctrl-D
-Ctrl-C stops an answer."""
+Ctrl-C  stop an answer, or drop the line; twice at an empty prompt: end the chat"""
 LONGEST = 16_000_000
 """Maximum number of characters of a line of standard input."""
+AGAIN = "Press Ctrl-C again or type /quit to leave."
 LEAVE = ("/quit", "/exit", "quit", "exit")
 
 
@@ -166,6 +167,12 @@ def _edited() -> str:
         return ""
 
 
+def _half_typed() -> bool:
+    """Return whether the line that Ctrl-C interrupted has text, if this is known."""
+    readline = sys.modules.get("readline")
+    return readline is not None and readline.get_line_buffer() != ""
+
+
 def turns(budget: int) -> int:
     """Return the number of turns to keep. A turn takes at least about ten entries."""
     return max(1, budget // 10)
@@ -174,14 +181,24 @@ def turns(budget: int) -> int:
 def questions(tell: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of standard input that are not empty, until a line ends the chat.
 
-    A terminal has a prompt. `tell` answers help and unknown commands.
+    A terminal has a prompt, where the first Ctrl-C only drops the line. `tell` answers help and
+    unknown commands.
     """
     asked = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):  # invalid bytes must not end the chat
         sys.stdin.reconfigure(errors="surrogateescape")
-    told = False
+    told = pressed = False
     while True:
-        line = _edited() if asked and sys.stdout.isatty() else _read(asked)
+        try:
+            line = _edited() if asked and sys.stdout.isatty() else _read(asked)
+        except KeyboardInterrupt:
+            if not asked or (pressed and not _half_typed()):
+                raise
+            pressed = True
+            sys.stderr.write("\n")
+            tell(AGAIN)
+            continue
+        pressed = False
         if not line:
             if asked:
                 sys.stderr.write("\n")
