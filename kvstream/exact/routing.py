@@ -95,7 +95,8 @@ PLACE = (
     rf"|the (?:{ORDINALS}) (?:(?!letter)(?:{_KINDS})|{_MESSAGE})\b(?! (?:from|by) )"
     r"|(?:the )?(?:first|last) \d+ (?:line|page)s\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
-    r"|(?:(?:the )?(?:chapter|section) (?:called |named |titled |on )?|(?<=under )|(?<=only at ))"
+    r"|(?:(?:the )?(?:chapter|section|part) (?:called |named |titled |on )?|(?<=under )"
+    r"|(?<=only at )|(?<=according to ))"
     r"[\"'“‘][^\"'”’]+[\"'”’]"
     rf"|(?:the )?section (?:on )?{_NAME}|(?:the )?section (?:on|about) (?:the )?[\w-]+"
     r"|(?:(?:the )?(?:chapter|section|part) (?:called|named|titled|entitled) |(?<=the heading ))"
@@ -104,11 +105,12 @@ PLACE = (
     r"|the (?!(?:next|previous|same|whole|entire|other|following) )[\w-]+(?: [\w-]+)? section\b"
     r"|the (?:abstract|introduction|preface|foreword|prologue|epilogue|afterword|conclusions?"
     r"|discussion|postscript|glossary)\b"
-    rf"|(?:the |an? )?(?:(?:first|last|latest) )?{_MESSAGE} (?:from|by) {_NAME})"
+    rf"|(?:the |an? )?(?:(?:first|last|latest) )?{_MESSAGE} (?:from|by) {_NAME}"
+    rf"|{_NAME}(?:'s|’s) {_MESSAGE}\b)"
 )
 _NAMED = re.compile(
     rf"{_KINDS}|heading|only at|abstract|introd|fore|face|logue|conclu|discuss|script|gloss|under"
-    r"|page|line|mess|mail",
+    r"|page|line|mess|mail|accord",
     re.IGNORECASE,
 )
 _PERHAPS = rf"(?!.*(?:{_KINDS}).*(?:{_KINDS})).+ (?<!after )(?<!before )(?<!from )({_PART})"
@@ -121,7 +123,8 @@ _OWN = (
 """A question for what somebody writes in a message."""
 _SAYS = (
     r" (?:say|contain|describe|cover|state|mean|discuss|explain|require|argue|claim|name|list|"
-    r"mention|recommend|define|give|show|tell|conclude|report|prohibit|forbid|allow|grant)s?\b"
+    r"mention|recommend|define|give|show|tell|conclude|report|prohibit|forbid|allow|grant|"
+    r"leave out|exclude|include|promise|permit|warn|suggest|present|introduce)s?\b"
     r"| (?:about|end|begin|start|called|titled|take place|set)$"
 )
 _ASKS = re.compile(
@@ -135,7 +138,7 @@ _COMPARES = re.compile(
 )
 _IN = re.compile(
     r"(?:^|.* )(?:in|on|under(?: the heading)?|from|of|within|during|throughout|between|\w+ing to"
-    r"|at|only|using) $",
+    r"|at|only|using|by|according to) $",
     re.IGNORECASE,
 )
 _AT_LINE = re.compile(
@@ -144,8 +147,8 @@ _AT_LINE = re.compile(
     re.IGNORECASE,
 )
 _SHOWS = re.compile(
-    r"(?:please |pls |who )?(?:summari[sz]e|sum up|explain|describe|outline|translate|retell"
-    r"|narrates|tells) (?:what (?:happens in )?)?"
+    r"(?:please |pls |who )?(?:summari[sz]e|sum up|explain|describe|outline|translate|retell|turn"
+    r"|walk me through|rewrite|shorten|narrates|tells) (?:just |only )?(?:what (?:happens in )?)?"
     r"|(?:(?:what is|what's|give me|write) )?(?:the |a )?(?:gist|summary|essence|content) of ",
     re.IGNORECASE,
 )
@@ -165,14 +168,23 @@ _TITLE = (
     r"(?: (?:and|of) (?:the )?[\w’'-]+| [A-Z][\w’'-]*)?)$"
 )
 """A title at the end, by one word of the file's name. What follows the title asks for more."""
+_NUMBERED = rf"(?:{_KINDS}|{_MESSAGE})\b"
 _ASKERS = frozenset(("know", "curious", "wonder", "wondering", "idea", "tell", "check"))
 _IFS = frozenset(("if", "because", "since", "not", "when", "after", "before", "who", "that"))
 _TAIL = re.compile(
     r"(?:[,?.!]| -| –)? (?:please|pls|thanks|thank you|(?:the )?exact number(?: please)?|exactly"
-    r"|overall)$",
+    r"|overall|(?:whatever|regardless of) [\w ]+|big or small \w+|in any case)$",
     re.IGNORECASE,
 )
 _SHORT = (
+    (r"^(?:without|not counting) the header,? ", ""),
+    (r"^length of (.+?) in (line|word|page)s$", r"how many \2s are in \1"),
+    (r"\bopening (?=chapter|part|section|scene|act)", "first "),
+    (rf"\b1st (?={_NUMBERED})", "first "),
+    (rf"\b2nd (?={_NUMBERED})", "second "),
+    (rf"\b3rd (?={_NUMBERED})", "third "),
+    (rf"\b4th (?={_NUMBERED})", "fourth "),
+    (rf"\b5th (?={_NUMBERED})", "fifth "),
     (r"^(?:the |total )*(line|word|row|page|message) count\b(?: of| in)?", r"number of \1s in"),
     (r"\bch(?:ap)?(?:\.? ?(?=\d)|\. ?(?=[ivxl]+\b))", "chapter "),
     (r"\bpp?\. ?(?=\d)", "page "),
@@ -296,7 +308,7 @@ _AND_WHERE = re.compile(
 """What asks for places besides a count."""
 _NUMBERS = re.compile(
     r"\b(?:how (?:many|often|frequently)|number|no|count|frequency|mention\w*|occurrence\w*"
-    r"|first|last|a lot)\b",
+    r"|first|last|a lot|length|total|figure)\b",
     re.IGNORECASE,
 )
 _DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
@@ -306,7 +318,7 @@ _TIMED = re.compile(
     rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+[ap]\.?m)) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
-    r"|on (?P<on>\d{4}-\d\d-\d\d|(?-i:[A-Z][a-z]{2}) \d\d?)"
+    r"|(?:on|dated) (?P<on>\d{4}-\d\d-\d\d|(?-i:[A-Z][a-z]{2}) \d\d?)"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: on(?:wards?)?)?(?!\w)",
     re.IGNORECASE,
@@ -335,6 +347,33 @@ _QUALIFIED = re.compile(
 )
 """What limits or describes the words, so that they do not stand in the text as they are."""
 _LITERAL = re.compile(r"[A-Z\d]|.*[\w][_.:/@=-]+\w|.*\d")
+_ASKS_COUNT = (
+    r"\bhow (?:many|often|frequently)\b|\b(?:number|count|frequency|figure|total|length) of\b"
+    r"|\bcount$|^(?:the )?total\b|\bgive me a (?:figure|number|count)\b|\bfrequently\b"
+)
+"""What asks for a count, at any place of a question."""
+_MEANS_MORE = (
+    r"\b(?:he|she|they|him|them|his|her|hers|their|my|your|our|n?or|without|only|twice|than|more|most"
+    r"|less|fewer|before|after|not|never|except|but|both|each|every|per|who|whose|which|why|where"
+    r"|something|someone|nobody|about|day|week|month|year)\b"
+)
+"""Words with which a question for a count may ask for more than words show."""
+_TALKS = (
+    r"\b(?:mention(?:s|ed|ing)?|occurr?en[cs]es?|typed|spelled|(?:do|can) (?:we|you) see"
+    r"|(?:word|phrase|term|string)(?! of\b))\b"
+)
+"""Words about a text as a text."""
+_DOES_MORE = r"\b(?:to|read|uses?|used|find|found|listed|typed|spelled|show|come|turn|see|named)\b"
+"""Words with which a question for all units may ask for some of them."""
+_AROUND_COUNT = (
+    r"how|many|often|frequently|frequency|number|count|counts|figure|total|altogether|times|length"
+    r"|a|an|the|of|in|on|at|to|is|are|was|were|be|been|do|does|did|has|have|had|got|get|gets|we|i"
+    r"|you|me|it|that|this|these|those|there|here|and|if|so|all|any|what|what's|would|will|could|can"
+    r"|give|tell|need|want|like|know|please|pls|with|for|up|turn|turns|show|shows|come|comes|see"
+    r"|find|found|read|use|used|uses|anyone|anybody|ever|once|least|header|holds?|list|listed"
+    r"|typed|spelled|mention(?:s|ed|ing)?|occurr?en[cs]es?|occurs?|appears?|named|contain(?:s|ing)?"
+    r"|word|phrase|term|string|name|extract|also|just|exactly|exact|-|–"
+)
 _ESTIMATES = (
     r"how often .*\b(?:in each|in every|per) (?:chapter|page|section|part|line|message)s?"
     r"|how many times (?!.*\b(?:an?|per|each|every) (?:day|week|month|year|hour|minute|second)\b).*"
@@ -371,7 +410,8 @@ def route(question: str, names: Iterable[str] = ()) -> Asked:
     if own := pattern_of(_OWN).fullmatch(text) if _NAMED.search(text) else None:
         return Asked("scope", scope=f"{own['which']} from {own['name']}")
     if (place := _place(text)) is not None:
-        return Asked("scope", scope=place[0])
+        own = re.fullmatch(rf"({_NAME})['’]s ({_MESSAGE})", place[0], re.IGNORECASE)
+        return Asked("scope", scope=f"{own[2]} from {own[1]}" if own else place[0])
     if hint := pattern_of(_PERHAPS).fullmatch(text) if _NAMED.search(text) else None:
         return Asked("other", scope=hint[1])
     asks = _NUMBERS.search(text) and pattern_of(_ESTIMATES).fullmatch(_core(text))
@@ -426,6 +466,58 @@ def _count(text: str) -> Asked | None:
 
 
 def _counted(text: str) -> Asked | None:
+    return _by_patterns(text) or _by_words(text)
+
+
+def _by_words(text: str) -> Asked | None:
+    """Return the count that the words of a question ask for, in whatever order.
+
+    All words but those that are counted must be known: what asks, what talks of a text as a text,
+    its units, and what changes nothing.
+    """
+    if not pattern_of(_ASKS_COUNT).search(text) or pattern_of(_MEANS_MORE).search(text):
+        return None
+    quoted = [*pattern_of(_QUOTED).finditer(text)]
+    if len(quoted) > 1:
+        return None
+    rest = f"{text[: quoted[0].start()]} {text[quoted[0].end() :]}" if quoted else text
+    words = re.findall(r"[^\s,;:!?()]+(?<![.-])|(?<=\s)-(?=\s)", rest)
+    known = [_is_known(word) for word in words]
+    unknown = [place for place, each in enumerate(known) if not each]
+    units = [n for n, p in UNITS.items() if any(re.fullmatch(p, w, re.IGNORECASE) for w in words)]
+    units = [unit for unit in units if unit != "word"]
+    unit = units[0] if units else ""
+    whole = re.match(r"(?:in|on) (?:how many|what number)", text, re.IGNORECASE)
+    if len(units) > 1 or (quoted and unknown) or (whole and not unit):
+        return None
+    talks = pattern_of(_TALKS).search(rest) is not None or (unit and "contain" in rest.lower())
+    if quoted:
+        return Asked("count", quoted[0]["quoted"], unit) if talks else None
+    if not unknown:
+        more = talks or pattern_of(_DOES_MORE).search(text)
+        return Asked("count", unit=unit) if unit and not more else None
+    first, last = unknown[0], unknown[-1]
+    if " ".join(words[max(0, first - 2) : first]).lower() in ("how many", "number of"):
+        return None  # as in: how many people are mentioned
+    said = " ".join(words[first : last + 1])
+    if last - first > 2 or len(unknown) != last - first + 1 or _QUALIFIED.search(said):
+        return None
+    before = words[first - 1].lower() if first else ""
+    marked = re.fullmatch(_MARK, before, re.IGNORECASE) is not None
+    named = re.search(r"\bnamed\b", rest) and said[0].isupper() and before not in ("the", "a")
+    if marked or named or (talks and before not in ("a", "an")):
+        return Asked("count", said, unit)
+    return None
+
+
+def _is_known(word: str) -> bool:
+    """Return whether a word of a question for a count is none of those that are counted."""
+    return any(
+        pattern_of(pattern).fullmatch(word) for pattern in (_AROUND_COUNT, _UNIT_WORDS, _TEXT)
+    )
+
+
+def _by_patterns(text: str) -> Asked | None:
     if quoted := pattern_of(_QUOTED).search(text):
         around = f"{text[: quoted.start()]} {text[quoted.end() :]}"
         near = re.findall(r"[^\s,.-]+", around)
@@ -504,12 +596,13 @@ def _place(text: str) -> re.Match[str] | None:
     if both and not before.endswith("between ") and int(both[2]) != int(both[1]) + 1:
         return None
     if re.match(
-        r" (?:onwards?|on|to|until|through|and(?! (?:tell|list|say|explain|name)\b)|or|than|but)\b"
+        r" (?:onwards?|on|to(?! (?:me\b|us\b|(?-i:[A-Z])))|until|through|and(?! (?:tell|list|say|explain|name)\b)|or"
+        r"|than|but)\b"
         r"|[\w’'-]",
         after,
     ):
         return None
-    if not before and re.match(r"[,:]| [-–] ", after):
+    if not before and re.match(r"[,:]| [-–] | in (?:\w+ )?(?:sentence|word|line)s?$", after):
         return place
     whole = re.match(rf" of (?:(?P<text>{_THIS}\b)|(?P<title>\"))?", after)
     if whole and not (whole["text"] or whole["title"]):
