@@ -91,7 +91,8 @@ _MESSAGE = r"(?:messages?|e-?mails?|mails?)"
 _NAME = r"(?-i:[A-Z][\w.@-]*(?: [A-Z][\w.@-]*)*)"
 _TO = r" ?(?:-|–|to|through) ?"
 PLACE = (
-    rf"(?:\b|(?<=under )|(?<=only at ))(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
+    r"(?:\b|(?<=under )|(?<=only at )|(?<=according to ))"
+    rf"(?:{_PART}(?:{_TO}{_NUMBER}|(?:,| of| in|(?<=\d)) {_PART})?"
     rf"|the (?:{ORDINALS}) (?:(?!letter)(?:{_KINDS})|{_MESSAGE})\b(?! (?:from|by) )"
     r"|(?:the )?(?:first|last) \d+ (?:line|page)s\b"
     rf"|(?:page|line)s? \d+(?:(?:{_TO}| and )\d+)?\b"
@@ -596,8 +597,8 @@ def _place(text: str) -> re.Match[str] | None:
     if both and not before.endswith("between ") and int(both[2]) != int(both[1]) + 1:
         return None
     if re.match(
-        r" (?:onwards?|on|to(?! (?:me\b|us\b|(?-i:[A-Z])))|until|through|and(?! (?:tell|list|say|explain|name)\b)|or"
-        r"|than|but)\b"
+        r" (?:onwards?|on|to(?! (?:me\b|us\b|(?-i:[A-Z])))|until|through"
+        r"|and(?! (?:tell|list|say|explain|name)\b)|or|than|but)\b"
         r"|[\w’'-]",
         after,
     ):
