@@ -226,12 +226,15 @@ class Result:
     receipt: dict[str, Any] | None = None
     """What repeats the run: ``kvstream`` (the version), ``input``, ``model_digest``,
     ``precision``, ``settings``, ``notes``."""
+    waiting: int = 0
+    """Bytes of its ``input`` that had arrived, but were not read before the answer."""
 
     @property
     def bytes_read(self) -> tuple[int, int]:
         """Bytes that were read, and those of the whole text; 0 if unknown."""
         text = (self.receipt or {}).get("input", {})
-        return text.get("part_bytes", text.get("bytes", 0)), text.get("bytes", 0)
+        whole = text.get("bytes", 0)
+        return max(0, text.get("part_bytes", whole) - self.waiting), max(0, whole - self.waiting)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""

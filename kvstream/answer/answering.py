@@ -323,6 +323,7 @@ def _result(
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
         receipt=_receipt(memory),
+        waiting=memory.trace.waiting,
     )
 
 

@@ -84,6 +84,7 @@ def open_sources(
     until: str | None = None,
     due: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> SourceSet:
     """Check every source and prepare to read them in order, once.
 
@@ -91,8 +92,9 @@ def open_sources(
     standard input. `text` is text itself, or an iterable of its pieces. With `plain`, files of any
     format are read as UTF-8 text. A compressed source that unpacks to more than `max_unpacked`
     bytes (default ``"16GB"``) is refused. With `follow`, the reading waits for more text at the end
-    of the last file until `interrupted` returns True, and pauses while `due` returns True. `only`,
-    `since` and `until` choose a part of the text, as on the command line.
+    of the last file until `interrupted` returns True, and pauses while `due` returns True; `tell`
+    gets a message if that file cannot be read any more. `only`, `since` and `until` choose a part
+    of the text, as on the command line.
 
     Raises SourceError for a missing, unreadable or binary source, and UsageError if neither or both
     of `source` and `text` are given.
@@ -115,7 +117,7 @@ def open_sources(
         named,
         plain=plain,
         max_unpacked=MOST_UNPACKED if max_unpacked is None else size_of(max_unpacked),
-        follow=Follow(interrupted, due) if follow else None,
+        follow=Follow(interrupted, due, tell) if follow else None,
     )
     if only or since or until:
         from kvstream.exact.scopes import scoped
@@ -130,11 +132,12 @@ def sources_for(
     text: str | Iterable[str] | None = None,
     *,
     due: Callable[[], bool] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> SourceSet:
     """Open sources with the options of a request. Raises as `open_sources`."""
     same = ("plain", "max_unpacked", "follow", "only", "since", "until", "interrupted")
     options = {name: getattr(request, name) for name in same}
-    return open_sources(source, text=text, due=due or request.due, **options)
+    return open_sources(source, text=text, due=due or request.due, tell=tell, **options)
 
 
 def several(source: SourceLike | None) -> list[Any]:

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,10 @@ COMPARED = 1024
 LATE_SECONDS = 2.0
 """Seconds to continue reading an old file after the new one is in use, because other processes may
 still write to it."""
+LOST_SECONDS = 2 * POLL_SECONDS
+"""Seconds after which the user is told that the name cannot be read: a rotation takes less."""
+LAST = 256 * 1024
+"""Maximum number of bytes that are read after the stop. More than that is a long text."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Follow:
     """Stop permanently: the file ends here."""
     due: Callable[[], bool] = lambda: False
     """Stop temporarily, because the reader has something else to do."""
+    tell: Callable[[str], None] = lambda _: None
+    """Gets a message if the name cannot be read."""
 
 
 class FollowedFile(io.RawIOBase):
@@ -34,7 +39,8 @@ class FollowedFile(io.RawIOBase):
 
     A replaced file (log rotation) is read until the new one was in use for LATE_SECONDS, because a
     writer continues with it. So all lines of one writer are in order. A file whose bytes before the
-    position have changed was cut, and is read from the start. Raises OSError.
+    position have changed was cut, and is read from the start. What has arrived at the stop is still
+    read, if it is at most LAST bytes. Raises OSError.
     """
 
     def __init__(self, path: Path, follow: Follow) -> None:
@@ -46,67 +52,133 @@ class FollowedFile(io.RawIOBase):
         """Time at which the first of them was first seen in use."""
         self._before = b""
         """The last bytes before the position, at most COMPARED."""
-        self._unread = 0
+        self._between = b""
+        """What must stand before the next bytes."""
+        self._left: int | None = None
+        """Bytes that had arrived at the stop and are not read; None before."""
+        self._reads_on = False
+        """Whether they are read after the stop."""
+        self.problem = ""
+        """Why no file of this name can be read at the moment."""
+        self._lost: float | None = None
+        """Time since which it cannot."""
+        self._told = False
         self.cuts = 0
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes | None:
-        """Return at most ``size`` bytes; empty on `Follow.stop`, None on `Follow.due`."""
+        """Return at most ``size`` bytes; empty after `Follow.stop`, None on `Follow.due`."""
         while not self.follow.stop():
-            cut = self._was_cut()
-            if not cut and (data := self.file.read(size)):
-                self._before = (self._before + data)[-COMPARED:]
+            self._notice_cut()
+            if data := self._data(size):
                 return data
-            if cut or self._another():
-                last, self._before = self._before[-1:], b""
-                if last not in (b"", b"\n"):  # two lines must not become one
-                    return b"\n"
+            if self._another():
                 continue
             if self.follow.due():
                 return None
             time.sleep(POLL_SECONDS)
+        return self._last(size)
+
+    def _last(self, size: int) -> bytes:
+        """Return what had arrived at the stop, and empty bytes after that."""
+        left = self.unread
+        while self._reads_on and left:
+            before = self.file.tell()
+            data = self._data(left if size < 0 else min(size, left))
+            self._left = left = left - (self.file.tell() - before)
+            if data:
+                return data
+            if not self._newer:  # the file was cut since
+                self._left = left = 0
+            else:
+                self._switch()
         return b""
+
+    def _data(self, size: int) -> bytes:
+        """Return bytes of the file, or first the line end that must stand before them."""
+        if data := self._between:
+            self._between = b""
+            return data
+        data = self.file.read(size) or b""
+        self._before = (self._before + data)[-COMPARED:]
+        return data
 
     @property
     def unread(self) -> int:
-        """Bytes at the end of the file that were not read, and those of the newer files."""
-        if not self.file.closed:
-            files = [self.file, *self._newer]
-            sizes = [os.fstat(file.fileno()).st_size - file.tell() for file in files]
-            self._unread = sum(max(0, size) for size in sizes)
-        return self._unread
+        """Bytes of the file and the newer files that were not read; from the stop on, those that
+        had arrived by then."""
+        if self._left is None:
+            if not self.follow.stop():
+                return self._size()
+            self._notice_cut()
+            self._look()
+            self._left = self._size()
+            self._reads_on = self._left <= LAST
+        return self._left
+
+    def _size(self) -> int:
+        files = [self.file, *self._newer]
+        return sum(max(0, os.fstat(file.fileno()).st_size - file.tell()) for file in files)
 
     def close(self) -> None:
-        self._unread = self.unread
+        if not self.closed:
+            self._left = self.unread
         for file in (self.file, *self._newer):
             file.close()
         super().close()
 
-    def _was_cut(self) -> bool:
-        """Return whether the file was cut since the last read. If so, go to its start."""
+    def _notice_cut(self) -> None:
+        """Go to the start of the file if it was cut since the last read."""
         if not self._before:
-            return False
+            return
         self.file.seek(-len(self._before), os.SEEK_CUR)
-        if self.file.read(len(self._before)) == self._before:
-            return False
-        self.file.seek(0)
-        self.cuts += 1
-        return True
+        if self.file.read(len(self._before)) != self._before:
+            self.file.seek(0)
+            self._begin()
+            self.cuts += 1
+
+    def _begin(self) -> None:
+        """Prepare for text from the start of a file: two lines must not become one."""
+        if self._before and not self._before.endswith(b"\n"):
+            self._between = b"\n"
+        self._before = b""
 
     def _another(self) -> bool:
         """Switch to a new file of this name if necessary, and return whether it switched."""
         # Look for the newest file at each call: the log may be replaced again before the switch.
-        newest = self._newer[-1] if self._newer else self.file
-        if self._replaced(os.fstat(newest.fileno())):
-            with suppress(OSError):  # removed again, or not readable yet
-                self._newer.append(self.path.open("rb", buffering=0))
+        self._look()
         if not self._newer or not self._late():
             return False
+        self._switch()
+        return True
+
+    def _switch(self) -> None:
         self.file.close()
         self.file, self._since = self._newer.pop(0), None
-        return True
+        self._begin()
+
+    def _look(self) -> None:
+        """Open the file that has the name now, if it is a new one; if that fails, note why."""
+        newest = os.fstat((self._newer[-1] if self._newer else self.file).fileno())
+        self.problem = ""
+        try:
+            now = self.path.stat()
+            if (now.st_dev, now.st_ino) != (newest.st_dev, newest.st_ino):
+                if stat.S_ISREG(now.st_mode):  # opening a pipe would wait
+                    self._newer.append(self.path.open("rb", buffering=0))
+                else:
+                    self.problem = "it is not a plain file"
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+        if not self.problem:
+            self._lost, self._told = None, False
+        elif self._lost is None:
+            self._lost = time.monotonic()
+        elif not self._told and time.monotonic() - self._lost >= LOST_SECONDS:
+            self._told = True
+            self.follow.tell(f"{self.path} cannot be read: {self.problem}; waiting for it.")
 
     def _late(self) -> bool:
         """Return whether the next file was seen in use LATE_SECONDS ago."""
@@ -114,12 +186,4 @@ class FollowedFile(io.RawIOBase):
             return time.monotonic() - self._since >= LATE_SECONDS
         if len(self._newer) > 1 or os.fstat(self._newer[0].fileno()).st_size:
             self._since = time.monotonic()
-        return False
-
-    def _replaced(self, status: os.stat_result) -> bool:
-        """Return whether the name now belongs to another file, and not to a pipe or a folder."""
-        with suppress(OSError):  # removed, and not replaced yet
-            now = self.path.stat()
-            another = (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
-            return another and stat.S_ISREG(now.st_mode)
         return False

@@ -61,10 +61,17 @@ class SourcePieces:
         return 0 if self._opened is None else self._opened.taken
 
     @property
-    def unread(self) -> int:
-        """Bytes of a followed file that had arrived when following was stopped."""
-        stopped = self._follow is not None and self._follow.stop()
-        return self._followed.unread if stopped and self._followed is not None else 0
+    def unread(self) -> int | None:
+        """Bytes of a followed file that had arrived when following was stopped, and were not read;
+        None if none is followed to a stop."""
+        if self._followed is None or self._follow is None or not self._follow.stop():
+            return None
+        return self._followed.unread
+
+    @property
+    def problem(self) -> str:
+        """Why a followed file could not be read when following was stopped."""
+        return "" if self.unread is None or self._followed is None else self._followed.problem
 
     @property
     def cuts(self) -> int:

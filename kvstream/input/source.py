@@ -87,6 +87,10 @@ class Source(Protocol):
         """Whether it ends soon by itself when the run is interrupted, as a pipe does."""
 
     @property
+    def unread(self) -> int | None:
+        """Bytes that a followed file had at the stop and that were not read; None if unknown."""
+
+    @property
     def bytes_read(self) -> int:
         """Number of decoded bytes so far."""
 
@@ -139,6 +143,7 @@ class SourceOver:
         return self.source.size_hint()
 
     ends_on_interrupt = _of_source("ends_on_interrupt")
+    unread = _of_source("unread")
     bytes_read = _of_source("bytes_read")
     names = _of_source("names")
     bases = _of_source("bases")
@@ -191,6 +196,11 @@ def nothing_in(names: Sequence[str], held: str) -> str:
     if "-" in names:
         remedy = "name a file, or check the command before the pipe"
     return f"Nothing to read: {shown}{more} held {held}; {remedy}."
+
+
+def not_read(name: str, count: int) -> str:
+    """Return the warning of a followed file that was not read to its end."""
+    return f"The last {count:,} bytes of {name} were not read."
 
 
 def shown_name(name: str) -> str:

@@ -30,7 +30,7 @@ from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
 from kvstream.input.pieces import BLOCK, LARGE, SourcePieces
-from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
+from kvstream.input.source import EmptyError, SourceRecord, not_read, nothing_in, shown_name
 from kvstream.input.terminal import ControlFilter
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
@@ -124,9 +124,18 @@ class SourceSet:
 
     @property
     def warnings(self) -> list[str]:
-        rest, name = self._pieces.unread, self._sources[-1].name
-        told = [f"The last {rest:,} bytes of {name} were not read."] if rest else []
+        problem, name = self._pieces.problem, self._sources[-1].name
+        told = [f"{name} could not be read at the end: {problem}."] if problem else []
         return self._messages.warnings + told
+
+    @property
+    def unread(self) -> int | None:
+        return self._pieces.unread
+
+    @property
+    def unread_warnings(self) -> list[str]:
+        """The warning about `unread`, for a caller that used all text that it got."""
+        return [not_read(self._sources[-1].name, self.unread)] if self.unread else []
 
     @property
     def notes(self) -> list[str]:

@@ -43,6 +43,8 @@ class Trace:
     """Whether the last source ended with a newline."""
     notes: Sequence[str] = ()
     """Messages about the sources that are no reason to doubt an answer."""
+    waiting: int = 0
+    """Bytes after `end` that were taken from the sources, and not read yet."""
 
     @property
     def taken(self) -> int:

@@ -126,6 +126,7 @@ class Excerpts:
     """Excerpts as a source, with their byte offsets in the original sources."""
 
     ends_on_interrupt = False
+    unread: int | None = None
 
     def __init__(
         self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]

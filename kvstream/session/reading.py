@@ -13,7 +13,7 @@ from kvstream.engine.reader import Reader, StepReport
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import LineCounts, Source, nothing_in
+from kvstream.input.source import LineCounts, Source, not_read, nothing_in
 from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory, Trace
@@ -190,23 +190,25 @@ class Reading:
                     self._place(trace)
                     yield from self._save(self.checkpoint.note, memory, feed)
                 if every is not None and not interrupted() and every.due(trace.read):
-                    yield from self._answers(memory)
+                    yield from self._answers(memory, feed)
             if interrupted() and not cut_short and self.sources.ends_on_interrupt:
                 cut_short, stop = True, _beyond(feed, feed.read_tokens + self.plan.sizes.free)
-            elif not feed.paused or interrupted():
+            elif not feed.paused or stop():
                 return cut_short
-            if every is not None and every.due(trace.read):
-                yield from self._answers(memory)
+            if every is not None and not interrupted() and every.due(trace.read):
+                yield from self._answers(memory, feed)
 
-    def _answers(self, memory: Memory) -> Iterator[Event]:
+    def _answers(self, memory: Memory, feed: TokenFeed) -> Iterator[Event]:
         began = time.perf_counter()
         self._place(memory.trace)
+        memory.trace.waiting = self._waiting(feed)
         yield from self.on_the_way(memory)
         self._answer_s += time.perf_counter() - began
 
     def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
         """Close the sources. Raises NoTextError or SourceError if there was nothing to read."""
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
+        memory.trace.waiting = self._waiting(feed)
         if memory.trace.read == earlier:
             raise nothing_read(interrupted=self.request.interrupted())
         if self._blank:
@@ -225,14 +227,25 @@ class Reading:
             self._unsaved = True
 
     def _leave(self, memory: Memory, feed: TokenFeed) -> Iterator[Event]:
-        """Save the checkpoint of an interrupted reading, and record the interrupt."""
+        """Save the checkpoint of an interrupted reading, and record what was not read."""
         trace = memory.trace
         if self.checkpoint is not None:
             self._place(trace)
             yield from self._save(self.checkpoint.leave, memory, feed)
+        unread = self.sources.unread
+        if unread is None:
+            # Of the whole text, also if the feed hands out only its two ends. None: a pipe.
+            told = stopped_after(trace.read, feed.stream.estimate() or 0)
+        elif unread := unread + trace.waiting:
+            told = not_read(self.sources.names[-1], unread)
+        else:  # a followed file was read to its end
+            return
         trace.interrupted = True
-        # Of the whole text, also if the feed hands out only its two ends. None: a pipe.
-        memory.warnings.append(stopped_after(trace.read, feed.stream.estimate() or 0))
+        memory.warnings.append(told)
+
+    def _waiting(self, feed: TokenFeed) -> int:
+        """Return the bytes that were taken from the sources, and not read by the model."""
+        return 0 if feed.ended else self.sources.bytes_read - feed.end
 
     def _warn(self, memory: Memory, feed: TokenFeed) -> None:
         """Add warnings about sources, broken-up control sequences, and memory out of sight."""

@@ -115,6 +115,28 @@ def test_of_an_interrupted_pipe_one_chunk_is_read_and_not_all_that_it_brought(mo
     assert result.to_json()["interrupted"] is True
 
 
+@pytest.mark.parametrize("more", ["The dog is called Rex.\n", BOOK * 40])
+def test_a_followed_file_is_complete_at_the_stop_or_its_rest_is_told(
+    model, tmp_path, more: str
+) -> None:
+    path, told = tmp_path / "a.txt", []
+    path.write_text("The cat is called Tom. He is black.\n")
+    asked = {"follow": True, "every": "0.2s", "interrupted": lambda: bool(told)}
+    for event in model.stream(path, questions=[QUESTION], **asked, **SMALL):
+        if isinstance(event, Answered):
+            if not told:
+                path.rename(tmp_path / "old.txt")  # rotation
+                path.write_text(more)
+            told.append(event.result)
+    first, last = told
+    assert first.waiting > 0
+    assert first.bytes_read == (36 - first.waiting,) * 2
+    unread = 36 + len(more.encode()) - last.bytes_read[0]
+    assert last.interrupted is (unread > 0) is (more != "The dog is called Rex.\n")
+    expected = [f"The last {unread:,} bytes of {path} were not read."] if unread else []
+    assert [line for line in last.warnings if "read" in line] == expected
+
+
 def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp_path) -> None:
     memory = model.read(text=BOOK, **SMALL)
     answer = memory.ask(QUESTION).text

@@ -62,6 +62,13 @@ def test_an_answer_is_printed_when_it_changes() -> None:
     assert told[1].to_json()["news"]["passage"]["text"] == "sda is full"
 
 
+def test_text_that_waited_at_the_last_answer_is_new() -> None:
+    first = replace(result("All is well.", 30, (5, "old")), waiting=10)
+    events = watched(Watch(None), [first, result("Not so.", 40, (8, "old"), (25, "waited"))])
+    *_, told = [event.result for event in events if isinstance(event, Answered)]
+    assert told.to_json()["news"]["passage"]["text"] == "waited"
+
+
 def test_slow_answers_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 999, 30))
     monkeypatch.setattr("kvstream.cli.shared.watching.time.monotonic", lambda: next(clock))

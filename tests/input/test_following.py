@@ -220,11 +220,79 @@ def test_text_that_arrived_and_was_not_read_is_told(log: Path) -> None:
     blocks = iter(sources)
     assert next(blocks).text == "one\n"
     with log.open("a") as more:
-        more.write("two\nthree\n")
-    assert sources.warnings == [], "it can still be read"
+        more.write("two\n" * following.LAST)
+    assert sources.unread_warnings == [], "it can still be read"
     stop.on = True
     assert [block.text for block in blocks if block.text] == []
-    assert sources.warnings == [f"The last 10 bytes of {log} were not read."]
+    assert sources.unread_warnings == [f"The last 1,048,576 bytes of {log} were not read."]
+
+
+def test_text_that_has_arrived_is_read_at_the_stop(log: Path) -> None:
+    stop, due = Switch(), Switch()
+    followed = FollowedFile(log, Follow(stop, due))
+    assert followed.read(100) == b"one\n"
+    with log.open("a") as more:
+        more.write("two")
+    log.rename(log.with_suffix(".1"))
+    log.write_text("new\nlast\n")  # not noticed before the stop
+    stop.on = True
+    assert followed.unread == 12
+    with log.open("a") as more:
+        more.write("too late\n")
+    assert b"".join(followed.read(4) or b"" for _ in range(7)) == b"two\nnew\nlast\n"
+    assert followed.unread == 0
+    followed.close()
+
+
+def test_a_name_that_cannot_be_read_is_told_once_and_at_the_end(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
+    stop, due, told = Switch(), Switch(), []
+    due.on = True
+    sources = open_sources([str(log)], follow=Follow(stop, due, told.append))
+    blocks = iter(sources)
+
+    def look() -> list[str]:
+        for _ in range(2):
+            now[0] += following.LOST_SECONDS
+            assert not next(blocks).text
+        return told
+
+    assert next(blocks).text == "one\n"
+    log.unlink()
+    assert not next(blocks).text
+    assert told == [], "a rotation may be going on"
+    gone = f"{log} cannot be read: No such file or directory; waiting for it."
+    assert look() == look() == [gone]
+    log.write_text("two\n")
+    while not (block := next(blocks)).text:
+        now[0] += following.LATE_SECONDS
+    assert block.text == "two\n"
+    log.unlink()
+    log.mkdir()
+    assert look()[1:] == [f"{log} cannot be read: it is not a plain file; waiting for it."]
+    assert sources.warnings == []
+    stop.on = True
+    assert sources.warnings == [f"{log} could not be read at the end: it is not a plain file."]
+
+
+def test_a_new_log_without_permission_is_told(
+    log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.rename(log.with_suffix(".1"))
+    log.write_text("two\n")
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)  # root may read everything
+    assert at_end.read(100) is None
+    assert at_end.problem == "Permission denied"
+    monkeypatch.undo()
+    assert at_end.read(100) is None
+    assert (at_end.problem, at_end.unread) == ("", 4)
 
 
 def test_text_of_a_new_log_that_was_not_read_is_told(log: Path, at_end: FollowedFile) -> None:

@@ -125,6 +125,7 @@ def open_sources(
     stop: Callable[[], bool],
     *,
     due: Callable[[], bool] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """Open the sources. Standard input is used only if it is a source and was not copied."""
@@ -154,7 +155,7 @@ def open_sources(
 
     empty = list(paths) == ["-"] and not copies and _ended_empty()
     request = replace(request, interrupted=stop)
-    opened = sources_for(request, [source(path) for path in paths], due=due)
+    opened = sources_for(request, [source(path) for path in paths], due=due, tell=tell)
     if empty:
         raise opened.nothing()
     return opened

@@ -152,7 +152,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
         interrupts.reading, interrupts.gentle = True, follow or every is not None
         interrupts.then = "" if follow else "printing the page of what was read so far"
         waiting = _Waiting(every, follow=follow)
-        sources = open_sources(paths, options, interrupts, due=waiting.due)
+        sources = open_sources(paths, options, interrupts, due=waiting.due, tell=teller.tell)
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
@@ -173,7 +173,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
                     log.begin(sources.names[block.source], block.left_out)
                     current = block.source
                 log.feed(text_piece)
-                if interrupts():
+                if interrupts() and not (follow and sources.ends_on_interrupt):
                     break
                 if not text_piece and waiting.begins() and not options.quiet:
                     teller.tell(waiting.line(paths[-1], log.lines))
@@ -187,7 +187,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
         reports.tell(last=True, interrupted=interrupts() and not follow)
         if page_file is not None:
             page_file.write(log_page(log, rows or logs.ROWS))
-        for warning in sources.warnings:
+        for warning in reports.warnings:
             teller.tell(f"Warning: {warning}")
         if not options.quiet:
             for note in sources.notes:
@@ -252,7 +252,7 @@ class _Reports:
                 **logs.record(log, self._rows or logs.ROWS, news=news),
                 "new_lines": lines - self._told,
             }
-            made |= {"interrupted": interrupted, "warnings": list(self._sources.warnings)}
+            made |= {"interrupted": interrupted, "warnings": self.warnings}
             made["receipt"] = receipt(self._options, self._sources)
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
@@ -273,6 +273,11 @@ class _Reports:
             )
         log.mark()
         self._told, self._told_at = lines, time.strftime("%H:%M:%S")
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons why a page may be wrong."""
+        return [*self._sources.warnings, *self._sources.unread_warnings]
 
     def stopped(self) -> str:
         """Return the message for the end of following."""

@@ -109,7 +109,7 @@ def read(paths: Sequence[str], options: Options) -> int:
             stack, plainly(options) if on_the_way or spread else options, answers=True
         )
         interrupts.gentle = request.follow
-        sources = open_sources(paths, options, interrupts)
+        sources = open_sources(paths, options, interrupts, tell=reporter.tell)
         pages = sources.check()
         check_checkpoint(options, reporter)
         if options.skim not in (AUTO, NONE):

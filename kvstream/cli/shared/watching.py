@@ -78,6 +78,8 @@ class Watch:
         passage = self._passage(result)
         sources = (result.receipt or {}).get("input", {}).get("sources", [])
         self._read = {each["name"]: each["bytes"] for each in sources}
+        if sources:
+            self._read[sources[-1]["name"]] -= result.waiting
         if same:
             return None
         self.changed_at = time.strftime("%Y-%m-%d %H:%M:%S")
