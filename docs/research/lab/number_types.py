@@ -24,20 +24,21 @@ import torch
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.splits import is_heldout
 from kvstream.model import int8
-from kvstream.model.loading import choose, folder, in_precision
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.loading import folder, in_precision, load
 from kvstream.model.precision import Precision
 from kvstream.settings import INT8, ModelSettings, count_of
 from kvstream.tokenization.loading import load_tokenizer
 
-KINDS: dict[str, Precision | None] = {
-    "float32": Precision(torch.float32, ""),
-    "bfloat16": Precision(torch.bfloat16, ""),
-    "widened": Precision(torch.float16, "", widen=True),
-    "int8": None,
-    "kv-bfloat16": Precision(torch.float32, "", kv=torch.bfloat16),
-    "kv-float16": Precision(torch.float32, "", kv=torch.float16),
+KINDS: dict[str, dict[str, Any] | None] = {
+    "float32": {"dtype": "float32", "kv_dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16", "kv_dtype": "bfloat16"},
+    "widened": None,
+    "int8": {"quantize": INT8},
+    "kv-bfloat16": {"dtype": "float32", "kv_dtype": "bfloat16"},
+    "kv-float16": {"dtype": "float32", "kv_dtype": "float16"},
 }
-"""None: what kvstream chooses."""
+"""Settings of the model. None: weights in 16 bits, as if those in float32 did not fit."""
 
 
 def main() -> None:
@@ -66,9 +67,7 @@ def main() -> None:
     print(f"8-bit products: {int8.problem() or 'work'}; {len(texts)} texts", flush=True)
     first = None
     for kind in args.kinds.split(","):
-        asked = replace(settings, quantize=INT8)
-        chosen = KINDS[kind] or choose(asked, torch.device("cpu"), where)
-        found = measured(where, settings, chosen, texts, chunk, args.write)
+        found = measured(loaded(settings, kind), texts, chunk, args.write)
         first = first or found
         losses, reading, writing, size = found
         pairs = zip(losses, first[0], strict=True)
@@ -92,19 +91,27 @@ def read(file: Path) -> str:
         return text.read()
 
 
+def loaded(settings: ModelSettings, kind: str) -> BoundedModel:
+    """Return the model in a number type."""
+    how = KINDS[kind]
+    if how is not None:
+        return load(replace(settings, **how))
+    from transformers import AutoModelForCausalLM
+
+    asked = replace(settings, dtype="float32")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder(asked), dtype=torch.float16)
+    model.requires_grad_(False)
+    return in_precision(model, asked, Precision(torch.float16, "", widen=True))
+
+
 def measured(
-    where: str, settings: ModelSettings, precision: Precision, texts: list[list[int]], chunk: int,
-    more: int,
-) -> tuple[list[torch.Tensor], float, float, int]:  # fmt: skip
+    model: BoundedModel, texts: list[list[int]], chunk: int, more: int
+) -> tuple[list[torch.Tensor], float, float, int]:
     """Return what a number type costs.
 
     That is the losses [n] in nats of each text, the processor seconds for reading all texts and for
     writing, and the bytes of weights.
     """
-    from transformers import AutoModelForCausalLM
-
-    loaded = AutoModelForCausalLM.from_pretrained(where, dtype=precision.load).requires_grad_(False)
-    model = in_precision(loaded, settings, precision)
     longest = max(map(len, texts))
     losses, spent = [], 0.0
     for ids in texts:
