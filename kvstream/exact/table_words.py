@@ -12,7 +12,7 @@ def _set(words: str) -> frozenset[str]:
 
 OPERATIONS = {
     "max": "largest highest biggest greatest latest maximum maximal max most",
-    "min": "smallest lowest earliest minimum minimal min least fewest",
+    "min": "smallest lowest earliest minimum minimal min least fewest poorest",
     "sum": "sum total totals",
     "mean": "mean average avg averages averaged",
     "median": "median",
@@ -37,6 +37,8 @@ IMPLIED = (
     ("min", "cheapest|least expensive", "price cost fee"),
     ("max", "oldest", "age"), ("min", "youngest", "age"),
     ("max", "heaviest", "weight mass"), ("min", "lightest", "weight mass"),
+    ("max", "longest", "duration length hour minute"),
+    ("min", "shortest", "duration length hour minute"),
     ("max", "tallest", "height"), ("min", "coldest", "temperature temp"),
     ("max", "hottest|warmest", "temperature temp"),
     ("", "earn|earns|earned", "salary wage pay income"),

@@ -459,6 +459,13 @@ def test_each_file_is_computed(ask: Callable[..., Any], tmp_path: Path) -> None:
     assert ran.code == 0
 
 
+def test_words_that_imply_a_column_of_time(ask: Callable[..., Any]) -> None:
+    table = "boat,hours,grade %\nHeron,3,12%\nOtter,9,80%\nSwan,5,31%\n"
+    for question, name in (("which boat had the longest rental?", "Otter"),
+                           ("the shortest hire", "Heron"), ("poorest grade", "Heron")):  # fmt: skip
+        assert name in ask(table, question).stdout
+
+
 def test_columns_that_do_not_exist_are_named(ask: Callable[..., Any]) -> None:
     options = ("-n", "2", "--budget", "300", "-m", "pocket")
     for question in ("What is the largest town?", "How many rows where region is 3?",
