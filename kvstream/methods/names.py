@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,9 @@ def tolerate_malformed_packages() -> list[str]:
         try:
             return listed.__get__(package)
         except Exception as error:
-            reason = f"The entry points of {package.name} are malformed ({error})."
+            reason = f"The entry points of a package are malformed ({error})."
+            with suppress(Exception):  # its metadata may be damaged, too
+                reason = f"The entry points of {package.name} are malformed ({error})."
             try:
                 ours = GROUP in (package.read_text("entry_points.txt") or "")
             except ValueError:  # not UTF-8

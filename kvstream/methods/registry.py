@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from inspect import isfunction
 from typing import Any, get_type_hints
 
+import torch
 from torch import Tensor
 
 from kvstream.errors import KvstreamError, UsageError, is_out_of_memory, meant
 from kvstream.methods.automatic import AUTO
-from kvstream.methods.base import Evidence, Method, Preset, in_words, limits
+from kvstream.methods.base import Evidence, Method, Preset, Step, in_words, limits
 from kvstream.methods.names import CLASSES, NAMES, plugins
 from kvstream.streams import printing_to_stderr
 
@@ -58,7 +60,7 @@ def available() -> Mapping[str, type[Method]]:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # an import may even end the program
-                fault = f"does not load ({type(error).__name__}: {error})"
+                fault = f"does not load ({_told(error)})"
         if fault is None and loaded.name in methods:
             fault = f"has the name {loaded.name!r}, which exists already"
         if fault is None:
@@ -77,34 +79,62 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
     """Return a subclass whose errors and values of a wrong type become errors with its `title`."""
 
     def answering(name: str) -> Callable[..., Any]:
-        own, kind = getattr(loaded, name), RETURNED.get(name, object)
+        own: Callable[..., Any] = getattr(loaded, name)
+        kind: Any = RETURNED.get(name, object)
 
         def call(self: Method, *values: Any, **more: Any) -> Any:
             try:
-                value = own(self, *values, **more)
+                value: Any = own(self, *values, **more)
             except (KvstreamError, KeyboardInterrupt):
                 raise
             except BaseException as error:  # some would end the program without a message
                 if is_out_of_memory(error):
                     raise
-                first = type(error).__name__ + (f": {error}" if str(error) else "")
-                raise KvstreamError(f"{title} fails in {name} ({first}).") from error
+                raise KvstreamError(f"{title} fails in {name} ({_told(error)}).") from error
             if not isinstance(value, kind):
                 raise KvstreamError(
                     f"{title} returns {value!r:.60} from {name}, not a {kind.__name__}."
                 )
+            if name == "select" and (wrong := _wrong_choice(value, *values, **more)):
+                raise KvstreamError(f"{title} returns {wrong} from select.")
             return value
 
         return call
 
     own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
-    calls = {name: answering(name) for name in own}
+    calls = {name: answering(name) for name in (*own, "__init__")}
     return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
+
+
+def _told(error: BaseException) -> str:
+    """Return the type and the text of an error, whose text may be an error itself."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        text = ""
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
+def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
+    """Return what is wrong with the candidates that a method chose, or None."""
+    groups, heads, count = step.origin.shape
+    if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.is_complex():
+        return f"numbers of the type {chosen.dtype}, not int64,"
+    if chosen.shape != (groups, heads, keep):
+        return f"the shape {list(chosen.shape)}, not {[groups, heads, keep]},"
+    if chosen.is_meta or not bool(((chosen >= 0) & (chosen < count)).all()):
+        return f"places that are not from 0 to {count - 1}"
+    return None
 
 
 def _origin(point: EntryPoint) -> str:
     """Return the class of an entry point, with the package that pip can uninstall."""
-    return repr(point.value) + (f" in the package {point.dist.name}" if point.dist else "")
+    with suppress(Exception):  # its metadata may be damaged
+        if point.dist:
+            return f"{point.value!r} in the package {point.dist.name}"
+    return repr(point.value)
 
 
 def _fault(loaded: Any) -> str | None:
