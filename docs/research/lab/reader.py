@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -95,7 +94,7 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
     )
     model = get_peft_model(base, config, autocast_adapter_dtype=True)
     if recipe.start:
-        _start_from(model, load_file(Path(recipe.start) / ADAPTER))
+        start_from(model, load_file(Path(recipe.start) / ADAPTER))
     if recipe.compiled:
         # Without this, the first layer's input needs no gradient, which needs one more compilation.
         model.enable_input_require_grads()
@@ -106,7 +105,7 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
     return model.to(recipe.device)
 
 
-def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
+def start_from(model: Any, packed: dict[str, Tensor]) -> None:
     """Copy the weights of a packed adapter into the adapter of ``model``.
 
     Raise ValueError if the packed adapter has weights that the model lacks.
@@ -298,24 +297,12 @@ class Training:
         (self.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
-def write_merged(folder: Path, adapter: Path, out: Path) -> None:
-    """Write the base model with the adapter merged into it, as a model folder in float32."""
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(out)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(folder / name, out)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Train and return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--merged", type=Path, help="write the trained model there")
     parser.add_argument("--threads", type=int, default=1)
     for field in fields(ReaderRecipe):
         option = "--" + field.name.replace("_", "-")
@@ -329,8 +316,6 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     recipe = ReaderRecipe(**{f.name: getattr(options, f.name) for f in fields(ReaderRecipe)})
     Training(options.model, options.data, options.out, recipe).run()
-    if options.merged is not None:
-        write_merged(options.model, options.out / "adapter", options.merged)
     return 0
 
 

@@ -2,10 +2,10 @@
 
     python docs/research/lab/reader_pack.py build/reader --out kvstream/store/reader
 
-The run is the ``--out`` of `reader`. ``kvstream ask ... -m FOLDER`` uses the
-packed adapter of any folder; ``-m reader`` uses the one in the package. Give ``--onto FOLDER`` if
-the adapter of FOLDER was merged into the run's model. Then the sum of both adapters is packed, at
-the run's rank.
+The run is the ``--out`` of `reader`. ``kvstream ask ... -m FOLDER`` uses the packed adapter of any
+folder; ``-m reader`` uses the one in the package. ``--mean RUN`` packs the mean of two runs that
+began with the same adapter. Give ``--onto FOLDER`` if the adapter of FOLDER was merged into the
+run's model. Then the sum of both adapters is packed, at the run's rank.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ _PREFIX = "base_model.model."
 _SIDES = {"lora_A.weight": "A", "lora_B.weight": "B"}
 
 
-def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) -> dict[str, Any]:
+def pack(
+    run: Path, out: Path, base: str = "smollm2", onto: Path | None = None, mean: Path | None = None
+) -> dict[str, Any]:
     """Write ``adapter.safetensors`` and ``card.json`` to `out`; return the card.
 
-    `onto` is the folder of the packed adapter that was merged into the model of the run. Raise
-    ModelError if the run used another base, has no adapter, or started from an adapter without a
-    card; if a weight is too large for float16; or if the file is too large.
+    `mean` is a second run. `onto` is the folder of the packed adapter that was merged into the
+    model of the run. Raise ModelError if the run used another base, has no adapter, or started from
+    an adapter without a card; if a weight is too large for float16; or if the file is too large.
     """
     offer = OFFERS[base]
     folder = run / "adapter"
@@ -60,6 +62,10 @@ def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) 
     for name, weight in sorted(stored.items()):
         layer, _, side = name.removeprefix(_PREFIX).partition(".lora_")
         found[f"{layer}.{_SIDES['lora_' + side]}"] = weight
+    if mean is not None:
+        other = load_file(mean / "adapter" / "adapter_model.safetensors")
+        pairs = zip(found, (other[name] for name in sorted(stored)), strict=True)
+        found = {name: (found[name] + weight) / 2 for name, weight in pairs}
     if onto is not None:
         found = summed(load_file(onto / ADAPTER), found)
     weights = {}
@@ -135,11 +141,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python docs/research/lab/reader_pack.py")
     parser.add_argument("run", type=Path, help="the --out of the training")
     parser.add_argument("--out", type=Path, required=True, help="such as kvstream/store/reader")
+    parser.add_argument("--mean", type=Path, help="a second run, to pack the mean of both")
     parser.add_argument("--onto", type=Path, help="the adapter merged into the run's model")
     parser.add_argument("--base", default="smollm2", choices=sorted(OFFERS))
     options = parser.parse_args(arguments)
     try:
-        card = pack(options.run, options.out, options.base, options.onto)
+        card = pack(options.run, options.out, options.base, options.onto, options.mean)
     except ModelError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
