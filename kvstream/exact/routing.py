@@ -148,8 +148,9 @@ _AT_LINE = re.compile(
     re.IGNORECASE,
 )
 _SHOWS = re.compile(
-    r"(?:please |pls |who )?(?:summari[sz]e|sum up|explain|describe|outline|translate|retell|turn"
-    r"|walk me through|rewrite|shorten|narrates|tells) (?:just |only )?(?:what (?:happens in )?)?"
+    r"(?:please |pls |who |(?:can|could) you )?(?:summari[sz]e|sum up|explain|describe|outline"
+    r"|translate|retell|turn|put|walk me through|rewrite|shorten|narrates|tells) "
+    r"(?:just |only )?(?:what (?:happens in )?)?"
     r"|(?:(?:what is|what's|give me|write) )?(?:the |a )?(?:gist|summary|essence|content) of ",
     re.IGNORECASE,
 )
@@ -179,6 +180,7 @@ _TAIL = re.compile(
 )
 _SHORT = (
     (r"^(?:without|not counting) the header,? ", ""),
+    (r"^([\w-]+)['’]s (?:message|mail) count$", r"how many messages did \1 send"),
     (r"^length of (.+?) in (line|word|page)s$", r"how many \2s are in \1"),
     (r"\bopening (?=chapter|part|section|scene|act)", "first "),
     (rf"\b1st (?={_NUMBERED})", "first "),
@@ -309,7 +311,7 @@ _AND_WHERE = re.compile(
 """What asks for places besides a count."""
 _NUMBERS = re.compile(
     r"\b(?:how (?:many|often|frequently)|number|no|count|frequency|mention\w*|occurrence\w*"
-    r"|first|last|a lot|length|total|figure)\b",
+    r"|first|last|a lot|length|total|figure|times)\b",
     re.IGNORECASE,
 )
 _DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
@@ -350,7 +352,7 @@ _QUALIFIED = re.compile(
 _LITERAL = re.compile(r"[A-Z\d]|.*[\w][_.:/@=-]+\w|.*\d")
 _ASKS_COUNT = (
     r"\bhow (?:many|often|frequently)\b|\b(?:number|count|frequency|figure|total|length) of\b"
-    r"|\bcount$|^(?:the )?total\b|\bgive me a (?:figure|number|count)\b|\bfrequently\b"
+    r"|^times\b|\bcount$|^(?:the )?total\b|\bgive me a (?:figure|number|count)\b|\bfrequently\b"
 )
 """What asks for a count, at any place of a question."""
 _MEANS_MORE = (
@@ -372,8 +374,8 @@ _AROUND_COUNT = (
     r"|you|me|it|that|this|these|those|there|here|and|if|so|all|any|what|what's|would|will|could|can"
     r"|give|tell|need|want|like|know|please|pls|with|for|up|turn|turns|show|shows|come|comes|see"
     r"|find|found|read|use|used|uses|anyone|anybody|ever|once|least|header|holds?|list|listed"
-    r"|typed|spelled|mention(?:s|ed|ing)?|occurr?en[cs]es?|occurs?|appears?|named|contain(?:s|ing)?"
-    r"|word|phrase|term|string|name|extract|also|just|exactly|exact|-|–"
+    r"|typed|written|spelled|mention(?:s|ed|ing)?|occurr?en[cs]es?|occurs?|appears?|named"
+    r"|contain(?:s|ing)?|word|phrase|term|string|name|extract|also|just|exactly|exact|-|–"
 )
 _ESTIMATES = (
     r"how often .*\b(?:in each|in every|per) (?:chapter|page|section|part|line|message)s?"
@@ -493,6 +495,7 @@ def _by_words(text: str) -> Asked | None:
         return None
     talks = pattern_of(_TALKS).search(rest) is not None or (unit and "contain" in rest.lower())
     if quoted:
+        talks = talks or "written" in words
         return Asked("count", quoted[0]["quoted"], unit) if talks else None
     if not unknown:
         more = talks or pattern_of(_DOES_MORE).search(text)
@@ -545,7 +548,7 @@ def _words(parts: dict[str, str | None]) -> str | None:
     """Return the words to count, or None if these words stand for something else."""
     if quoted := parts.get("quoted"):
         return quoted
-    words = parts["words"] or ""
+    words = re.sub(r" (?:in (?:them|it)|for (?:me|us))$", "", parts["words"] or "")
     if _QUALIFIED.search(words):
         return None
     if parts.get("mark"):

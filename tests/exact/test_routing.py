@@ -33,6 +33,10 @@ ODD = (
 )
 
 COUNTS = {
+    "count every mention of the word oar for us": ("oar", "", ""),
+    "how many messages with the word canoe in them": ("canoe", "message", ""),
+    'times "old mill" is written': ("old mill", "", ""),
+    "Ottla's message count": ("", "message", "messages from Ottla"),
     "tell me how many chapters it has got": ("", "chapter", ""),
     "length of the file in lines": ("", "line", ""),
     "the total of all records here": ("", "record", ""),
@@ -131,6 +135,7 @@ COUNTS = {
     "how many times is 铜钥匙 mentioned?": ("铜钥匙", "", ""),
 }
 SCOPES = {
+    "Could you put page 7 into Spanish?": "page 7",
     "How is Ottla dressed in the opening scene?": "the first scene",
     "content of the 3rd message": "the third message",
     "pages 8 to 9 in three sentences": "pages 8 to 9",
