@@ -89,7 +89,7 @@ def test_a_run_starts_from_a_packed_adapter(tmp_path: Path) -> None:
     from safetensors.torch import save_file
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from reader import _start_from
+    from reader import start_from
 
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
@@ -103,13 +103,13 @@ def test_a_run_starts_from_a_packed_adapter(tmp_path: Path) -> None:
         torch.randn_like(p) for n, p in before.items() if "lora_" in n
     }  # fmt: skip
     save_file(packed, tmp_path / "adapter.safetensors")
-    _start_from(model, dict(packed))
+    start_from(model, dict(packed))
     for name, weight in model.named_parameters():
         layer, _, side = name.removeprefix("base_model.model.").partition(".lora_")
         expected = packed[f"{layer}.{side[0]}"] if side else before[name]
         torch.testing.assert_close(weight.detach(), expected, rtol=0, atol=0)
     with pytest.raises(ValueError, match="the model lacks"):
-        _start_from(model, {**packed, "model.layers.9.mlp.A": torch.zeros(1)})
+        start_from(model, {**packed, "model.layers.9.mlp.A": torch.zeros(1)})
 
 
 class _Passages:
