@@ -42,6 +42,10 @@ def main() -> None:
         with suppress(OSError):
             os.write(2, b"Error: Too many open files; raise their limit (ulimit -n).\n")
         code = 1
+    with suppress(OSError):
+        # Everything is written: what a plugin prints from now on is no answer.
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
     with suppress(ValueError):
         # An exception in the cleanup of a library would print its traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -30,6 +31,8 @@ BUILT_IN: tuple[type[Method], ...] = tuple(
     for module, _, kind in (place.partition(":") for place in CLASSES.values())
 )
 SETTING_TYPES = (int, float, bool, str)
+NAMED = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
+"""A name that --method takes."""
 
 
 BROKEN: dict[str, str] = {}
@@ -61,7 +64,7 @@ def available() -> Mapping[str, type[Method]]:
                 raise
             except BaseException as error:  # an import may even end the program
                 fault = f"does not load ({_told(error)})"
-        if fault is None and loaded.name in methods:
+        if fault is None and (loaded.name in methods or loaded.name == AUTO):
             fault = f"has the name {loaded.name!r}, which exists already"
         if fault is None:
             methods[loaded.name] = _answerable(
@@ -97,12 +100,15 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
                 )
             if name == "select" and (wrong := _wrong_choice(value, *values, **more)):
                 raise KvstreamError(f"{title} returns {wrong} from select.")
+            if name == "score" and isinstance(value, Tensor) and bool(value.isnan().any()):
+                raise KvstreamError(f"{title} returns scores that are not numbers (NaN).")
             return value
 
         return call
 
     own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
-    calls = {name: answering(name) for name in (*own, "__init__")}
+    scores = ["score"] if hasattr(loaded, "score") else []
+    calls = {name: answering(name) for name in (*own, *scores, "__init__")}
     return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
 
 
@@ -144,6 +150,8 @@ def _fault(loaded: Any) -> str | None:
     for text in ("name", "source"):
         if not isinstance(getattr(loaded, text, None), str):
             return f"has no {text}"
+    if not NAMED.fullmatch(loaded.name):
+        return f"has the name {loaded.name!r:.60}, which --method does not take"
     if missing := getattr(loaded, "__abstractmethods__", None):
         return f"does not define {', '.join(sorted(missing))}"
     if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):

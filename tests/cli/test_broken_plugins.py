@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,43 @@ def test_an_error_of_a_method_names_its_package(tmp_path: Path, body: str, told:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert re.search(f"in the package thing-plugin {re.escape(told)}.*\\.$", ran.stderr)
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "a\x1b[31m", "x" * 41, "auto", "snapkv"])
+def test_a_name_that_cannot_be_chosen(tmp_path: Path, name: str) -> None:
+    install(tmp_path, LISTED, GOOD.format(body="pass").replace('"thing"', repr(name)))
+    ran = run(tmp_path, "methods")
+    assert ran.returncode == 0
+    assert "The method 'thing' of " in ran.stderr
+    assert "has the name" in ran.stderr
+    assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_scores_that_are_no_numbers_and_prints_at_the_exit(tmp_path: Path) -> None:
+    scored = (
+        GOOD.format(body="pass").split("@dataclass")[0]
+        + """
+import atexit, torch
+from kvstream.methods.scored import ScoredMethod
+atexit.register(lambda: print("late"))
+@dataclass(frozen=True)
+class Thing(ScoredMethod):
+    name = "thing"
+    source = "here"
+    def score(self, step):
+        return step.origin.float() * float("nan")
+    def newest(self, keep):
+        return 4
+"""
+    )
+    install(tmp_path, LISTED, scored)
+    command = ["ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "kvstream", *command], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "returns scores that are not numbers (NaN)" in ran.stderr
+    assert "late" in ran.stderr
 
 
 def test_damaged_metadata_and_a_constructor_that_fails(tmp_path: Path) -> None:
