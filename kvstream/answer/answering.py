@@ -256,8 +256,8 @@ def _with_versions(memory: Memory, result: Result) -> Result:
     if trace.passages is None or len(trace.names) < 2:
         return result
     trace.prune(memory.reader.retained())
-    told = disagreement(result.answer, trace.passages.held()[0], trace.names)
-    return replace(result, warnings=(*result.warnings, told)) if told else result
+    warning = disagreement(result.answer, trace.passages.held()[0], trace.names)
+    return replace(result, warnings=(*result.warnings, warning)) if warning else result
 
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:

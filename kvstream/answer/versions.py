@@ -15,6 +15,8 @@ from kvstream.tokenization.passages import Passage
 
 LEAST, MOST = 3, 4
 """Least number of words that two versions share, and most words of the part that differs."""
+COMPARED = 30
+"""Most sentences that are compared with all others: those with most words of the answer."""
 SHOWN = 3
 """Most versions in a warning."""
 _WORD = re.compile(r"\w+(?:[.,:/'’-]\w+)*")
@@ -34,21 +36,21 @@ class Version:
 
 def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
     """Return the versions of the sentence that has the answer, one of each value; else nothing."""
-    said = {word.casefold() for word in _WORD.findall(answer)}
+    in_answer = {word.casefold() for word in _WORD.findall(answer)}
     split = [(_WORD.findall(passage.text), passage) for passage in passages]
-    for words, passage in split:
-        if said.isdisjoint(word.casefold() for word in words):
-            continue
-        found: dict[str, Version] = {}
+    matches = [len(in_answer.intersection(map(str.casefold, words))) for words, _ in split]
+    best = sorted(range(len(split)), key=lambda place: -matches[place])[:COMPARED]
+    for words, passage in (split[place] for place in best if matches[place]):
+        values: dict[str, Version] = {}
         for others, other in split:
             parts = _difference(words, others) if other.source != passage.source else None
-            if parts is None or not {w.casefold() for w in words[parts[0]]} <= said:
+            if parts is None or not {w.casefold() for w in words[parts[0]]} <= in_answer:
                 continue
             for each, part, place in ((words, parts[0], passage), (others, parts[1], other)):
                 value = " ".join(each[part.start : part.stop + 1])
-                found.setdefault(value.casefold(), Version(value, place.source, place))
-        if found:
-            return list(found.values())
+                values.setdefault(value.casefold(), Version(value, place.source, place))
+        if values:
+            return list(values.values())
     return []
 
 
@@ -72,19 +74,19 @@ def disagreement(answer: str, passages: Sequence[Passage], names: Sequence[str])
 
     The date of a source is the one in its name, else the first day in its passages.
     """
-    found = versions(answer, passages)
-    if not found:
+    different = versions(answer, passages)
+    if not different:
         return None
     days: dict[int, str] = {}
     for passage in passages:
         if day := _DAY.search(passage.text):
             days.setdefault(passage.source, day[0])
     lines = []
-    for version in found:
+    for version in different:
         name, day_of = names[version.source], days.get(version.source, "")
         date = _DATE.search(name)
-        told = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
-        lines.append((re.sub(r"\D", "", date[0] if date else day_of), told))
-    newest = [told for _, told in sorted(lines, key=lambda line: line[0], reverse=True)]
-    more = f"; {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        line = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
+        lines.append((re.sub(r"\D", "", date[0] if date else day_of), line))
+    newest = [line for _, line in sorted(lines, key=lambda pair: pair[0], reverse=True)]
+    more = f"; {len(different) - SHOWN} more" if len(different) > SHOWN else ""
     return f"The sources disagree: {'; '.join(newest[:SHOWN])}{more}."

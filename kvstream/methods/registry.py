@@ -63,7 +63,7 @@ def available() -> Mapping[str, type[Method]]:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # an import may even end the program
-                fault = f"does not load ({_told(error)})"
+                fault = f"does not load ({_text_of(error)})"
         if fault is None and (loaded.name in methods or loaded.name == AUTO):
             fault = f"has the name {loaded.name!r}, which exists already"
         if fault is None:
@@ -93,7 +93,7 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
             except BaseException as error:  # some would end the program without a message
                 if is_out_of_memory(error):
                     raise
-                raise KvstreamError(f"{title} fails in {name} ({_told(error)}).") from error
+                raise KvstreamError(f"{title} fails in {name} ({_text_of(error)}).") from error
             if not isinstance(value, kind):
                 raise KvstreamError(
                     f"{title} returns {value!r:.60} from {name}, not a {kind.__name__}."
@@ -112,7 +112,7 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
     return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """Return the type and the text of an error, whose text may be an error itself."""
     try:
         text = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_the_newest_is_first_and_only_some_are_named() -> None:
         "The sources disagree: 38 euros (list-2024.md:1); 41 euros (old.md:4, 2023-05-02)."
     )
     assert disagreement("38 euros", some[:1], names) is None
+
+
+def test_many_sentences_take_no_time() -> None:
+    many = passages(
+        *((n % 7, f"The {n} lamps of room {n * n} cost {n} euros.") for n in range(3000))
+    )
+    began = time.process_time()
+    assert versions("The lamps cost 5 euros", many) == []
+    assert time.process_time() - began < 3
 
 
 def test_an_answer_from_a_folder_names_both(cli, tmp_path: Path) -> None:
