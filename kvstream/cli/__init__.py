@@ -42,7 +42,8 @@ def main() -> None:
         with suppress(OSError):
             os.write(2, b"Error: Too many open files; raise their limit (ulimit -n).\n")
         code = 1
-    with suppress(OSError):
+    with suppress(OSError, ValueError, AttributeError):  # closed, perhaps by a plugin
+        sys.stdout.flush()
         # Everything is written: what a plugin prints from now on is no answer.
         os.dup2(2, 1)
         sys.stdout = sys.stderr
