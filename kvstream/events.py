@@ -327,8 +327,6 @@ class DocumentDone:
     """Whether an earlier run wrote the result, so that this run did not read the document."""
     seconds: float = 0.0
     """Time of the reading and the answers in the process that ran them."""
-    cpu_seconds: float = 0.0
-    """Processor time of that process."""
 
     @property
     def tokens(self) -> int:

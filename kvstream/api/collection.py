@@ -143,7 +143,7 @@ def each_of(
     """Read every document by the requests, one for each method; yield the outcomes."""
     from kvstream.collection.distribution import Workers, run
     from kvstream.collection.document_list import documents_in
-    from kvstream.collection.job import Job, Part
+    from kvstream.collection.job import Job
 
     first = requests[0]
     interrupted = interrupted or first.interrupted
@@ -162,19 +162,17 @@ def each_of(
                 raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
         if request.command == "remember":
             api.refuse_passages(request.run.method)
-        request = api.settled(request, learned=learned, extracts=learned)
-        parts.append(Part(request.run.method, request))
+        parts.append(api.settled(request, learned=learned, extracts=learned))
     folder = None if into is None else Path(os.path.abspath(path_of("into", into)))
     # Functions of this process are not sent to workers.
-    job = Job(settings, tuple(replace(p, request=replace(p.request, interrupted=never))
-                              for p in parts), folder)  # fmt: skip
+    job = Job(settings, tuple(replace(part, interrupted=never) for part in parts), folder)
     documents, told = documents_in(_paths(source), plain=first.plain, into=job.into)
     tell = progress or (lambda event: None)
     for message in told:
         tell(Notice(message))
     place = None
     if spread:
-        declared = first.worker_memory or worker_memory(settings, [p.request for p in parts])
+        declared = first.worker_memory or worker_memory(settings, parts)
         place = Workers(first.workers, ray, declared)
     session = None if loaded is None else loaded.session
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)

@@ -13,7 +13,7 @@ from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
 from kvstream.collection.serial import Tell, read_here, todo
 from kvstream.collection.spread import Spread
-from kvstream.collection.worker import Reads
+from kvstream.collection.worker import Reads, open_reader
 from kvstream.events import CollectionStarted, Notice, Outcome
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Workers:
     """Address of a running cluster, ``HOST:PORT`` or ``auto``; None: only this machine."""
     memory: int = 0
     """Bytes of RAM that each worker reserves."""
-    open_reader: Callable[[Job], Reads] | None = None
-    """Makes a stand-in for `DocumentReader`, to measure Ray itself."""
+    open_reader: Callable[[Job], Reads] = open_reader
 
 
 def run(

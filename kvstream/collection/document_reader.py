@@ -41,12 +41,12 @@ class DocumentReader:
         """Load the model without a session. Raises ModelError, BudgetError, UsageError."""
         self.job = job
         self.session = session or Session.open(job.model)
-        for part in job.parts:
-            self.session.settle(part.request)
+        for request in job.parts:
+            self.session.settle(request)
 
     def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
         """Return the outcome of a document, its bytes at `path`. Raises only KeyboardInterrupt."""
-        began, worked = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         name = task.document.name
         try:
             if self.job.makes_memories:
@@ -61,19 +61,14 @@ class DocumentReader:
             if is_out_of_memory(error):
                 return DocumentFailed(name, f"Out of memory ({error}).", OUT_OF_MEMORY)
             return DocumentFailed(name, f"Unexpected {type(error).__name__}: {error}")
-        return DocumentDone(
-            name,
-            records,
-            None if task.target is None else str(task.target),
-            seconds=time.perf_counter() - began,
-            cpu_seconds=time.process_time() - worked,
-        )
+        written = None if task.target is None else str(task.target)
+        return DocumentDone(name, records, written, seconds=time.perf_counter() - began)
 
     def _answers(self, name: str, path: str, on_step: OnStep | None) -> Iterator[dict[str, Any]]:
-        for before, part in enumerate(self.job.parts):
+        for before, request in enumerate(self.job.parts):
             sources = self._sources(name, path)
             try:
-                for event in road(self.session, part.request).ask(sources, part.request):
+                for event in road(self.session, request).ask(sources, request):
                     _tell(event, name, on_step, before, len(self.job.parts))
                     if isinstance(event, Answered):
                         answer = event.result.answer
@@ -82,20 +77,20 @@ class DocumentReader:
                 # A method that cannot read the text (full) must not prevent the others' answers.
                 if len(self.job.parts) == 1 or isinstance(error, SourceError):
                     raise
-                yield {"command": "compare", "method": part.method, "error": str(error)}
+                yield {"command": "compare", "method": request.run.method, "error": str(error)}
 
     def _memory(self, task: Task, path: str, on_step: OnStep | None) -> dict[str, Any]:
         assert task.target is not None
         name = task.document.name
-        (part,) = self.job.parts
+        (request,) = self.job.parts
         tell = partial(_tell, name=name, on_step=on_step)
         if task.part is not None:
             with chdir(task.part.folder):
                 sources = task.part.opening()
-                events = read_part(self.session, sources, task.part.stretch, part.request)
+                events = read_part(self.session, sources, task.part.stretch, request)
                 memory = returned(events, tell)
         else:
-            memory = returned(self.session.read(self._sources(name, path), part.request), tell)
+            memory = returned(self.session.read(self._sources(name, path), request), tell)
         try:
             digest = save(memory, task.target)
         except KvstreamError as error:
@@ -105,7 +100,7 @@ class DocumentReader:
         return {**told, "memory": {**written, **told["memory"]}}
 
     def _sources(self, name: str, path: str) -> SourceSet:
-        request = self.job.parts[0].request
+        request = self.job.parts[0]
         sources = open_sources(
             [NamedPath(name, path)], plain=request.plain, max_unpacked=request.max_unpacked
         )

@@ -25,19 +25,11 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
 @dataclass(frozen=True)
-class Part:
-    """One reading of a document."""
-
-    method: str
-    request: Request
-
-
-@dataclass(frozen=True)
 class Job:
     """One or more readings of every document by one model. A job can be pickled."""
 
     model: ModelSettings
-    parts: tuple[Part, ...]
+    parts: tuple[Request, ...]
     """The readings; several are compared."""
     into: Path | None = None
     memories: bool = False
@@ -50,7 +42,7 @@ class Job:
     @property
     def makes_memories(self) -> bool:
         """Whether the result of a document is a memory file instead of answers."""
-        return self.memories or self.parts[0].request.command == "remember"
+        return self.memories or self.parts[0].command == "remember"
 
     def target(self, document: Document, sha256: str) -> Path:
         """Return the path for the result of a document with this content."""
@@ -64,20 +56,18 @@ class Job:
     @cached_property
     def settings(self) -> str:
         """All settings that a result depends on, as JSON: they are in the name of the result."""
-        parts = []
-        for part in self.parts:
-            request = part.request
-            parts.append(
-                {
-                    "method": part.method,
-                    "command": request.command,
-                    "questions": request.questions,
-                    "layout": request.layout and asdict(request.layout),
-                    "budget": request.run.budget and asdict(request.run.budget),
-                    "run": _deciding(replace(request.run, budget=None)),
-                    **_deciding(request),
-                }
-            )
+        parts = [
+            {
+                "method": request.run.method,
+                "command": request.command,
+                "questions": request.questions,
+                "layout": request.layout and asdict(request.layout),
+                "budget": request.run.budget and asdict(request.run.budget),
+                "run": _deciding(replace(request.run, budget=None)),
+                **_deciding(request),
+            }
+            for request in self.parts
+        ]
         whole = {
             "version": __version__,
             "model": _deciding(self.model),
@@ -130,13 +120,9 @@ class Task:
     document: Document
     target: Path | None = None
     place: str = ""
-    """Absolute path of the document, for processes with another working directory."""
+    """Absolute path of the document, for processes with another working directory; empty for a part
+    of a text."""
     sha256: str = ""
     """SHA-256 of the file's bytes; empty if it is not needed."""
     part: PartTask | None = None
     """Read this part of a text instead of the document."""
-
-    @property
-    def path(self) -> str:
-        """Path of the document on the machine that made the task."""
-        return self.place or self.document.name

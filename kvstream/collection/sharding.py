@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvstream.collection.distribution import Workers, read_tasks
 from kvstream.collection.document_list import Document
-from kvstream.collection.job import Job, Part, PartTask, Task
+from kvstream.collection.job import Job, PartTask, Task
 from kvstream.errors import KvstreamError
 from kvstream.events import (
     CollectionStarted,
@@ -57,7 +57,7 @@ def read_shards(
     number = min(workers.number or len(parts), len(parts))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
-        job = Job(settings, (Part(request.run.method, alone),), Path(place), memories=True)
+        job = Job(settings, (alone,), Path(place), memories=True)
         job = replace(job, model=replace(settings, threads=settings.threads or 1))
         tasks = {
             str(part): Task(

@@ -58,7 +58,7 @@ class Spread:
         tell: Tell,
         interrupted: Callable[[], bool],
         elsewhere: bool,
-        open_reader: Callable[[Job], Reads] | None = None,
+        open_reader: Callable[[Job], Reads],
     ) -> None:
         """Set up; `elsewhere`: workers may run on other machines, which may lack the files."""
         self.ray, self.job, self.workers = ray, job, workers
@@ -172,7 +172,7 @@ class Spread:
 
     def _send(self, seat: _Seat, task: Task) -> Outcome | None:
         try:
-            data = Path(task.path).read_bytes()
+            data = Path(task.place).read_bytes()
         except OSError as error:
             reason = f"{task.document.name} cannot be read: {error.strerror or error}."
             return DocumentFailed(task.document.name, reason, SourceError.exit_code)

@@ -23,6 +23,13 @@ class Reads(Protocol):
     def read(self, task: Task, path: str | None = None) -> Outcome: ...
 
 
+def open_reader(job: Job) -> Reads:
+    """Return a reader for the documents of a job."""
+    from kvstream.collection.document_reader import DocumentReader  # the driver loads no torch
+
+    return DocumentReader(job)
+
+
 @dataclass(frozen=True)
 class Placed:
     """The place where a worker runs."""
@@ -52,7 +59,7 @@ class Send:
 class Worker:
     """The actor. It returns only paths, texts and numbers; tensors stay in its process."""
 
-    def __init__(self, job: Job, open_reader: Callable[[Job], Reads] | None = None) -> None:
+    def __init__(self, job: Job, open_reader: Callable[[Job], Reads]) -> None:
         self.job, self.open_reader = job, open_reader
         self.reader: Reads | None = None
 
@@ -71,13 +78,7 @@ class Worker:
     def load(self) -> Refusal | None:
         """Load the model. Return errors that concern all documents instead of raising them."""
         try:
-            if self.open_reader is None:
-                # Imported here, because the driver must not load torch.
-                from kvstream.collection.document_reader import DocumentReader
-
-                self.reader = DocumentReader(self.job)
-            else:
-                self.reader = self.open_reader(self.job)
+            self.reader = self.open_reader(self.job)
         except KvstreamError as error:
             return Refusal(str(error), error.exit_code)
         return None
@@ -93,11 +94,11 @@ class Worker:
                 return self.reader.read(task, file.name)
         if task.sha256 and not self._here(task):
             return Send()
-        return self.reader.read(task, task.path)
+        return self.reader.read(task, task.place)
 
     @staticmethod
     def _here(task: Task) -> bool:
         try:
-            return digest_of(task.path) == task.sha256
+            return digest_of(task.place) == task.sha256
         except OSError:
             return False

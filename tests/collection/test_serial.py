@@ -17,7 +17,7 @@ from kvstream.api.memory_files import inspect
 from kvstream.api.model import Model
 from kvstream.collection import results
 from kvstream.collection.document_list import Document, documents_in
-from kvstream.collection.job import Job, Part
+from kvstream.collection.job import Job
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted
 from kvstream.run.prompt import Layout
@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
 def test_names_of_results_are_names_everywhere(tmp_path: Path) -> None:
     path = tmp_path / f"{'ä/ü'.replace('/', '?')}{'x' * 200}.txt"
     path.write_text("text")
-    job = Job(ModelSettings(), (Part("infinipot", Request((WHO,))),), tmp_path)
+    job = Job(ModelSettings(), (Request((WHO,)),), tmp_path)
     (document,), _ = documents_in([str(path)])
     name = job.target(document, "0" * 64).name
     assert len(name.encode()) < 100
@@ -230,7 +230,7 @@ def test_names_of_results_are_names_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text_has_a_result_too(tmp_path: Path) -> None:
-    job = Job(ModelSettings(), (Part("infinipot", Request((WHO,))),), tmp_path)
+    job = Job(ModelSettings(), (Request((WHO,)),), tmp_path)
     names = [job.target(Document(f"caf{c}.txt", 1), "0" * 64).name for c in ("\udce9", "\udce8")]
     assert len(set(names)) == 2
     "".join(names).encode()
@@ -240,7 +240,7 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
     """Otherwise a run with another option would reuse the old result."""
 
     def settings(request: Request) -> str:
-        return Job(ModelSettings(), (Part("infinipot", request),)).settings
+        return Job(ModelSettings(), (request,)).settings
 
     others = {
         "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),

@@ -23,7 +23,7 @@ from kvstream.api.memory_files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
 from kvstream.collection.distribution import Workers, run
 from kvstream.collection.document_list import documents_in
-from kvstream.collection.job import Job, Part
+from kvstream.collection.job import Job
 from kvstream.collection.sharding import read_shards
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned
@@ -98,7 +98,7 @@ def job(into: Path | None = None, command: Any = "ask") -> Job:
     questions = ("Who?",) if command == "ask" else ()
     run = RunSettings(budget=Budget(tokens=256), max_tokens=8)
     request = Request(questions, run=run, command=command)
-    return Job(ModelSettings(dtype="float32", threads=1), (Part("infinipot", request),), into)
+    return Job(ModelSettings(dtype="float32", threads=1), (request,), into)
 
 
 def read(
@@ -241,7 +241,7 @@ def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("".join(generate(tokens=1200, seed=1)))
     what = job(tmp_path)
-    asked, settings = what.parts[0].request, what.model
+    asked, settings = what.parts[0], what.model
     alone = returned(sharding.read_shards(session, open_sources(["text.txt"]), asked, 2))
     spread = returned(
         read_shards(session, settings, open_sources(["text.txt"]), asked, 2, Workers(1))

@@ -60,7 +60,7 @@ class Elsewhere(StandIn):
 
     def read(self, task: Task, path: str | None = None) -> Outcome:
         assert path is not None
-        assert path != task.path, "the bytes were not sent"
+        assert path != task.place, "the bytes were not sent"
         return super().read(task, path)
 
 
