@@ -30,12 +30,13 @@ class Intervals:
 
     @classmethod
     def of(cls, every: int | str | Intervals | None) -> Intervals | None:
-        """Return intervals, from ``4096``, ``"10k"`` or ``"30s"``. Raises UsageError."""
-        return every if every is None or isinstance(every, Intervals) else cls.parse(str(every))
+        """Return intervals: ``4096`` and ``10k`` are tokens, ``30s``, ``5min`` and ``1h`` time.
 
-    @classmethod
-    def parse(cls, text: str) -> Intervals:
-        """Parse ``10k`` as tokens, ``30s``, ``5min`` and ``1h`` as time. Raises UsageError."""
+        Raises UsageError.
+        """
+        if every is None or isinstance(every, Intervals):
+            return every
+        text = str(every)
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:
             try:

@@ -144,7 +144,6 @@ class Wording:
     """The instructions for a chat model around the document."""
 
     opening: str
-    summary_opening: str
     closing: str
     question: str
     """Text next to the answer; ``{}`` stands for the question."""
@@ -184,7 +183,6 @@ def _put(words: str, question: str) -> str:
 
 
 NEUTRAL = Wording(
-    "<document>\n",
     "<document>\n",
     "\n</document>\n\n",
     "Question: {}\nAnswer with a short phrase copied from the document.",
@@ -231,15 +229,11 @@ def _completion_phrase(task: Task) -> Callable[[str], str]:
     return phrase
 
 
-def _as_it_is(question: str) -> str:
-    return question
-
-
 def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
     """Return the parts of ``DOC\\nQuestion: ...\\nAnswer:``, or those of the layout."""
     mark = _mark()
     if layout is not None:
-        return _Parts(layout.before, mark, mark, _as_it_is)
+        return _Parts(layout.before, mark, mark, str)
     return _Parts("", f"\n{mark}\nAnswer:", mark, _completion_phrase(task))
 
 
@@ -262,14 +256,12 @@ def _chat_parts(
     if not tokenizer.has_template or (layout is not None and not layout.chat):
         return None
     if layout is not None:
-        return _rendered(tokenizer, system, layout.before, "", _as_it_is)
+        return _rendered(tokenizer, system, layout.before, "", str)
     bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
     if bare is not None and _completes(bare):
         return bare
-    summarizes = task == "summarize"
-    opening = wording.summary_opening if summarizes else wording.opening
-    parts = _rendered(tokenizer, system, opening, wording.closing, wording.phrase(task))
-    if parts is None or summarizes:
+    parts = _rendered(tokenizer, system, wording.opening, wording.closing, wording.phrase(task))
+    if parts is None or task == "summarize":
         return parts
     return replace(parts, brief_phrase=wording.brief_phrase)
 

@@ -322,11 +322,11 @@ def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
 
 
 def test_intervals() -> None:
-    assert (Intervals.parse("10k").tokens, Intervals.parse("10k").seconds) == (10240, None)
-    assert [Intervals.parse(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
+    assert (Intervals.of("10k").tokens, Intervals.of("10k").seconds) == (10240, None)
+    assert [Intervals.of(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
     for wrong in ("", "0", "0s", "-3", "soon", "3 days"):
         with pytest.raises(UsageError):
-            Intervals.parse(wrong)
+            Intervals.of(wrong)
     every = Intervals(tokens=100)
     assert [every.room(n) for n in (0, 1, 99, 100, 250)] == [100, 99, 1, 100, 50]
     assert [every.due(n) for n in (50, 100, 100, 150, 200)] == [False, True, False, False, True]
