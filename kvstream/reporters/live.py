@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -24,24 +24,6 @@ REFRESHES_PER_SECOND = 4
 HISTORY = 2048
 """Number of values that a sparkline keeps; when it is reached, neighbors are merged."""
 WIDEST = 100
-
-
-@dataclass
-class Snapshot:
-    """State that the panel shows. The thread of the run fills it, also with the expensive values
-    (coverage, retained), so that the display thread never calls the engine.
-    """
-
-    started: Started | None = None
-    step: StepDone | None = None
-    coverage: list[float] = field(default_factory=list)
-    retained: int = 0
-    memory: list[float] = field(default_factory=list)
-    chunks: list[float] = field(default_factory=list)
-    speed: float = 0.0
-    answering: str | None = None
-    answer_tokens: int = 0
-    done: bool = False
 
 
 class History:
@@ -186,7 +168,7 @@ class Live(PanelTeller):
         """Begin a new run. A comparison of methods has several runs, each with a panel."""
         self.stop_panel()
         with self.lock:
-            self.view = Snapshot(started=started)
+            self.view = PanelView(started)
             self.memory, self.chunks, self.speed = History(), History(), Speed()
             self.began = self.clock()
             self.asked_engine = float("-inf")
@@ -229,8 +211,7 @@ class Live(PanelTeller):
 
     def _draw(self) -> PanelView:
         with self.lock:
-            view = Snapshot(**vars(self.view))
-        return PanelView(view, self.clock() - self.began)
+            return replace(self.view, elapsed=self.clock() - self.began)
 
 
 def panel_width(console_width: int) -> int:
@@ -256,22 +237,34 @@ def _so_far(width: int, step: StepDone) -> int:
     return max(1, round(width * step.seen / total))
 
 
+@dataclass
 class PanelView:
-    """The panel at one moment. rich calls it to draw at the current width."""
+    """The panel at one moment. rich calls it to draw at the current width.
 
-    def __init__(self, view: Snapshot, elapsed: float) -> None:
-        self.view = view
-        self.elapsed = elapsed
+    The thread of the run fills it, also with the expensive values (coverage, retained), so that the
+    display thread never calls the engine.
+    """
+
+    started: Started | None
+    step: StepDone | None = None
+    elapsed: float = 0.0
+    coverage: list[float] = field(default_factory=list)
+    retained: int = 0
+    memory: list[float] = field(default_factory=list)
+    chunks: list[float] = field(default_factory=list)
+    speed: float = 0.0
+    answering: str | None = None
+    answer_tokens: int = 0
+    done: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.width = _inner_width(console.width)
-        started, step = self.view.started, self.view.step
-        if started is None:
+        if (started := self.started) is None:
             return
         rows = Table.grid(padding=0)
         rows.add_column(width=LABEL, style="dim", no_wrap=True)
         rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
-        for label, content in self._rows(started, step):
+        for label, content in self._rows(started, self.step):
             rows.add_row(label, content)
         most = panel_width(console.width) - 6
         name = f"{started.model} · {started.method} · "
@@ -301,11 +294,11 @@ class PanelView:
         memory = [
             ("budget", self._bar(used, started.budget_tokens)),
             ("", self._legend(started, step)),
-            ("memory", self._spark(self.view.memory, started.budget_tokens, "cyan")),
+            ("memory", self._spark(self.memory, started.budget_tokens, "cyan")),
             ("", Text(self._memory_words(started, step), style="cyan")),
-            ("chunk", self._spark(self.view.chunks, started.budget_tokens, "yellow")),
+            ("chunk", self._spark(self.chunks, started.budget_tokens, "yellow")),
             ("", Text(self._chunk_words(started, step), style="yellow")),
-            ("kept", Text(f.strip(self.view.coverage, empty="·")[: self.width], style="green")),
+            ("kept", Text(f.strip(self.coverage, empty="·")[: self.width], style="green")),
             ("", Text(self._kept_words(step), style="green")),
         ]
         return [
@@ -346,7 +339,7 @@ class PanelView:
         """Return a sparkline over the text, if its length is known. Memory and chunk have the scale
         of the budget, to show how one makes room for the other.
         """
-        step = self.view.step
+        step = self.step
         width = min(self.width, len(values))
         if step is not None and step.estimated_tokens:
             width = _so_far(self.width, step)
@@ -368,7 +361,7 @@ class PanelView:
         return f"{f.counted(step.chunk, 'token')} · step {f.number(step.step)}{of}"
 
     def _kept_words(self, step: StepDone) -> str:
-        retained = self.view.retained
+        retained = self.retained
         words = f"{f.number(retained)} of {f.counted(step.seen, 'token')} "
         words += f"({f.share(retained, step.seen)}) stay{'s'[: retained == 1]}"
         return _fitting(self.width, f"{words} in memory", words)
@@ -385,12 +378,12 @@ class PanelView:
         words = f.counted(step.seen, "token")
         total = step.estimated_tokens
         if total and total <= step.seen:  # at the end, the speed of the summary
-            return f"{words} · {f.number(step.speed or self.view.speed)} tokens/s"
+            return f"{words} · {f.number(step.speed or self.speed)} tokens/s"
         if total:
             words = f"{f.number(step.seen)} of ~{f.number(total)} ({f.share(step.seen, total)})"
-        fast = f" · {f.number(self.view.speed)} tokens/s"
-        if total and self.view.speed:
-            left = f" · {f.duration((total - step.seen) / self.view.speed)} left"
+        fast = f" · {f.number(self.speed)} tokens/s"
+        if total and self.speed:
+            left = f" · {f.duration((total - step.seen) / self.speed)} left"
             return _fitting(self.width, words + fast + left, words + left)
         return words + fast
 
@@ -401,8 +394,8 @@ class PanelView:
             words.append(f"process {f.size(resident)}")
         if device is not None:
             words.append(f"device {f.size(device)}")
-        if self.view.answering is not None and not self.view.done:
-            words.append(f"answering, {f.counted(self.view.answer_tokens, 'token')}")
+        if self.answering is not None and not self.done:
+            words.append(f"answering, {f.counted(self.answer_tokens, 'token')}")
         return " · ".join(words)
 
 

@@ -20,7 +20,7 @@ import kvstream
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_line, json_text
-from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
+from kvstream.reporters.live import History, Live, PanelView, Speed
 from kvstream.reporters.plain import Plain, Teller, step_line, summary
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
@@ -99,7 +99,7 @@ def test_json_is_lossless_and_safe(text) -> None:
 def test_text_for_a_terminal_has_no_control_characters(text) -> None:
     shown = f.visible(text)
     assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown)
-    if text.isprintable():
+    if text.isprintable() and not f._PILED.search(text):  # which may have too many marks
         assert shown == text
 
 
@@ -217,8 +217,8 @@ def test_the_panel_of_a_word_search_shows_only_the_reading() -> None:
     for schedule, told in (("linear", True), ("", False)):
         for seen in (None, step):
             out = io.StringIO()
-            view = Snapshot(replace(started, schedule=schedule), seen)
-            Console(file=out, width=100).print(PanelView(view, 1.0))
+            view = PanelView(replace(started, schedule=schedule), seen, 1.0)
+            Console(file=out, width=100).print(view)
             assert "read " in out.getvalue()
             assert ("░" in out.getvalue()) is told
             assert ("of the prompt" in out.getvalue()) is (told and seen is not None)
@@ -236,7 +236,7 @@ def test_the_steps_of_a_finished_reading_are_not_estimated() -> None:
     started = next(event for event in events() if isinstance(event, Started))
     started = replace(started, estimated_steps=42)
     steps = [event for event in events() if isinstance(event, StepDone)]
-    early, last = (PanelView(Snapshot(started, step), 1.0) for step in (steps[0], steps[-1]))
+    early, last = (PanelView(started, step, 1.0) for step in (steps[0], steps[-1]))
     assert f"step {steps[0].step} of ~42" in early._chunk_words(started, steps[0])
     assert last._chunk_words(started, steps[-1]).endswith(f"step {steps[-1].step}")
 
@@ -269,7 +269,7 @@ def test_the_title_of_two_models_fits() -> None:
         events()[0], model="pocket for reader", budget_tokens=4096, budget_bytes=12 * 2**20
     )
     console = Console(width=80, file=io.StringIO(), force_terminal=True)
-    console.print(PanelView(Snapshot(started), 1.0))
+    console.print(PanelView(started, elapsed=1.0))
     shown = console.file.getvalue()
     assert "pocket for reader · infinipot · budget 4,096 entries, 12.0 MiB" in shown
 
@@ -319,7 +319,7 @@ def test_a_model_name_cannot_forge_markup_or_escapes() -> None:
     name = "\x1b[31m[bold]x"
     out = io.StringIO()
     started = replace(events()[0], model=name)
-    Console(file=out, width=80, markup=False).print(PanelView(Snapshot(started=started), 0.0))
+    Console(file=out, width=80, markup=False).print(PanelView(started))
     assert "\x1b" not in out.getvalue()
     assert "[bold]x" in out.getvalue()
 
