@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.cli.app import run
-from kvstream.cli.shared.comparison import spread
+from kvstream.cli.commands.compare import spread
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_an_interrupted_comparison_names_what_was_not_run(
 ) -> None:
     answers: list[float] = []
     monkeypatch.setattr(
-        "kvstream.cli.shared.comparison.spread", lambda coverage: answers.append(0) or 0.0
+        "kvstream.cli.commands.compare.spread", lambda coverage: answers.append(0) or 0.0
     )
     monkeypatch.setattr(
         "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: bool(answers)

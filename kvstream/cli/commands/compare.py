@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.api.html_report import Report
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.shared import inputs
-from kvstream.cli.shared.comparison import Comparison, print_json
+from kvstream.cli.shared import inputs, reports, running
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
-from kvstream.cli.shared.output import refuse_closed
-from kvstream.cli.shared.running import check_early, check_files, prepared, show_plan, whole_or_none
-from kvstream.cli.shared.side_by_side import Row
-from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.reporters.format import Sink
+from kvstream.cli.shared.output import OutputFile, refuse_closed
+from kvstream.cli.shared.side_by_side import CSV, FILE_WIDTH, Row, blocks, csv_line, csv_row
+from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
+from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
+from kvstream.reporters.format import Sink, json_line, shortened, visible
 from kvstream.reporters.plain import Teller
 
+if TYPE_CHECKING:
+    from kvstream.api.model import Model
+
+BINS = 20
+"""Number of parts of the document over which the spread of retained tokens is computed."""
+QUESTION = 40
+"""Maximum number of characters of a question in a warning."""
 COPY = 1 << 20
 
 
@@ -68,13 +79,13 @@ def command(
 def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:
     """Run every method of `options.methods` on the same sources, and return the exit code."""
     _check(options, as_csv=as_csv)
-    check_early(options)
-    check_files(options, paths)
+    running.check_early(options)
+    running.check_files(options, paths)
     options = settled(options, alone=True)
     with ExitStack() as stack:
         refuse_closed(options.output)
-        output, reporter, interrupts = prepared(stack, options)
-        stack.enter_context(whole_or_none(output))
+        output, reporter, interrupts = running.prepared(stack, options)
+        stack.enter_context(running.whole_or_none(output))
         if options.dry_run:
             _plans(paths, options, output, reporter, interrupts)
             return 0
@@ -116,7 +127,7 @@ def _plans(
         if turn:
             sources = inputs.open_sources(paths, options, interrupts)
         try:
-            show_plan(model.planned(sources, options.of_method(name)), options, output)
+            running.show_plan(model.planned(sources, options.of_method(name)), options, output)
         except (BudgetError, UsageError) as error:
             if len(options.methods) == 1:
                 raise
@@ -147,3 +158,174 @@ def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[st
             spool.flush()
             copies[path] = spool.name
         yield copies
+
+
+@dataclass
+class Comparison:
+    """Reads the same sources with each method and shows the results."""
+
+    model: Model
+    paths: Sequence[str]
+    copies: Mapping[str, str]
+    """Temporary files of sources that can be read only once, by the names of the sources."""
+    options: Options
+    as_csv: bool
+    output: Sink
+    reporter: Teller
+    interrupts: Interrupts
+    rows: list[Row] = field(default_factory=list)
+    stopped: Exception | None = None
+    """Error that ended the run before every method had its turn."""
+    _failure: KvstreamError | None = None
+    """Error of the latest method that could not run."""
+    _noticed: set[str] = field(default_factory=set)
+    """Notices about the text, which concern all methods and questions."""
+
+    def run(self, sources: Any, pages: Mapping[str, int]) -> int:
+        """Read with each method, show the rows and return the exit code.
+
+        `sources` are for the first method, and `pages` are their PDFs. If the run fails but has
+        answers, they are shown and the error is kept in `stopped`.
+        """
+        page = reports.of(self.reporter)
+        if self.as_csv:
+            self.output.write(csv_line(CSV))
+        methods = self.options.methods
+        for turn, name in enumerate(methods):
+            if page is not None:
+                page.begin(name)
+            try:
+                if turn:
+                    sources = inputs.open_sources(
+                        self.paths, self.options, self.interrupts, copies=self.copies
+                    )
+                inputs.tell_pages(self.reporter, pages)
+                self._read(name, sources)
+            except Exception as error:
+                self.reporter.make_way()
+                if page is not None:
+                    page.fail(str(error))
+                if isinstance(error, (BudgetError, UsageError)):  # only this method cannot run
+                    self._failure = error
+                    self.reporter.show(Notice(f"{name}: {error}"))
+                    self._add(Row(name, None, 0.0, str(error)))
+                else:
+                    self._end_early(error, methods[turn:])
+                    _leave_out(page, methods[turn + 1 :], "Not run, because the run failed.")
+                    break
+            if self.interrupts():
+                if skipped := methods[turn + 1 :]:
+                    named = ", ".join(skipped)
+                    self.reporter.tell(f"Warning: Interrupted; answers are missing of: {named}.")
+                    _leave_out(page, skipped, "Not run, because of the interrupt.")
+                break
+        self.reporter.close()
+        self._show_all()
+        if self._failure is not None and not self._answered:
+            raise self._failure
+        withheld = any(row.result and row.result.withheld is not None for row in self.rows)
+        return running.WITHHELD if withheld else 0
+
+    def _read(self, name: str, sources: Any) -> None:
+        """Read with one method, and add a row for each answer."""
+        coverage: Sequence[float] = ()
+        labels = labels_of(self.options.request.questions)
+        number: int | None = None
+        request = replace(self.options.of_method(name), interrupted=self.interrupts)
+        events = self.model.events(sources, request)
+        for event in running.answer_events(events, self.interrupts):
+            if isinstance(event, AnswerStarted):
+                number = event.number
+            elif isinstance(event, Notice) and number is None:
+                self._noticed.add(event.message)
+            elif isinstance(event, Answered):
+                self.reporter.make_way()  # messages about a method stand below its panel
+            about = name if number is None else f"{name}{labels[number]}"
+            self.reporter.show(_named(event, about, self._noticed))
+            if isinstance(event, StepDone):
+                coverage = event.coverage(BINS)
+            elif isinstance(event, Answered):
+                number = None
+                warned = tuple(w for w in event.result.warnings if w not in self._noticed)
+                self._add(Row(name, event.result, spread(coverage), warned=warned))
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        if self.options.json:
+            print_json(self.output, row)
+        elif self.as_csv:
+            line = csv_row(row)
+            self.output.write(visible(line) if self.output.isatty() else line)
+            self.output.flush()
+
+    def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
+        """Keep the error for later if there are answers to show, else raise it."""
+        if not self._answered or isinstance(error, BrokenPipeError):
+            raise error  # a reader of stdout that has read enough misses nothing
+        self.stopped = error
+        named = ", ".join(missing)
+        self.reporter.tell(f"Warning: The run failed; answers are missing of: {named}.")
+
+    @property
+    def _answered(self) -> bool:
+        return any(row.result for row in self.rows)
+
+    def _show_all(self) -> None:
+        if self.options.json or self.as_csv:
+            return  # each row was already written
+        width = max(20, shutil.get_terminal_size().columns)
+        if isinstance(self.output, OutputFile):
+            width = FILE_WIDTH
+        for line in blocks(self.rows, self.options.request.questions, width):
+            self.output.write(f"{line.rstrip()}\n")
+        self.output.flush()
+
+
+def _leave_out(page: Report | None, methods: Sequence[str], reason: str) -> None:
+    """Name the methods without an answer on the page, if there is one."""
+    if page is None:
+        return
+    for name in methods:
+        page.begin(name)
+        page.fail(reason)
+
+
+def labels_of(questions: Sequence[str]) -> list[str]:
+    """Return a label of each question for warnings; empty for a single question."""
+    if len(questions) < 2:
+        return [""] * max(1, len(questions))
+    short = [shortened(question, QUESTION) for question in questions]
+    return [
+        f" (question {number})" if short.count(text) > 1 else f' ("{text}")'
+        for number, text in enumerate(short, 1)
+    ]
+
+
+def _named(event: Event, about: str, noticed: set[str]) -> Event:
+    """Put method and question before messages about an answer, but not about the text."""
+    if isinstance(event, Notice) and event.message not in noticed:
+        return replace(event, message=f"{about}: {event.message}")
+    if not isinstance(event, Answered):
+        return event
+    warnings = tuple(w if w in noticed else f"{about}: {w}" for w in event.result.warnings)
+    of_reading = tuple(w for w in event.result.warnings if w in noticed)
+    result = replace(event.result, warnings=warnings, of_reading=of_reading)
+    return replace(event, result=result)
+
+
+def spread(coverage: Sequence[float]) -> float:
+    """Return the entropy of the retained tokens over equal parts of the document, 0 to 1."""
+    total = sum(coverage)
+    if total <= 0 or len(coverage) < 2:
+        return 0.0
+    shares = [c / total for c in coverage if c > 0]
+    return sum(p * math.log(1 / p) for p in shares) / math.log(len(coverage))  # never -0.0
+
+
+def print_json(output: Sink, row: Row) -> None:
+    if row.result is None:
+        record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
+    else:
+        record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+    output.write(json_line(record, output))
+    output.flush()

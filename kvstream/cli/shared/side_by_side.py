@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,11 +32,6 @@ class Row:
     problem: str = ""
     warned: tuple[str, ...] = ()
     """Warnings about this answer."""
-
-
-def columns(*, to_file: bool) -> int:
-    """Return the width of the output."""
-    return FILE_WIDTH if to_file else max(20, shutil.get_terminal_size().columns)
 
 
 def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterator[str]:
