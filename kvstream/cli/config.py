@@ -127,47 +127,33 @@ def for_command(
     `known` has the options of every command by parameter name. Raises UsageError with file and line
     for other keys, which would otherwise be ignored silently.
     """
-
-    own = known[command]
-
-    def converted(name: str, value: Any, *keys: str) -> Any:
-        try:
-            return convert(own[name], value)
-        except UsageError as error:
-            raise UsageError(f"{place(path, *keys)}: {keys[-1]}: {error}") from None
-
-    anywhere = set().union(*known.values())
+    own, anywhere = known[command], set().union(*known.values())
+    of_command = {} if command == ALIASES else values.get(command, {})
     defaults: dict[str, Any] = {}
-    _refuse_twice(values, path)
-    for key, value in values.items():
-        if key == ALIASES:
-            continue
-        if isinstance(value, dict):
-            if key not in known:
-                close = meant(key, known)
+    for keys, table, options, whose in (
+        ((), values, anywhere, "any command"),
+        ((command,), of_command, own, f"kvstream {command}"),
+    ):
+        _refuse_twice(table, path, *keys)
+        for key, value in table.items():
+            if not keys and (key == ALIASES or isinstance(value, dict)):
+                if key not in (ALIASES, *known):
+                    raise UsageError(
+                        f"{place(path, key)}: [{key}] is not a command.{meant(key, known)} There "
+                        f"are {', '.join(sorted(known))}."
+                    )
+                continue
+            name = key.replace("-", "_")
+            if name not in options:
                 raise UsageError(
-                    f"{place(path, key)}: [{key}] is not a command.{close} There are "
-                    f"{', '.join(sorted(known))}."
+                    f"{place(path, *keys, key)}: {key!r} is not an option of {whose}."
+                    f"{_like(key, options)}"
                 )
-            continue
-        name = key.replace("-", "_")
-        if name not in anywhere:
-            raise UsageError(
-                f"{place(path, key)}: {key!r} is not an option of any "
-                f"command.{_like(key, anywhere)}"
-            )
-        if name in own:
-            defaults[name] = converted(name, value, key)
-    table = {} if command == ALIASES else values.get(command, {})
-    _refuse_twice(table, path, command)
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in own:
-            raise UsageError(
-                f"{place(path, command, key)}: {key!r} is not an option of kvstream {command}."
-                f"{_like(key, own)}"
-            )
-        defaults[name] = converted(name, value, command, key)
+            if name in own:
+                try:
+                    defaults[name] = convert(own[name], value)
+                except UsageError as error:
+                    raise UsageError(f"{place(path, *keys, key)}: {key}: {error}") from None
     return defaults
 
 
