@@ -7,19 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceError
 from kvstream.exact.routing import HEADINGS, UNITS, Asked, route
 from kvstream.exact.table_questions import may_ask as asks_of_rows
+from kvstream.input.outputs import is_own
 
 if TYPE_CHECKING:
     from kvstream.exact.counting import Tally
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_text", "one_day", "parts",
+__all__ = ["UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_own", "one_day", "parts",
            "route", "row_questions"]  # fmt: skip
 
 
@@ -89,13 +89,6 @@ def one_day(sources: SourceSet) -> bool:
     from kvstream.exact.scopes import one_day
 
     return one_day(sources)
-
-
-def is_text(path: Path) -> bool:
-    """Return whether kvstream did not write the file."""
-    from kvstream.input.outputs import is_own
-
-    return not is_own(path)
 
 
 def parts(path: str) -> dict[str, Any]:

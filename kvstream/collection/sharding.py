@@ -8,20 +8,13 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvstream.collection.distribution import Workers, read_tasks
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, PartTask, Task
 from kvstream.errors import KvstreamError
-from kvstream.events import (
-    CollectionStarted,
-    DocumentDone,
-    DocumentStarted,
-    DocumentStep,
-    Event,
-    Notice,
-    PartRead,
-)
+from kvstream.events import DocumentDone, Event, Notice, PartRead
 from kvstream.input.sources import SourceSet
 from kvstream.memory.contents import Memory, Shards
 from kvstream.memory.merging import Joiner
@@ -59,40 +52,28 @@ def read_shards(
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
         job = Job(settings, (alone,), Path(place), memories=True)
         job = replace(job, model=replace(settings, threads=settings.threads or 1))
-        tasks = {
-            str(part): Task(
-                Document(str(part), 0),
-                Path(place, f"{part.number:0>12}.kvs"),
-                part=PartTask(opening, here, part),
-            )
-            for part in parts
-        }
-        told: list[str] = []
-
-        def tell(event: CollectionStarted | DocumentStarted | DocumentStep | Notice) -> None:
-            if isinstance(event, Notice):
-                told.append(event.message)
-
+        numbers = {str(part): part.number for part in parts}
+        targets = [Path(place, f"{part.number:0>12}.kvs") for part in parts]
+        items = (
+            Task(Document(str(part), 0), target, part=PartTask(opening, here, part))
+            for part, target in zip(parts, targets, strict=True)
+        )
+        told: list[Any] = []
         done = 0
-        for outcome in read_tasks(
-            job, iter(tasks.values()), number, workers, tell, request.interrupted
-        ):
-            while told:
-                yield Notice(told.pop(0))
+        for outcome in read_tasks(job, items, number, workers, told.append, request.interrupted):
+            yield from (event for event in told if isinstance(event, Notice))
+            told.clear()
             if not isinstance(outcome, DocumentDone):
                 failed = KvstreamError(f"{outcome.name} could not be read: {outcome.reason}")
                 failed.exit_code = outcome.exit_code
                 raise failed
-            stretch = tasks[outcome.name].part
-            assert stretch is not None
-            yield PartRead(stretch.stretch.number, len(parts), outcome.tokens, outcome.seconds)
+            yield PartRead(numbers[outcome.name], len(parts), outcome.tokens, outcome.seconds)
             done += 1
         if done < len(parts):
             raise KeyboardInterrupt
         joiner = Joiner(started.budget_tokens)
-        for task in tasks.values():
-            assert task.target is not None
-            memory = session.recall(look(task.target), request.run)
+        for target in targets:
+            memory = session.recall(look(target), request.run)
             memory.command = request.command
             joiner.add(memory)
         memory = joiner.finish()

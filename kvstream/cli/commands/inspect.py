@@ -44,7 +44,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
       kvstream inspect memories/ --json
       kvstream inspect book.txt
     """
-    from kvstream.api.exact import is_text, parts
+    from kvstream.api.exact import is_own, parts
     from kvstream.api.memory_files import inspect
 
     if not files:
@@ -55,7 +55,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
             if isinstance(path, SourceError):
                 raise path
             named = path.suffix == ".kvs" or not os.path.isfile(path)
-            record = inspect(path).record() if named or not is_text(path) else parts(str(path))
+            record = inspect(path).record() if named or is_own(path) else parts(str(path))
         except SourceError as error:
             say(f"Error: {error}")
             damaged = SourceError.exit_code

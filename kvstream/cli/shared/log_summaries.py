@@ -151,8 +151,12 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
         interrupts = stack.enter_context(Interrupts(teller.tell))
         interrupts.reading, interrupts.gentle = True, follow or every is not None
         interrupts.then = "" if follow else "printing the page of what was read so far"
-        waiting = _Waiting(every, follow=follow)
-        sources = open_sources(paths, options, interrupts, due=waiting.due, tell=teller.tell)
+        untold = follow  # the first wait at the end of a followed log, which the user should know
+
+        def due() -> bool:
+            return untold or request.due()
+
+        sources = open_sources(paths, options, interrupts, due=due, tell=teller.tell)
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
@@ -175,8 +179,10 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
                 log.feed(text_piece)
                 if interrupts() and not (follow and sources.ends_on_interrupt):
                     break
-                if not text_piece and waiting.begins() and not options.quiet:
-                    teller.tell(waiting.line(paths[-1], log.lines))
+                if not text_piece and untold:
+                    untold = False
+                    if not options.quiet:
+                        teller.tell(_following(paths[-1], log.lines, every))
                 if every is not None and every.due(log.lines):
                     reports.tell()
         log.close()
@@ -195,32 +201,13 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
     return 0
 
 
-class _Waiting:
-    """The first wait at the end of a followed log, which the user should know of."""
-
-    def __init__(self, every: Any, *, follow: bool) -> None:
-        self._every = every
-        self._untold = follow
-
-    def due(self) -> bool:
-        """Return whether other work is due, so that the wait for text must stop."""
-        return self._untold or (self._every is not None and self._every.time_is_up())
-
-    def begins(self) -> bool:
-        """Return whether the first wait begins now."""
-        untold, self._untold = self._untold, False
-        return untold
-
-    def line(self, name: str, lines: int) -> str:
-        """Describe the wait, and how to get a page."""
-        so_far = f"{counted(lines, 'line')} so far"
-        name = _shown_name(name)
-        if self._every is None:
-            how = "Ctrl-C prints the page; --every 30s prints it while you wait."
-        else:
-            seconds = f"{self._every.seconds:g} s"
-            how = f"A report every {seconds} if there are new lines; Ctrl-C prints the last one."
-        return f"Following {name}: {so_far}. {how}"
+def _following(name: str, lines: int, every: Any) -> str:
+    """Describe the wait for more lines, and how to get a page."""
+    how = "Ctrl-C prints the page; --every 30s prints it while you wait."
+    if every is not None:
+        seconds = f"{every.seconds:g} s"
+        how = f"A report every {seconds} if there are new lines; Ctrl-C prints the last one."
+    return f"Following {_shown_name(name)}: {counted(lines, 'line')} so far. {how}"
 
 
 @dataclass
