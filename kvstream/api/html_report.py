@@ -45,12 +45,10 @@ class _Reading(Run):
 
     @property
     def recorded(self) -> bool:
-        """Whether there is anything to show."""
         return bool(self.started or self.kept is not None or self.results or self.problem)
 
     @property
     def answer_s(self) -> float:
-        """Seconds of all answers."""
         return sum(result.answer_s for result in self.results)
 
 
@@ -245,7 +243,6 @@ class Report:
 def _facts(
     tokens: Mapping[str, int], peak: Mapping[str, int], budget: Mapping[str, int], seconds: float
 ) -> list[tuple[str, str, str]]:
-    """Return the figures under an answer."""
     read, kept = tokens["read"], tokens["retained"]
     return [
         ("Read", number(read), "tokens" if read != 1 else "token"),

@@ -328,7 +328,6 @@ class Model:
         return memory
 
     def _refuse_two(self) -> None:
-        """Raise UsageError if a text is to be read in parts and skimmed."""
         if self.scouting is not None:
             raise UsageError("shards= is for one model; load it without skim=.")
 

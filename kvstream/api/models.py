@@ -293,7 +293,6 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
 
 
 def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
-    """Return the entry of a GGUF file, from its header."""
     from kvstream.model.gguf_config import architecture_problem
     from kvstream.model.precision import automatic_dtype
 

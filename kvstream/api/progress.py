@@ -47,7 +47,6 @@ def _shower(progress: Progress) -> Callable[[Event], None]:
 
 
 def _warn(event: Event) -> None:
-    """Show only what was not saved, as a Python warning."""
     if isinstance(event, Notice) and event.loss:
         # The level is that of the call of `read` or `ask`.
         warnings.warn(event.message, RuntimeWarning, stacklevel=5)

@@ -205,7 +205,6 @@ class Spread:
         )
 
     def _lost(self, seat: _Seat) -> bool:
-        """Return whether the machine of a worker is lost."""
         return seat.placed is not None and is_lost(self.ray, seat.placed.node)
 
     def _end(self, seat: _Seat) -> None:

@@ -232,7 +232,6 @@ PROGRAM = "kvstream · "
 
 
 def _so_far(width: int, step: StepDone) -> int:
-    """Return how many of ``width`` columns represent the text read so far."""
     total = max(step.estimated_tokens or 0, step.seen, 1)
     return max(1, round(width * step.seen / total))
 

@@ -245,7 +245,6 @@ def _completes(parts: _Parts) -> bool:
 
 
 def _mark() -> str:
-    """Return a random word that no template, document or question contains."""
     return f"kvstream{secrets.token_hex(12)}"
 
 

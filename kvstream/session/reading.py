@@ -206,7 +206,6 @@ class Reading:
         self._answer_s += time.perf_counter() - began
 
     def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
-        """Close the sources. Raises NoTextError or SourceError if there was nothing to read."""
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         memory.trace.waiting = self._waiting(feed)
         if memory.trace.read == earlier:
@@ -311,7 +310,6 @@ class Reading:
         self._blank = self._blank and (not block.text or block.text.isspace())
 
     def _place(self, trace: Trace) -> None:
-        """Update what the trace knows of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
         trace.notes = self.sources.notes
         counts = self.sources.line_counts if isinstance(self.sources, ThinnedSource) else None

@@ -138,7 +138,6 @@ class Scouting:
         return replace(plan, answering=self._answering(request))
 
     def _answering(self, request: Request) -> Started:
-        """Return the sizes of the answering model, with the longest question."""
         answerer = self.answerer
         whole = answerer.whole(request, max(request.questions, key=len, default=""))
         passages = min(answerer.passage_sizes(whole))
@@ -234,7 +233,6 @@ class Scouting:
         return event if small == large else replace(event, model=f"{small} for {large}")
 
     def _read(self, sources: Replayed, request: Request) -> Generator[Event, None, Scouted]:
-        """Read all of the sources with the scout, or without a model."""
         if self.why:
             yield Notice(self.why, note=True)
         room = BYTES_A_TOKEN * self.answerer.settle(request).sizes.budget

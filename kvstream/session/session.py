@@ -260,7 +260,6 @@ def _checkpoint(request: Request, base: str | None = None) -> Checkpoint | None:
 
 
 def _saved_as(checkpoint: Checkpoint | None, events: Iterator[Event]) -> Iterator[Event]:
-    """Yield the events; add the digest of the saved memory to results."""
     for event in events:
         if isinstance(event, Answered) and checkpoint is not None and checkpoint.digest:
             event = Answered(replace(event.result, memory={"sha256": checkpoint.digest}))

@@ -106,7 +106,6 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
 
 
 def _check(options: Options, *, as_csv: bool) -> None:
-    """Raise UsageError if options contradict each other."""
     if as_csv and (options.json or options.dry_run):
         other = "--json" if options.json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
@@ -227,7 +226,6 @@ class Comparison:
         return running.WITHHELD if withheld else 0
 
     def _read(self, name: str, sources: Any) -> None:
-        """Read with one method, and add a row for each answer."""
         coverage: Sequence[float] = ()
         labels = labels_of(self.options.request.questions)
         number: int | None = None
@@ -282,7 +280,6 @@ class Comparison:
 
 
 def _leave_out(page: Report | None, methods: Sequence[str], reason: str) -> None:
-    """Name the methods without an answer on the page, if there is one."""
     if page is None:
         return
     for name in methods:

@@ -47,7 +47,6 @@ def command(ctx: click.Context, json: bool) -> None:
 
 
 def _config() -> Iterator[Finding]:
-    """Yield findings on the config file and the environment variables."""
     from kvstream.api.doctor import Finding
     from kvstream.cli import config
 

@@ -99,5 +99,4 @@ def _filled(text: str, *, whole: bool = False) -> str:
 
 
 def _typed(value: Any) -> str:
-    """Format a default as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -141,7 +141,6 @@ def remember(
 
 
 def _write(memory: Memory, target: Path, options: Options, output: Sink, reporter: Teller) -> None:
-    """Save the memory and tell of it. Raises KvstreamError."""
     try:
         digest = memory.save(target)
     except KvstreamError as error:

@@ -72,7 +72,6 @@ def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: O
 
 
 def _not_read(documents: int, into: Path | None) -> str:
-    """Describe how many documents Ctrl-C left unread, and how to continue."""
     how = "With -o FOLDER, the" if into is None else "The"
     told = f"Interrupted: {counted(documents, 'document')} not read."
     return f"{told} {how} same command continues with the rest."

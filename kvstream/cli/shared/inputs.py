@@ -184,7 +184,6 @@ def _ended_empty() -> bool:
 
 
 def _stdin_is_file() -> bool:
-    """Return whether standard input is a plain file, as after ``<`` of a shell."""
     with suppress(AttributeError, OSError, ValueError):  # closed, or not a file
         return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
     return False

@@ -63,7 +63,6 @@ class _Axis:
         return cls(1, max(2, log.lines), False, log.width)
 
     def share(self, at: float) -> float:
-        """Return a place on the axis as a share from 0 to 1."""
         return min(1.0, max(0.0, (at - self.low) / (self.high - self.low)))
 
     def bars(self, buckets: Mapping[int, int]) -> list[Bar]:
@@ -78,7 +77,6 @@ class _Axis:
         return [(edge[i], edge[i + 1], count / most) for i, count in sorted(sums.items())]
 
     def ends(self, when: Clock) -> tuple[str, str]:
-        """Return the times at which the log begins and ends, in words."""
         if self.by_time:
             return when(self.low, 1, full=True), when(self.high, when.log.lines, full=True)
         return "line 1", f"line {self.high:,.0f}"
@@ -117,7 +115,6 @@ def _tables(log: LogSummary, told: dict[str, Any]) -> list[Table]:
     when = Clock(log)
 
     def written(place: dict[str, Any]) -> str:
-        """Return the time of a line, or an empty text if it has none."""
         moment = place["time"]
         return "" if moment is None else when(moment, place["line"], full=True)
 

@@ -98,7 +98,6 @@ def is_log(
 
 
 def _left_to_the_model(ctx: click.Context) -> bool:
-    """Return whether an option says that a model reads the text."""
     if any(typed(ctx, name) for name in _OF_MODEL):
         return True
     return typed(ctx, "model") and ctx.params.get("model") == POCKET
@@ -267,7 +266,6 @@ class _Reports:
         return [*self._sources.warnings, *self._sources.unread_warnings]
 
     def stopped(self) -> str:
-        """Return the message for the end of following."""
         if self._told and self._told == self._log.lines:
             return f"Stopped following. No new lines since {self._told_at}."
         return f"Stopped following; the last {'report' if self._options.json else 'page'}:"
@@ -336,7 +334,6 @@ def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
 
 
 def _first_time(parser: logs.LineParser, name: str, *, plain: bool) -> float | None:
-    """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
         lines = _head(name, plain=plain).splitlines()
         entries = (parser.entry(line) for line in lines)
@@ -345,7 +342,6 @@ def _first_time(parser: logs.LineParser, name: str, *, plain: bool) -> float | N
 
 
 def _head(source: str | Source, *, plain: bool) -> str:
-    """Return the first `HEAD` characters of a source."""
     from kvstream.api.source_objects import open_sources  # slow
 
     held = ""

@@ -156,7 +156,6 @@ def of_maker(made: str, options: Options) -> Options:
 
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> None:
-    """Raise UsageError for options on the command line that differ from those of the file."""
     from kvstream.api import options as api
 
     learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
@@ -175,7 +174,6 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> N
 
 
 def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
-    """Raise UsageError for options on the command line that are fixed in memory files."""
     from kvstream.api.memory_files import inspect
 
     fixed: set[str] = set()

@@ -84,7 +84,6 @@ def _environment() -> Environment:
 
 
 def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
-    """Return each question with the runs that answered it and their results."""
     asked: dict[str, list[tuple[Any, Any]]] = {}
     for run in page.runs:
         for result in run.results:
@@ -131,7 +130,6 @@ def chart_rows(chart: Chart) -> list[list[str]]:
 
 
 def _data(page: Page) -> dict[str, Any]:
-    """Return the data of the scripts."""
     return {
         "document": None if page.document is None else _document(page.document),
         "charts": [{**asdict(chart), "x": list(chart.x)} for chart in page.charts],

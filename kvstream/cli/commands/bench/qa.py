@@ -115,7 +115,6 @@ def command(**values: Any) -> int:
 
 
 def _refuse(values: dict[str, Any]) -> None:
-    """Raise UsageError for options that have no effect with, or without, others."""
     ctx = click.get_current_context()
     if values["text"] and not values["within"]:
         raise UsageError(
