@@ -95,11 +95,11 @@ def text_of(name: str, given: object) -> str:
     return given
 
 
-def whole_of(name: str, given: object, least: int | None = None) -> int:
+def whole_of(name: str, given: object, *, least: int) -> int:
     """Return the whole number that was passed as the parameter `name`. Raises UsageError."""
     if not isinstance(given, Integral):
         raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
-    if least is not None and given < least:
+    if given < least:
         raise UsageError(f"{name}= is at least {least}, not {given}.")
     return int(given)
 

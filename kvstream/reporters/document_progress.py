@@ -39,17 +39,13 @@ class Collected(Teller):
         with self.lock:
             self.tally.add(event)
         if isinstance(event, events.Notice):
-            self.warn(event.message)
+            self.tell(f"Warning: {event.message}")
         elif isinstance(event, events.DocumentFailed):
             self.tell(f"Failed: {f.about(event.name, event.reason)}")
         elif isinstance(event, events.DocumentDone):
             for record in event.records:
                 for warning in record.get("warnings", ()):
-                    self.warn(f.about(event.name, warning))
-
-    def warn(self, message: str) -> None:
-        """Write a warning without remembering it: each concerns one document and comes once."""
-        self.tell(f"Warning: {message}")
+                    self.tell(f"Warning: {f.about(event.name, warning)}")
 
     def finish(self, into: str | None) -> None:
         """End the report of the run; `into` is the folder of the results."""

@@ -20,26 +20,20 @@ from kvstream.session.reading import STOPPED, NoTextError, Reading, stopped_afte
 from kvstream.session.session import Session
 
 
-def check_shards(request: Request, shards: int) -> None:
-    """Raise UsageError for fewer than one part, and for options that need a single reading."""
-    if shards < 1:
-        raise UsageError(f"shards must be at least 1, not {shards}.")
-    for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
-        if given is not None:
-            raise UsageError(
-                f"{option} is for one reading, but --shards makes several; leave one of them out."
-            )
-
-
 def cut(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> tuple[list[Stretch], Started]:
     """Return the parts of a text and the sizes of the run. A text that fits is one part.
 
-    Raises UsageError if the method's memories cannot be joined, SourceError if the text can be read
-    only once or has nothing but spaces and line ends, and BudgetError.
+    Raises UsageError for options that need a single reading, or if the method's memories cannot be
+    joined, SourceError if the text can be read only once or has nothing but spaces and line ends,
+    and BudgetError.
     """
-    check_shards(request, shards)
+    for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
+        if given is not None:
+            raise UsageError(
+                f"{option} is for one reading, but --shards makes several; leave one of them out."
+            )
     plan = session.settle(request)
     check_can_be_joined(plan, session.model, request.run.method)
     started = session.plan(_again(sources), request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstream.api.charts import Series, charts_of
+from kvstream.api.html_report import Series, charts_of
 
 
 def series(*kept: tuple[int, int]) -> Series:

@@ -213,11 +213,6 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def reads(row: Row, command: str) -> bool:
-    """Return whether a command has an option."""
-    return not row.only or command in row.only
-
-
 def click_option(row: Row, command: str = "") -> Option:
     """Return the option of a row for click. `command` chooses its help."""
     kind = type_of(row)
@@ -288,7 +283,7 @@ def added(command: Any, rows: Any, name: str) -> Any:
 def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command that reads. The function gets one `Options`."""
     rows = sorted(
-        (row for row in ROWS.values() if reads(row, name)),
+        (row for row in ROWS.values() if not row.only or name in row.only),
         key=lambda row: SECTIONS.index(row.section),
     )
 
