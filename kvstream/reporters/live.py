@@ -18,7 +18,7 @@ from rich.text import Text
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Started, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.plain import Teller
-from kvstream.reporters.process import device_bytes, resident_bytes
+from kvstream.reporters.stats import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
 HISTORY = 2048
@@ -387,11 +387,8 @@ class PanelView:
         return words + fast
 
     def _process_words(self) -> str:
-        words = [f.duration(self.elapsed)]
-        resident, device = resident_bytes(), device_bytes()
-        if resident is not None:
-            words.append(f"process {f.size(resident)}")
-        if device is not None:
+        words = [f.duration(self.elapsed), f"process {f.size(resident_bytes())}"]
+        if (device := device_bytes()) is not None:
             words.append(f"device {f.size(device)}")
         if self.answering is not None and not self.done:
             words.append(f"answering, {f.counted(self.answer_tokens, 'token')}")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
+
+import psutil
 
 from kvstream import events
 from kvstream.events import Event, StepDone
 from kvstream.reporters.format import Sink, json_text
-from kvstream.reporters.process import device_bytes, resident_bytes
 
 _SIZES = (
     "seen", "estimated_tokens", "kv_tokens", "in_flight_tokens", "peak_tokens", "budget_tokens",
     "kv_bytes",
 )  # fmt: skip
+
+
+def resident_bytes() -> int:
+    """Return the RAM of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def device_bytes() -> int | None:
+    """Return the bytes that torch has on CUDA devices, without importing it; None without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
 
 
 class Stats:
