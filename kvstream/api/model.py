@@ -316,8 +316,8 @@ class Model:
             memory = yield from read_shards(self.session, sources, request, shards)
             return memory
         from kvstream.api.models import worker_memory
-        from kvstream.collection.distribution import Workers
         from kvstream.collection.sharding import read_shards as read_on_workers
+        from kvstream.collection.worker import Workers
 
         api.require("ray", "ray", "Reading with workers")
         size = request.worker_memory or worker_memory(self.settings, (request,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,24 +13,11 @@ from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
 from kvstream.collection.serial import Tell, read_here, todo
 from kvstream.collection.spread import Spread
-from kvstream.collection.worker import Reads, open_reader
+from kvstream.collection.worker import Workers
 from kvstream.events import CollectionStarted, Notice, Outcome
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The workers that read documents at the same time."""
-
-    number: int | None = None
-    """Number of workers; None: as many as fit in the cluster."""
-    address: str | None = None
-    """Address of a running cluster, ``HOST:PORT`` or ``auto``; None: only this machine."""
-    memory: int = 0
-    """Bytes of RAM that each worker reserves."""
-    open_reader: Callable[[Job], Reads] = open_reader
 
 
 def run(
@@ -60,10 +47,9 @@ def _spread(
     threads = job.model.threads or 1
     job = replace(job, model=replace(job.model, threads=threads))
     asked = min(workers.number or len(documents), len(documents))
-    elsewhere = workers.address is not None
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
     longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
-    items = todo(job, longest, digests=elsewhere)
+    items = todo(job, longest, digests=workers.elsewhere)
     # A cluster takes seconds to start, and there may be nothing left to read.
     for item in items:
         if isinstance(item, Task):
@@ -90,8 +76,5 @@ def read_tasks(
         number = min(asked, room(ray, need))
         if workers.number is not None and number < asked:
             tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
-        spread = Spread(
-            ray, job, need, number, tell=tell, interrupted=interrupted,
-            elsewhere=workers.address is not None, open_reader=workers.open_reader,
-        )  # fmt: skip
+        spread = Spread(ray, job, need, number, workers, tell, interrupted)
         yield from spread.outcomes(items)

@@ -19,7 +19,7 @@ from typing import Any
 from kvstream.collection.cluster import Need, is_lost
 from kvstream.collection.job import Job, Task
 from kvstream.collection.serial import Tell, with_answers_written
-from kvstream.collection.worker import Placed, Reads, Refusal, Send, Worker
+from kvstream.collection.worker import Placed, Refusal, Send, Worker, Workers
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import DocumentFailed, DocumentStarted, Outcome
 from kvstream.version import __version__
@@ -53,17 +53,13 @@ class Spread:
         ray: Any,
         job: Job,
         need: Need,
-        workers: int,
-        *,
+        number: int,
+        workers: Workers,
         tell: Tell,
         interrupted: Callable[[], bool],
-        elsewhere: bool,
-        open_reader: Callable[[Job], Reads],
     ) -> None:
-        """Set up; `elsewhere`: workers may run on other machines, which may lack the files."""
-        self.ray, self.job, self.workers = ray, job, workers
-        self.tell, self.interrupted, self.elsewhere = tell, interrupted, elsewhere
-        self.open_reader = open_reader
+        self.ray, self.job, self.number, self.workers = ray, job, number, workers
+        self.tell, self.interrupted = tell, interrupted
         self.actor = ray.remote(Worker).options(
             **need.options(), max_restarts=0, max_task_retries=0
         )
@@ -76,7 +72,7 @@ class Spread:
 
     def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
         """Yield the outcome of every item until the user interrupts. Raises KvstreamError."""
-        if self.elsewhere and self.job.makes_memories:
+        if self.workers.elsewhere and self.job.makes_memories:
             self._mark()
         try:
             yield from self._run(items)
@@ -93,7 +89,7 @@ class Spread:
                 self.ready.clear()
                 more = False
             # At most one task per worker waits, so that a long list is not read in advance.
-            while more and len(self.ready) < self.workers:
+            while more and len(self.ready) < self.number:
                 item = next(items, None)
                 if item is None:
                     more = False
@@ -104,7 +100,7 @@ class Spread:
             busy = sum(seat.task is not None for seat in self.seats)
             if not busy and not self.ready:
                 return
-            while len(self.seats) < min(self.workers, busy + len(self.ready)):
+            while len(self.seats) < min(self.number, busy + len(self.ready)):
                 self._open()
             for seat in self.seats:
                 if seat.ready and seat.task is None and self.ready:
@@ -130,7 +126,7 @@ class Spread:
                 )
 
     def _open(self) -> None:
-        seat = _Seat(self.actor.remote(self.job, self.open_reader))
+        seat = _Seat(self.actor.remote(self.job, self.workers.open_reader))
         self.seats.append(seat)
         marker = None if self.marker is None else str(self.marker)
         self.pending[seat.actor.place.remote(marker)] = seat

@@ -31,6 +31,24 @@ def open_reader(job: Job) -> Reads:
 
 
 @dataclass(frozen=True)
+class Workers:
+    """The workers that read documents at the same time."""
+
+    number: int | None = None
+    """Number of workers; None: as many as fit in the cluster."""
+    address: str | None = None
+    """Address of a running cluster, ``HOST:PORT`` or ``auto``; None: only this machine."""
+    memory: int = 0
+    """Bytes of RAM that each worker reserves."""
+    open_reader: Callable[[Job], Reads] = open_reader
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether they may run on other machines, which may lack the files."""
+        return self.address is not None
+
+
+@dataclass(frozen=True)
 class Placed:
     """The place where a worker runs."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from kvstream.answer.answering import answers
 from kvstream.collection import sharding
-from kvstream.collection.distribution import Workers
+from kvstream.collection.worker import Workers
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone, returned
 from kvstream.input.sources import open_sources

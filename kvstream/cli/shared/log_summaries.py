@@ -191,7 +191,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
             teller.tell(reports.stopped())
         reports.tell(last=True, interrupted=interrupts() and not follow)
         if page_file is not None:
-            page_file.write(log_page(log, rows or logs.ROWS))
+            page_file.write_page(log_page(log, rows or logs.ROWS))
         for warning in reports.warnings:
             teller.tell(f"Warning: {warning}")
         if not options.quiet:

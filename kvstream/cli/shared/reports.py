@@ -32,25 +32,20 @@ def command_line() -> str:
     return "" if arguments is None else shlex.join(["kvstream", *arguments])
 
 
-class PageFile:
+class PageFile(OutputFile):
     """The file of a page: checked before the work, and written when there is a page."""
 
     def __init__(self, path: Path, *, quiet: bool) -> None:
         require("jinja2", "report", "--report")
+        super().__init__(path, "--report")
         self.quiet = quiet
-        self.output = OutputFile(path, "--report")
 
-    def write(self, text: str) -> None:
+    def write_page(self, text: str) -> None:
         """Write the page, give it its name, and report it on stderr."""
-        self.output.write(text)
-        self.output.close()
+        self.write(text)
+        self.close()
         if not self.quiet:
-            written = size(len(text.encode("utf-8", "replace")))
-            say(f"Wrote {self.output.path} ({written}).")
-
-    def discard(self) -> None:
-        """Remove the file, because there is no page."""
-        self.output.discard()
+            say(f"Wrote {self.path} ({size(len(text.encode('utf-8', 'replace')))}).")
 
 
 @contextmanager
@@ -62,7 +57,7 @@ def reported(options: Options) -> Iterator[Report]:
     try:
         yield page
         if page.complete:
-            file.write(page.html())
+            file.write_page(page.html())
     finally:
         file.discard()  # unless it was written
 

@@ -66,7 +66,7 @@ def write(
         settings=[("model", settings.model), ("compared", ", ".join(methods))],
         warnings=[each for each in shown if isinstance(each, str)],
     )
-    file.write(render(page))
+    file.write_page(render(page))
 
 
 def tell(
