@@ -156,9 +156,9 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
     lines = ["━" * full + "─" * (width - full), count_line(tally), speed_line(tally)]
     shown = list(tally.running.items())[:RUNNING]
     for name, (event, began) in shown:
-        tokens = tally.steps.get(name)
+        step = tally.steps.get(name)
         said = [f.duration(tally.clock() - began)]
-        said += [f.counted(tokens, "token")] if tokens else []
+        said += [f.counted(step.tokens, "token")] if step and step.tokens else []
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
         room = max(8, width - len(tail) - 3)

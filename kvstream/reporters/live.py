@@ -21,33 +21,7 @@ from kvstream.reporters.plain import Teller
 from kvstream.reporters.stats import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
-HISTORY = 2048
-"""Number of values that a sparkline keeps; when it is reached, neighbors are merged."""
 WIDEST = 100
-
-
-class History:
-    """Sizes by step in bounded space: when it is full, pairs of neighbors become their mean."""
-
-    def __init__(self, most: int = HISTORY) -> None:
-        self.most = most
-        self.values: list[float] = []
-        self.stride = 1
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, value: float) -> None:
-        """Add the size of one step."""
-        self._sum += value
-        self._count += 1
-        if self._count < self.stride:
-            return
-        self.values.append(self._sum / self._count)
-        self._sum, self._count = 0.0, 0
-        if len(self.values) >= self.most:
-            pairs = zip(self.values[::2], self.values[1::2], strict=False)
-            self.values = [(a + b) / 2 for a, b in pairs]
-            self.stride *= 2
 
 
 class Speed:
@@ -169,7 +143,7 @@ class Live(PanelTeller):
         self.stop_panel()
         with self.lock:
             self.view = PanelView(started)
-            self.memory, self.chunks, self.speed = History(), History(), Speed()
+            self.speed = Speed()
             self.began = self.clock()
             self.asked_engine = float("-inf")
         if started is not None:
@@ -184,12 +158,12 @@ class Live(PanelTeller):
         super().stop_panel()
 
     def _step(self, event: StepDone) -> None:
-        self.memory.add(max(event.memory, default=0))
-        self.chunks.add(event.chunk)
         speed = self.speed.add(event.seconds, event.seen - event.loaded)
         now = self.clock()
         with self.lock:
             self.view.step, self.view.speed = event, speed
+            self.view.memory.append(max(event.memory, default=0))
+            self.view.chunks.append(event.chunk)
         if now - self.asked_engine >= 1 / REFRESHES_PER_SECOND:
             self._ask_engine(event)
             self.asked_engine = self.clock()
@@ -199,8 +173,6 @@ class Live(PanelTeller):
         coverage, retained = event.coverage(_so_far(width, event)), event.retained()
         with self.lock:
             self.view.coverage, self.view.retained = coverage, retained
-            self.view.memory = list(self.memory.values)
-            self.view.chunks = list(self.chunks.values)
 
     def _answer(self, event: AnswerStarted) -> None:
         if self.view.step is not None:

@@ -52,10 +52,8 @@ class Tally:
     bytes_read: int = 0
     running: dict[str, tuple[DocumentStarted, float]] = field(default_factory=dict)
     """Documents being read, with the time when each began."""
-    steps: dict[str, int] = field(default_factory=dict)
-    """Tokens read so far of the documents that this process reads."""
-    shares: dict[str, float] = field(default_factory=dict)
-    """Share read of each of these documents: 0 to 1."""
+    steps: dict[str, events.DocumentStep] = field(default_factory=dict)
+    """The last step of each document that this process reads."""
     failures: list[DocumentFailed] = field(default_factory=list)
     best: list[Ranked] = field(default_factory=list)
     """A heap of at most `RANKED` rows."""
@@ -72,8 +70,7 @@ class Tally:
             self.began = now if self.began is None else self.began
             self.running[event.name] = event, now
         elif isinstance(event, events.DocumentStep):
-            self.steps[event.name] = event.tokens
-            self.shares[event.name] = event.share
+            self.steps[event.name] = event
         elif isinstance(event, DocumentDone):
             self._ended(event.name)
             self._done(event)
@@ -97,19 +94,23 @@ class Tally:
     @property
     def speed(self) -> float:
         """Tokens per second over the run, of all workers together."""
-        return (self.read + sum(self.steps.values())) / max(self.seconds, 1e-9)
+        return (self.read + sum(step.tokens for step in self.steps.values())) / max(
+            self.seconds, 1e-9
+        )
 
     @property
     def progress(self) -> float:
         """Share of documents that are done or failed, with shares of those being read: 0 to 1."""
-        ended = self.done + self.failed + sum(self.shares.values())
+        ended = self.done + self.failed + sum(step.share for step in self.steps.values())
         return min(1.0, ended / max(1, self.documents))
 
     @property
     def seconds_left(self) -> float | None:
         """Estimate by the bytes read; None without any, or with results of an earlier run."""
         read = self.bytes_read + sum(
-            self.shares.get(name, 0.0) * event.bytes for name, (event, _) in self.running.items()
+            step.share * self.running[name][0].bytes
+            for name, step in self.steps.items()
+            if name in self.running
         )
         if not read or self.present:
             return None
@@ -117,7 +118,6 @@ class Tally:
 
     def _ended(self, name: str) -> None:
         self.steps.pop(name, None)
-        self.shares.pop(name, None)
         started = self.running.pop(name, None)
         if started is not None:
             self.bytes_read += started[0].bytes
