@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from kvstream.api.given import path_of, questions_of, settings_of, text_of
+from kvstream.api.given import path_of, questions_of, settings_of
 from kvstream.engine.budget import SMALLEST_FREE
 from kvstream.errors import BudgetError, UsageError, meant
 from kvstream.methods.automatic import AUTO as AUTO
@@ -217,8 +217,6 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
         refuse_unsampled(options, options.get("temp", 0))
     values = parsed(options)
-    if values.get("system") is not None:
-        text_of("system", values["system"])
     if not isinstance(method := values.get("method", AUTO), str):
         raise UsageError(
             f"method= is the name of one method, not {method!r}; compare() takes several."

@@ -40,18 +40,14 @@ OUT_OF_MEMORY = 5
 ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
-class ClosedPipeError(Exception):
-    """Raised when the reader of stdout is gone."""
-
-
 @contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Raise ClosedPipeError where click would end with exit code 1: this is no failure."""
+    """Raise an error without a number: for one with a number, click ends with exit code 1."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.EPIPE:
-            raise ClosedPipeError from error
+            raise BrokenPipeError from error
         raise
 
 
@@ -181,14 +177,17 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         click.echo(error.ctx.get_help() if error.ctx else error.message, err=True)
         return 2
     except click.ClickException as error:
-        return _report_click(error)
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            _say(error.ctx.get_usage())
+            _say(f"Try '{error.ctx.command_path} --help' for help.\n")
+        return _report(error.format_message(), error.exit_code, False)
     except KvstreamError as error:
         return _report(error, error.exit_code, verbose)
     except (KeyboardInterrupt, click.Abort):
         _say("Interrupted.")
         return INTERRUPTED
     except BaseException as error:
-        if isinstance(error, (ClosedPipeError, BrokenPipeError)):
+        if isinstance(error, BrokenPipeError):
             return 0
         message = str(error).strip().splitlines()
         if is_out_of_memory(error):
@@ -233,14 +232,6 @@ def _report(error: Exception | str, code: int, verbose: bool) -> int:
         _say(traceback.format_exc().rstrip())
     _say(f"Error: {error}")
     return code
-
-
-def _report_click(error: click.ClickException) -> int:
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        _say(error.ctx.get_usage())
-        _say(f"Try '{error.ctx.command_path} --help' for help.\n")
-    _say(f"Error: {error.format_message()}")
-    return error.exit_code
 
 
 def _say(text: str) -> None:

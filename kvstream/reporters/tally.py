@@ -94,9 +94,8 @@ class Tally:
     @property
     def speed(self) -> float:
         """Tokens per second over the run, of all workers together."""
-        return (self.read + sum(step.tokens for step in self.steps.values())) / max(
-            self.seconds, 1e-9
-        )
+        read = self.read + sum(step.tokens for step in self.steps.values())
+        return read / max(self.seconds, 1e-9)
 
     @property
     def progress(self) -> float:

@@ -72,7 +72,7 @@ def command(
         return ask(ctx, memory, options)
     given = sources_or_usage(ctx, given)
     if several:
-        if on_the_way or request.shards is not None:
+        if on_the_way or request.shards is not None or request.checkpoint is not None:
             raise UsageError(
                 "--checkpoint, --follow, --every and --shards are for one method, not for several."
             )

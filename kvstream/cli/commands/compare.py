@@ -78,7 +78,9 @@ def command(
 
 def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:
     """Run every method of `options.methods` on the same sources, and return the exit code."""
-    _check(options, as_csv=as_csv)
+    if as_csv and (options.json or options.dry_run):
+        other = "--json" if options.json else "--dry-run"
+        raise UsageError(f"--csv and {other} print two different things; use one.")
     running.check_early(options)
     running.check_files(options, paths)
     options = settled(options, alone=True)
@@ -103,14 +105,6 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
     if comparison.stopped is not None:
         raise comparison.stopped
     return code
-
-
-def _check(options: Options, *, as_csv: bool) -> None:
-    if as_csv and (options.json or options.dry_run):
-        other = "--json" if options.json else "--dry-run"
-        raise UsageError(f"--csv and {other} print two different things; use one.")
-    if options.request.checkpoint is not None:
-        raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
 
 
 def _plans(
