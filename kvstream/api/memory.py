@@ -100,14 +100,14 @@ class Memory:
             place = self.file.path if self.file is not None else "This memory"
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
         run = engine.run
-        Request(strict=options.get("strict", False), extract=extract)  # refuses other values
+        strict = options.get("strict", False)
+        Request(strict=strict, extract=extract)  # refuses other values
         api.refuse_unsampled(options, options.get("temp", run.temp))
         self._asked += 1
         engine.command = options.get("command", "ask")
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
         changes = api.answer_settings(options)
         engine.run = replace(run, **changes)
-        strict = options.get("strict", False)
         stop = several_of("stop", "strings", options.get("stop", ()))
         events: Generator[Event, None, Any]
         try:

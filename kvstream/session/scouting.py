@@ -55,6 +55,11 @@ SURE = 0.8
 BYTES_PER_TOKEN, DENSE = 4.3, 3
 """Of English prose, for an estimate before a text is read; and of text with many tokens."""
 _PEAKS = "peak_kv_tokens", "peak_kv_bytes", "scratch_bytes"
+_SECOND = (
+    "answer", "generated", "stopped", "citations", "support", "withheld", "absent",
+    "peak_rss_bytes", "peak_device_bytes",
+)  # fmt: skip
+"""Fields of a result that the answering model sets; of the others, most are those of the scout."""
 NO_WORD = (
     "No passage that was kept has a word of the question, so a word search cannot find its answer. "
     "Use words of the text, or let a model scout: --skim pocket."
@@ -416,19 +421,11 @@ class Scouting:
         )  # fmt: skip
         return replace(
             first,
+            **{name: getattr(second, name) for name in _SECOND},
             model=self.answerer.model_name,
-            answer=second.answer,
-            generated=second.generated,
-            stopped=second.stopped,
-            citations=second.citations,
-            support=second.support,
-            withheld=second.withheld,
-            absent=second.absent,
             answer_s=first.answer_s + made.seconds,
             peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
             scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
-            peak_rss_bytes=second.peak_rss_bytes,
-            peak_device_bytes=second.peak_device_bytes,
             narrowed=None,  # it concerns the scout; passages come from all sources
             load_s=self.load_s,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),

@@ -161,9 +161,8 @@ class Options:
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
         request, names = self.request, self.request.given & set(api.PER_ANSWER)
-        if not request.run.temp:  # options of sampling that come from the config file
-            names -= api.SAMPLING.keys()
-        return {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
+        given = {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
+        return api.effective(given)  # without options of sampling that come from the config file
 
     def of_method(self, name: str) -> Request:
         """Return the request of a method."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvstream.api.logs import Clock, LogSummary, record
-from kvstream.cli.shared.reports import command_line
+from kvstream.cli.shared.reports import rendered
 from kvstream.reporters.format import number
-from kvstream.reporters.html.page import Bar, Page, Table, Timeline, TimelineRow
-from kvstream.version import __version__
+from kvstream.reporters.html.page import Bar, Table, Timeline, TimelineRow
 
 
 def log_page(log: LogSummary, rows: int) -> str:
     """Return the page of a log as HTML."""
-    from kvstream.reporters.html.render import render
-
     told = record(log, rows)
     names = [name for name, _ in log.sources]
     about = names[0] if len(names) == 1 else f"{len(names):,} logs"
@@ -28,16 +24,12 @@ def log_page(log: LogSummary, rows: int) -> str:
         ("Templates", number(told["templates"]), "lines of one shape"),
         *((level.capitalize(), number(count), "lines") for level, count in told["levels"].items()),
     ]
-    return render(
-        Page(
-            title=f"Summary of {'standard input' if about == '-' else about}",
-            command=command_line(),
-            made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
-            facts=facts,
-            timelines=_timelines(log, told),
-            tables=_tables(log, told),
-            settings=[("rows", str(rows))],
-        )
+    return rendered(
+        f"Summary of {'standard input' if about == '-' else about}",
+        facts=facts,
+        timelines=_timelines(log, told),
+        tables=_tables(log, told),
+        settings=[("rows", str(rows))],
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +16,9 @@ from kvstream.api.options import TABLE, require
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import size
+from kvstream.reporters.html.page import Page
 from kvstream.reporters.plain import Teller
+from kvstream.version import __version__
 
 if TYPE_CHECKING:
     from kvstream.cli.options.table import Options
@@ -24,6 +27,14 @@ SHOWN_ELSEWHERE = (
     "budget", "method", "set", "schedule", "chunk", "checkpoint", "checkpoint_every", "plain",
     "max_unpacked", "follow", "every", "shards", "workers", "worker_memory",
 )  # fmt: skip
+
+
+def rendered(title: str, **parts: Any) -> str:
+    """Return a page as HTML, with the command line; `parts` are the other fields of `Page`."""
+    from kvstream.reporters.html.render import render
+
+    made = f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}"
+    return render(Page(title, command_line(), made, **parts))
 
 
 def command_line() -> str:

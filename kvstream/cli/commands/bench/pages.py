@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from rich.text import Text
 
 from kvstream.cli.commands.bench import result_output
 from kvstream.cli.shared.output import refuse_clashes
-from kvstream.cli.shared.reports import PageFile, command_line
-from kvstream.reporters.html.page import Bars, Chart, Page, Table
-from kvstream.version import __version__
+from kvstream.cli.shared.reports import PageFile, rendered
+from kvstream.reporters.html.page import Bars, Chart, Table
 
 Row = dict[str, Any]
 
@@ -52,21 +50,17 @@ def write(
     """Write the page of a benchmark if it was requested and there are rows."""
     if file is None or not rows:
         return
-    from kvstream.reporters.html.render import render
-
     shown, drawn = list(tables), list(plots)
     methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
-    page = Page(
-        title=title,
-        command=command_line(),
-        made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
+    page = rendered(
+        title,
         tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
         charts=[plot for plot in drawn if isinstance(plot, Chart)],
         bars=[plot for plot in drawn if isinstance(plot, Bars)],
         settings=[("model", settings.model), ("compared", ", ".join(methods))],
         warnings=[each for each in shown if isinstance(each, str)],
     )
-    file.write_page(render(page))
+    file.write_page(page)
 
 
 def tell(
