@@ -14,12 +14,8 @@ If even that gives the same ids, other ids are put between them, or as a last re
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, product
-from typing import Any, Literal
 
 import numpy as np
 
@@ -44,8 +40,7 @@ _MARK = "kvstream9c41e7"
 _BEFORE, _BEHIND = ("", "x", " ", "\n", ".", "]", ">"), ("", "x", " ", "\n")
 """Neighbors that a marker may have in a prompt. Its ids depend on them."""
 _SEPARATORS = (" ", "_", ".", "x")
-_SPACE = "▁"
-_SPACES = f"{_SPACE}Ġ"
+_SPACES = "▁Ġ"
 
 Encode = Callable[[str, bool], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """(text, continuing) -> ids of the tokens, their first characters and their ends; each int [n]."""
@@ -93,28 +88,12 @@ def _literals(template: str) -> Iterator[str]:
         return
 
 
-@dataclass(frozen=True)
-class Text:
-    pieces: Mapping[str, int]
-    """The whole vocabulary with the added tokens."""
-    prefix: str = ""
-    """Prefix of tokens that continue a word (``##``)."""
-    suffix: str = ""
-    """Suffix of tokens that end a word (``</w>``)."""
-    spaces: bool = False
-    """Whether ``▁`` stands for a space."""
-    fallback: bool = False
-    """Whether a byte may have a token of its own: ``<0x0A>``."""
-    normalizer: Literal["", "NFC"] | None = None
-    """``""``: the ids spell the text itself; ``"NFC"``: its normal form; None: something else."""
-
-
 class Guard:
     """Finds control sequences in ids and breaks them apart."""
 
     def __init__(
         self,
-        text: Text,
+        pieces: Sequence[str],
         plain: Encode,
         template: Encode,
         control: Iterable[int],
@@ -123,16 +102,16 @@ class Guard:
     ) -> None:
         """Determine the ids of all markers.
 
-        ``plain`` encodes text that is read, ``template`` text that the template writes.
+        ``pieces``: the text of each id, without prefixes and suffixes that say where in a word it
+        is. ``plain`` encodes text that is read, ``template`` text that the template writes.
         ``control``: ids of control tokens. ``marks``: markers. ``unknown``: id of unknown words.
         """
-        self._text, self._plain = text, plain
+        self._pieces, self._plain = pieces, plain
         single = set(control)
         self._known: dict[str, str] = {}  # marker -> its spelling by its ids
         self._sequences: set[tuple[int, ...]] = set()
         if unknown is not None and unknown in plain("\ue000", True)[0]:
             single.discard(unknown)  # any text may give it
-        self._size = max(text.pieces.values(), default=-1) + 1
         written = {mark: _written(template, mark) for mark in marks}
         for found in written.values():
             single |= {ids[0] for ids in found if len(ids) == 1 and ids[0] != unknown}
@@ -143,28 +122,15 @@ class Guard:
             if spelling:
                 self._sequences |= found
                 self._known[mark] = spelling
-        self._control = np.zeros(self._size, dtype=np.bool_)
+        self._control = np.zeros(len(pieces), dtype=np.bool_)
         self._control[list(single)] = True
         self._spellings = sorted(set(self._known.values()), key=len, reverse=True)
         self._search = re.compile(f"(?=({'|'.join(map(re.escape, self._spellings))}))")
-        texts = set(self._known)
-        if text.spaces:
-            texts |= {mark.replace(_SPACE, " ") for mark in texts}
-        self._texts = sorted(texts)
-        self._rare = sorted({min(mark, key=_commonness) for mark in texts})
         self._singles: dict[str, list[int]] = {}
         self.reach = max(map(len, self._sequences), default=1) - 1
         """Number of ids on either side of a border that decide whether a sequence crosses it."""
         self.longest = max((len(mark.encode()) for mark in self._known), default=0)
         """UTF-8 bytes of the longest marker that is not a control token."""
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        pieces = [""] * self._size
-        for piece, number in self._text.pieces.items():
-            piece = piece.removeprefix(self._text.prefix).removesuffix(self._text.suffix)
-            pieces[number] = piece
-        return pieces
 
     def _tells(self, ids: Iterable[int], unknown: int | None) -> bool:
         """Return whether ``ids`` contain more than spaces and unknown words."""
@@ -175,26 +141,14 @@ class Guard:
         spellings = ["".join(self._pieces[i] for i in ids).strip(_SPACES) for ids in found]
         return min(spellings, key=len)
 
-    def clean(self, text: str, ids: np.ndarray) -> bool:
-        """Return whether ``ids``, the ids of ``text``, contain no control sequence."""
+    def clean(self, ids: np.ndarray) -> bool:
+        """Return whether ``ids`` contain no control sequence."""
         if self._control.take(ids, mode="clip").any():  # `take` is the fastest lookup
             return False
         if not self._spellings:
             return True
-        if self._spells(text):
-            if not any(char in text for char in self._rare):
-                return True
-            return not any(mark in text for mark in self._texts)
         spelled = "".join(map(self._pieces.__getitem__, ids.tolist()))
         return not any(spelling in spelled for spelling in self._spellings)
-
-    def _spells(self, text: str) -> bool:
-        kind = self._text.normalizer
-        if kind is None or (self._text.spaces and _SPACE in text):
-            return False
-        if self._text.fallback and "<0x" in text:
-            return False
-        return not kind or text.isascii() or unicodedata.is_normalized(kind, text)
 
     def count(self, ids: Sequence[int]) -> int:
         """Return the number of control sequences in ids of a template."""
@@ -288,11 +242,6 @@ def _filled(single: list[tuple[int, int]], filler: int) -> list[tuple[int, int]]
     return single[:1] + [entry for pair in pairs for entry in pair]
 
 
-def _commonness(char: str) -> int:
-    """Return a sort key for characters: those that are rare in texts come first."""
-    return "|<>[]{}#/_".find(char) if char in "|<>[]{}#/_" else 100 + char.isalnum()
-
-
 def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:
     """Return the ids that a template may write for ``mark``, including those that hold a part."""
     found = set()
@@ -303,44 +252,3 @@ def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:
             if within.any():
                 found.add(tuple(ids[within].tolist()))
     return found
-
-
-def text_of(
-    backend: Any,
-    state: Callable[[Any], dict[str, Any]],
-    vocabulary: Mapping[str, int],
-    alphabet: Iterable[str],
-) -> Text:
-    """Determine how ids spell texts; ``alphabet``: characters that stand for bytes."""
-    model, words = backend.model, state(backend.pre_tokenizer)
-    normalizer = state(backend.normalizer)
-    spaces = False
-    kinds: set[Literal["", "NFC"] | None] = {""}
-    for part in normalizer.get("normalizers", [normalizer]):
-        if part["type"] == "Replace" and part["pattern"] == {"String": " "}:
-            spaces = part["content"] == _SPACE
-            if not spaces:
-                kinds.add(None)
-        elif part["type"] not in ("", "Prepend"):
-            kinds.add("NFC" if part["type"] == "NFC" else None)
-    bytewise = False
-    for part in words.get("pretokenizers", [words]):
-        spaces |= part["type"] == "Metaspace"
-        bytewise |= part["type"] == "ByteLevel"
-        kept = part["type"] in ("", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts") or (
-            part["type"] == "Split" and part["behavior"] != "Removed"
-        )
-        if not kept:
-            kinds.add(None)
-    fallback = bool(getattr(model, "byte_fallback", False))
-    whole = all(char in vocabulary for char in alphabet) if bytewise else fallback
-    if not whole and type(model).__name__ != "Unigram":
-        kinds.add(None)  # characters without a token may be left out
-    return Text(
-        vocabulary,
-        prefix=getattr(model, "continuing_subword_prefix", None) or "",
-        suffix=getattr(model, "end_of_word_suffix", None) or "",
-        spaces=spaces,
-        fallback=fallback,
-        normalizer=None if None in kinds else "NFC" if "NFC" in kinds else "",
-    )

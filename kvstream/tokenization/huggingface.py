@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from kvstream.input.blocks import utf8_starts
 from kvstream.streams import without_panics
-from kvstream.tokenization.control import Guard, frames, markers, text_of
+from kvstream.tokenization.control import Guard, frames, markers
 from kvstream.tokenization.templates import time_limit
 from kvstream.tokenization.tokenizer import (
     ByteDecoder,
@@ -65,12 +65,7 @@ class HubTokenizer(Tokenizer):
         self.highest = max((i for i in vocabulary.values() if i not in added), default=-1)
         self._pieces = _byte_pieces(backend, vocabulary)
         self._guard = Guard(
-            text_of(
-                backend,
-                lambda part: _state(part, first=True) or {"type": ""},
-                vocabulary,
-                byte_alphabet(),
-            ),
+            _texts(backend, vocabulary),
             self._plain.places,
             self._control.places,
             {
@@ -101,7 +96,7 @@ class HubTokenizer(Tokenizer):
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
         text = without_surrogates(text)
         ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
-        if not self._guard.clean(text, ids):
+        if not self._guard.clean(ids):
             ids = self._guard.mend(text, continuing)[0]
         return ids.tolist()
 
@@ -120,7 +115,7 @@ class HubTokenizer(Tokenizer):
 
     def spans(self, text: str, *, continuing: bool = False) -> Spans:
         found = self._spans(text, continuing)
-        if self._guard.clean(text, found.ids):
+        if self._guard.clean(found.ids):
             return found
         ids, chars, broken = self._guard.mend(text, continuing)
         return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
@@ -283,6 +278,16 @@ def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "Strip":
         return {**state, "strip_left": False}
     return state
+
+
+def _texts(backend: Backend, vocabulary: dict[str, int]) -> list[str]:
+    """Return the text of each id, without prefixes and suffixes that say where in a word it is."""
+    prefix = getattr(backend.model, "continuing_subword_prefix", None) or ""
+    suffix = getattr(backend.model, "end_of_word_suffix", None) or ""
+    texts = [""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
+        texts[number] = token.removeprefix(prefix).removesuffix(suffix)
+    return texts
 
 
 def _byte_pieces(backend: Backend, vocabulary: dict[str, int]) -> list[bytes] | None:
