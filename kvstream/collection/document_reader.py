@@ -15,6 +15,7 @@ from kvstream.events import (
     Answered,
     DocumentDone,
     DocumentFailed,
+    DocumentStep,
     Event,
     Outcome,
     StepDone,
@@ -30,8 +31,7 @@ from kvstream.session.session import Session
 from kvstream.session.sharding import read_part
 
 OUT_OF_MEMORY = 5
-OnStep = Callable[[str, int, float], None]
-"""Gets the name of a document, its tokens read so far, and the share of it that has been read."""
+OnStep = Callable[[DocumentStep], None]
 
 
 class DocumentReader:
@@ -114,4 +114,4 @@ def _tell(
     if on_step is not None and isinstance(event, StepDone):
         whole = max(event.seen, event.estimated_tokens or 0)
         now = event.seen / whole if event.estimated_tokens else 0.0
-        on_step(name, event.seen, (before + now) / readings)
+        on_step(DocumentStep(name, event.seen, (before + now) / readings))

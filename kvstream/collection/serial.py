@@ -6,25 +6,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from kvstream import events
 from kvstream.collection.document_list import Document, digest_of
 from kvstream.collection.job import Job, Task
 from kvstream.collection.results import found_memory, found_records, write_records
 from kvstream.errors import KvstreamError, SourceError
-from kvstream.events import (
-    CollectionStarted,
-    DocumentDone,
-    DocumentFailed,
-    DocumentStarted,
-    DocumentStep,
-    Notice,
-    Outcome,
-)
+from kvstream.events import CollectionEvent, DocumentDone, DocumentFailed, Outcome
 
 if TYPE_CHECKING:
     from kvstream.collection.document_reader import DocumentReader
     from kvstream.session.session import Session
 
-Tell = Callable[[CollectionStarted | DocumentStarted | DocumentStep | Notice], None]
+Tell = Callable[[CollectionEvent], None]
 
 
 def read_here(
@@ -39,7 +32,7 @@ def read_here(
 
     Raises ModelError, BudgetError and UsageError for problems that concern all documents.
     """
-    tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
+    tell(events.CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
     reader: DocumentReader | None = None
     for item in todo(job, documents, digests=False):
         if interrupted():
@@ -51,10 +44,8 @@ def read_here(
             from kvstream.collection.document_reader import DocumentReader  # loads torch
 
             reader = DocumentReader(job, session)
-        tell(DocumentStarted(item.document.name, item.document.bytes, "", 0))
-        yield with_answers_written(
-            job, item, reader.read(item, on_step=lambda *step: tell(DocumentStep(*step)))
-        )
+        tell(events.DocumentStarted(item.document.name, item.document.bytes, "", 0))
+        yield with_answers_written(job, item, reader.read(item, on_step=tell))
 
 
 def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
