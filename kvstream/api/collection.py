@@ -141,9 +141,9 @@ def each_of(
     interrupted: Callable[[], bool] | None = None,
 ) -> Iterator[Outcome]:
     """Read every document by the requests, one for each method; yield the outcomes."""
-    from kvstream.collection.distribution import run
     from kvstream.collection.document_list import documents_in
     from kvstream.collection.job import Job
+    from kvstream.collection.spread import run
     from kvstream.collection.worker import Workers
 
     first = requests[0]

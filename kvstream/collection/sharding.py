@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvstream.collection.distribution import read_tasks
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, PartTask, Task
+from kvstream.collection.spread import read_tasks
 from kvstream.collection.worker import Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, Event, Notice, PartRead

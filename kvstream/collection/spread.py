@@ -1,4 +1,4 @@
-"""Distribute documents over Ray workers, one document at a time for each worker.
+"""Run a job over documents, in this process or on Ray workers, each with one document at a time.
 
 Workers have ``max_restarts=0`` and ``max_task_retries=0`` on purpose: otherwise Ray would silently
 restart a worker and its document. Here the driver does it, because it counts how many workers have
@@ -10,19 +10,25 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvstream.collection.cluster import Need, is_lost
+from kvstream.collection.cluster import Need, connected, gpus_of, is_lost, room
+from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
-from kvstream.collection.serial import Tell, with_answers_written
+from kvstream.collection.results import check_folder
+from kvstream.collection.serial import Tell, read_here, todo, with_answers_written
 from kvstream.collection.worker import Placed, Refusal, Send, Worker, Workers
 from kvstream.errors import KvstreamError, SourceError
-from kvstream.events import DocumentFailed, DocumentStarted, Outcome
+from kvstream.events import CollectionStarted, DocumentFailed, DocumentStarted, Notice, Outcome
 from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
 
 STRIKES = 2
 """A document is put aside after this many workers have ended while they read it."""
@@ -32,6 +38,66 @@ PATIENCE = 120.0
 """Seconds to wait for room for the first worker, and for a new one if all are lost."""
 LOOK = 1.0
 """Maximum seconds between two checks for an interrupt by the user."""
+
+
+def run(
+    job: Job,
+    documents: Sequence[Document],
+    *,
+    workers: Workers | None = None,
+    session: Session | None = None,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    """Yield the outcome of every document, without `workers` from this process in turn."""
+    if job.into is not None:
+        check_folder(job.into)
+    if workers is None:
+        return read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
+    return _spread(job, documents, workers, tell, interrupted)
+
+
+def _spread(
+    job: Job,
+    documents: Sequence[Document],
+    workers: Workers,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    threads = job.model.threads or 1
+    job = replace(job, model=replace(job.model, threads=threads))
+    asked = min(workers.number or len(documents), len(documents))
+    tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
+    longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
+    items = todo(job, longest, digests=workers.elsewhere)
+    # A cluster takes seconds to start, and there may be nothing left to read.
+    for item in items:
+        if isinstance(item, Task):
+            break
+        yield item
+    else:
+        return
+    yield from read_tasks(job, chain([item], items), asked, workers, tell, interrupted)
+
+
+def read_tasks(
+    job: Job,
+    items: Iterator[Task | Outcome],
+    asked: int,
+    workers: Workers,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    """Yield the outcomes of tasks from `asked` workers, or as many as fit. Raises KvstreamError."""
+    threads = job.model.threads or 1
+    with connected(workers.address, threads * asked) as ray:
+        gpus = gpus_of(ray, job.model.device, asked)
+        need = Need(threads, workers.memory, gpus)
+        number = min(asked, room(ray, need))
+        if workers.number is not None and number < asked:
+            tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
+        spread = Spread(ray, job, need, number, workers, tell, interrupted)
+        yield from spread.outcomes(items)
 
 
 @dataclass(eq=False)

@@ -21,10 +21,10 @@ import standin
 
 from kvstream.api.memory_files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
-from kvstream.collection.distribution import run
 from kvstream.collection.document_list import documents_in
 from kvstream.collection.job import Job
 from kvstream.collection.sharding import read_shards
+from kvstream.collection.spread import run
 from kvstream.collection.worker import Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned
