@@ -52,7 +52,10 @@ class TokenFeed:
         if not count:
             return Chunk([], first)
         now, self._ahead = _split(self._looked(count), count)
-        return Chunk(self._take(now), first)
+        self.origins.append(now)
+        self.read_tokens += len(now)
+        self.end = now.end
+        return Chunk(now.ids.tolist(), first)
 
     def exhausted(self) -> bool:
         """Return whether the stream has ended. Looks one token ahead, which may wait for a pipe."""
@@ -84,12 +87,6 @@ class TokenFeed:
         if len(self._ahead) >= count:
             return self._ahead
         return _joined(self._ahead, self.stream.read(count - len(self._ahead)))
-
-    def _take(self, chunk: TokenBatch) -> list[int]:
-        self.origins.append(chunk)
-        self.read_tokens += len(chunk.ids)
-        self.end = chunk.end
-        return [int(i) for i in chunk.ids]
 
 
 def _split(chunk: TokenBatch, count: int) -> tuple[TokenBatch, TokenBatch | None]:
