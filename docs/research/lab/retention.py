@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import (
     ROOM,
     case_options,
@@ -76,7 +76,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab.retention import trials
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)
@@ -87,7 +87,7 @@ def command(**values: Any) -> int:
     total = len(paths) * len(cases)
     found, complete = result_output.measured(every, total, records, values, trials.so_far)
     rows = trials.rows(found)
-    pages.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
+    result_output.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
@@ -98,13 +98,13 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
     steps = [{"label": label, **step} for label, row in labeled for step in row["steps"]]
     for name, title in BY_STEP.items():
         if any(step[name] is not None for step in steps):
-            yield from pages.lines(
+            yield from result_output.lines(
                 title, steps, ("tokens read", lambda s: s["tokens"]),
                 ("share", lambda s, name=name: s[name]),  # type: ignore[misc]
                 lambda s: str(s["label"]),
             )  # fmt: skip
     layers = [{"label": label, **layer} for label, row in labeled for layer in row["layers"]]
-    yield from pages.lines(
+    yield from result_output.lines(
         "Attention to memory by layer", layers, ("layer", lambda x: x["layer"]),
         ("share", lambda x: x["attention"]), lambda x: str(x["label"]),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import (
     NAMES,
     case_options,
@@ -107,7 +107,7 @@ def command(**values: Any) -> int:
     from kvstream_lab.suites import LOADERS, running
     from kvstream_lab.suites import SUITES as TASKS
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     name, data = values["name"], values["data"]
     _refuse(name, values)
     mode = running.LATER if values["later"] else running.OTHER if values["other"] else running.KNOWN
@@ -128,7 +128,7 @@ def command(**values: Any) -> int:
     total = sum(task.count(values["trials"]) for task in tasks) * len(cases)
     found, complete = result_output.measured(trials, total, records, values, running.so_far)
     rows = running.rows(found)
-    pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
+    result_output.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130
 
 

@@ -10,7 +10,7 @@ import click
 
 from kvstream.api.options import require
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import (
     case_options,
     cases_of,
@@ -70,7 +70,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab import summary
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     if values["extract"] is False and typed(click.get_current_context(), "passages"):
@@ -88,7 +88,7 @@ def command(**values: Any) -> int:
     every = summary.trials(session, stories, cases, extract)
     found, complete = result_output.measured(every, total, records, values, summary.so_far)
     rows = summary.rows(found)
-    pages.tell(page, "Summaries", settings, rows, _tables, _plots, as_json=values["json"])
+    result_output.tell(page, "Summaries", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
@@ -96,7 +96,7 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
     for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
-        yield from pages.bars(
+        yield from result_output.bars(
             f"{name}, with 95% intervals", rows, lambda r: report.case_label(r, rows),
             lambda r, key=key: (  # type: ignore[misc]
                 r[key], *(r.get(f"{key}_interval") or (None, None))

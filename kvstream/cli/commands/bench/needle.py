@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kvstream.cli.commands.bench import common_options as common
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -69,7 +69,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import NEAR, WHOLE
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")
@@ -91,7 +91,7 @@ def command(**values: Any) -> int:
     found, complete = result_output.measured(every, total, records, values, needle.so_far)
     rows = needle.rows(found)
     title = f"Needles: {plan.kind}"
-    pages.tell(page, title, settings, rows, _tables, _plots, as_json=values["json"])
+    result_output.tell(page, title, settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
@@ -103,11 +103,11 @@ def _plots(rows: list[Any]) -> Any:
     def label(row: Any) -> str:
         return report.case_label(row, rows)
 
-    yield from pages.lines(
+    yield from result_output.lines(
         "Found, by length", pooled, ("tokens", lambda r: r["tokens"]),
         ("share right", lambda r: r["share"]), label,
     )  # fmt: skip
-    yield from pages.bars(
+    yield from result_output.bars(
         "Found, with 95% intervals", pooled,
         lambda r: f"{label(r)}, {report.count(r['tokens'])} tokens",
         lambda r: (r["share"], r["low"], r["high"]) if r["trials"] else None,

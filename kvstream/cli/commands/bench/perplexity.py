@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kvstream.cli.commands.bench import common_options as common
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -42,7 +42,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation import perplexity
     from kvstream.evaluation.records import Records
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     paths = common.text_files(values["files"], heldout=values["heldout"])
     settings = common.model_settings(values)
     cases = common.cases_of(values)
@@ -52,7 +52,7 @@ def command(**values: Any) -> int:
     total = len(paths) * len(cases)
     found, complete = result_output.measured(every, total, records, values, perplexity.so_far)
     rows = perplexity.rows(found)
-    pages.tell(page, "Perplexity", settings, rows, _tables, _plots, as_json=values["json"])
+    result_output.tell(page, "Perplexity", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
@@ -63,7 +63,7 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
         {"label": report.case_label(row, rows), **part} for row in rows
         for part in row["by_position"]
     ]  # fmt: skip
-    yield from pages.lines(
+    yield from result_output.lines(
         "By position", places, ("token", lambda p: p["to"]),
         ("perplexity", lambda p: p["perplexity"]), lambda p: str(p["label"]), log=True,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import click
 
 from kvstream.api.options import require
 from kvstream.cli.commands.bench import common_options as common
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
@@ -78,7 +78,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     require("rouge_score", "bench", "ROUGE")
     common.no_stdin(values["data"])
     _refuse(values)
@@ -108,7 +108,7 @@ def command(**values: Any) -> int:
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = result_output.measured(every, total, records, values, qa.so_far)
     rows = qa.rows(found, by=values["by_attribute"])
-    pages.tell(
+    result_output.tell(
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]
     )
     return 0 if complete else 130
@@ -144,7 +144,7 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
         return " · ".join(filter(None, (case, row.get("attribute"))))
 
     for key, name in NAMES.items():
-        yield from pages.bars(
+        yield from result_output.bars(
             name, rows, label,
             lambda r, key=key: (  # type: ignore[misc]
                 (r[key], *(r.get(f"{key}_interval") or (None, None))) if key in r else None

@@ -1,4 +1,4 @@
-"""Output of a benchmark: progress on stderr, a table or rows of JSON on stdout."""
+"""Output of a benchmark: progress on stderr, a table or rows of JSON on stdout, and its page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
+from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.reports import PageFile, rendered
 from kvstream.cli.shared.running import can_be_live
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_line
+from kvstream.reporters.html.page import Bars, Chart, Table
 from kvstream.streams import printing_to_stderr
 
 if TYPE_CHECKING:
@@ -42,7 +49,6 @@ def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], 
 @contextmanager
 def _live(total: int) -> Iterator[Callable[[str], None]]:
     from rich import progress as rich
-    from rich.console import Console
 
     bar = rich.Progress(
         rich.BarColumn(20), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(),
@@ -123,9 +129,6 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
         for row in rows:
             click.echo(json_line(row, sys.stdout), nl=False)
         return
-    from rich.console import Console
-    from rich.table import Table
-
     from kvstream.evaluation import report
 
     class Stdout(Console):
@@ -138,9 +141,122 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
     for index, shown in enumerate(tables()):
         if index:
             console.print()
-        if isinstance(shown, Table):
+        if isinstance(shown, RichTable):
             # A table that is still too wide goes beyond the edge: rich would cut its figures off.
             wide = max(console.width, report.fit(shown, console.width))
             Stdout(file=sys.stdout, width=wide, highlight=False).print(shown)
         else:
             console.print(shown)
+
+
+def opened(values: dict[str, Any]) -> PageFile | None:
+    """Open the file of ``--report``, if given. Raises UsageError if a file has two uses."""
+    path: Path | None = values["report"]
+    results = {"--report": path, "--save": values["save"]}
+    inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
+    refuse_clashes(results, inputs, _read(values))
+    if path is None:
+        return None
+    file = PageFile(path, quiet=values["quiet"])
+    click.get_current_context().call_on_close(file.discard)
+    return file
+
+
+def _read(values: dict[str, Any]) -> list[str]:
+    """Return the files that a benchmark reads, texts and records, from all its options."""
+    data = values.get("data") or ()
+    named = [(data,) if isinstance(data, str) else data]
+    named += [values.get(name) or () for name in ("text", "more", "files")]
+    return [path for paths in named for path in paths]
+
+
+def write(
+    file: PageFile | None,
+    title: str,
+    settings: Any,
+    rows: Sequence[Row],
+    tables: Iterable[Any],
+    plots: Iterable[Chart | Bars] = (),
+) -> None:
+    """Write the page of a benchmark if it was requested and there are rows."""
+    if file is None or not rows:
+        return
+    shown, drawn = list(tables), list(plots)
+    methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
+    page = rendered(
+        title,
+        tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
+        charts=[plot for plot in drawn if isinstance(plot, Chart)],
+        bars=[plot for plot in drawn if isinstance(plot, Bars)],
+        settings=[("model", settings.model), ("compared", ", ".join(methods))],
+        warnings=[each for each in shown if isinstance(each, str)],
+    )
+    file.write_page(page)
+
+
+def tell(
+    file: PageFile | None,
+    title: str,
+    settings: Any,
+    rows: Sequence[Row],
+    tables: Callable[[Any], Iterable[Any]],
+    plots: Callable[[Any], Iterable[Chart | Bars]] = lambda rows: (),
+    *,
+    as_json: bool,
+) -> None:
+    """Print the rows of a benchmark as JSON or as tables, and write its page."""
+    show(rows, lambda: tables(rows), as_json=as_json)
+    write(file, title, settings, rows, tables(rows), plots(rows))
+
+
+def as_table(table: RichTable) -> Table:
+    """Convert a table for a terminal to one for a page. Cells with a color become shares."""
+    columns = [list(column.cells) for column in table.columns]
+    cells = list(zip(*columns, strict=True))
+    return Table(
+        title=str(table.title or ""),
+        columns=[str(column.header).strip() for column in table.columns],
+        rows=[[_plain(cell) for cell in line] for line in cells],
+        right=[column.justify == "right" for column in table.columns],
+        shares=[[_share(cell) for cell in line] for line in cells],
+    )
+
+
+def _plain(cell: Any) -> str:
+    return (cell.plain if isinstance(cell, Text) else str(cell)).strip()
+
+
+def _share(cell: Any) -> float | None:
+    text = _plain(cell)
+    return float(text[:-1]) / 100 if isinstance(cell, Text) and text.endswith("%") else None
+
+
+def lines(
+    title: str,
+    rows: Sequence[Row],
+    x: tuple[str, Callable[[Row], float]],
+    y: tuple[str, Callable[[Row], float | None]],
+    label: Callable[[Row], str],
+    *,
+    log: bool = False,
+) -> list[Chart]:
+    """Return a chart with a line per label; none with fewer than two places on the axis."""
+    places = sorted({x[1](row) for row in rows})
+    found: dict[str, dict[float, float | None]] = {}
+    for row in rows:
+        found.setdefault(label(row), {})[x[1](row)] = y[1](row)
+    if len(places) < 2:
+        return []
+    drawn = [(name, [known.get(place) for place in places]) for name, known in found.items()]
+    return [Chart(title, x[0], y[0], places, drawn, log=log)]
+
+
+def bars(
+    title: str,
+    rows: Sequence[Row],
+    label: Callable[[Row], str],
+    value: Callable[[Row], tuple[float, float | None, float | None] | None],
+) -> list[Bars]:
+    """Return a bar for each row with a value: (value, low, high) as shares from 0 to 1."""
+    found = [(label(row), known) for row in rows if (known := value(row)) is not None]
+    return [Bars(title, [(name, *known) for name, known in found])] if found else []

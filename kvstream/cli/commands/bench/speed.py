@@ -10,7 +10,7 @@ import click
 
 from kvstream.api.options import Request
 from kvstream.cli.commands.bench import common_options as common
-from kvstream.cli.commands.bench import pages, result_output
+from kvstream.cli.commands.bench import result_output
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.table import model_options
@@ -77,7 +77,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
     from kvstream.evaluation.speed import systems, timing
     from kvstream.evaluation.speed.measure import Bench
 
-    page = pages.opened(values)
+    page = result_output.opened(values)
     common.no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
@@ -114,7 +114,7 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
             complete = False
     if not values["json"]:
         result_output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
-    pages.write(page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows, report))
+    result_output.write(page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows))
     return 0 if complete else 130
 
 
@@ -141,11 +141,11 @@ PANELS = (
 )
 
 
-def _plots(rows: list[Any], report: Any) -> Any:
+def _plots(rows: list[Any]) -> Any:
     ours = [r for r in rows if r["system"] == "kvstream"]
     for title, key, unit, sign in PANELS:
         measured = [r for r in rows if r.get(key)]
-        yield from pages.lines(
+        yield from result_output.lines(
             title[0].upper() + title[1:], measured, ("tokens", lambda r: r["tokens"]),
             (sign, lambda r, key=key, unit=unit: r[key] / unit),  # type: ignore[misc]
             lambda r: _name(r, ours).strip(), log=True,
