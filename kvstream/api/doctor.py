@@ -14,8 +14,11 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstream.api.models import reader_is_ready
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import size
+from kvstream.run.request import Request
+from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -136,15 +139,12 @@ def _pocket() -> Iterator[Finding]:
 
 
 def _reader() -> Iterator[Finding]:
-    from kvstream.api.models import reader_is_ready
-
     if reader_is_ready():
         yield _loads("reader", "Fetch it again: kvstream models get reader.")
 
 
 def _loads(name: str, remedy: str) -> Finding:
     from kvstream.session.session import Session
-    from kvstream.settings import ModelSettings
 
     try:
         session = Session.open(ModelSettings(model=name, quiet=True))
@@ -166,8 +166,6 @@ def cosines_of_keys(session: Session) -> list[float]:
     from torch.nn.functional import normalize
 
     from kvstream.engine.chunks import Chunk
-    from kvstream.run.request import Request
-    from kvstream.settings import Budget, RunSettings
 
     ids = session.tokenizer.encode(Path(__file__).read_text("utf-8"))[:256]
     run = RunSettings(Budget(tokens=1024), "streaming")

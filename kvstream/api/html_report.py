@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.given import kind, path_of
+from kvstream.api.memory import Memory
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone
@@ -18,7 +19,6 @@ from kvstream.reporters.html.page import Chart, Document, Page, Run
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
     from kvstream.memory.kept.positions import Kept
 
 LARGEST = 6_000_000
@@ -154,7 +154,6 @@ class Report:
 
         Raises TypeError for anything else.
         """
-        from kvstream.api.memory import Memory
         from kvstream.memory.kept.positions import kept
 
         if not isinstance(memory, Memory):

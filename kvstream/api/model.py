@@ -11,6 +11,7 @@ from kvstream.api.answer import Answer, answers
 from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, opened
+from kvstream.api.models import worker_memory
 from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.source_objects import SourceLike, is_path, several, sources_for
@@ -18,6 +19,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings, RunSettings
+from kvstream.store.offered import EMBEDDED, OFFERS, is_local, refuse_misspelt
 
 if TYPE_CHECKING:
     from kvstream.api.memories import Memories
@@ -42,8 +44,6 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     Loading takes seconds, or longer if weights have to be fetched. Raises ModelError if the model
     cannot be loaded, UnsupportedModelError if its KV cache cannot be bounded, and UsageError.
     """
-    from kvstream.store.offered import EMBEDDED, OFFERS, is_local, refuse_misspelt
-
     name, skim_name = path_of("name", name), options.get("skim")
     refuse_misspelt(name, (EMBEDDED, *OFFERS))
     if skim_name is not None:
@@ -315,7 +315,6 @@ class Model:
         if request.workers is None:
             memory = yield from read_shards(self.session, sources, request, shards)
             return memory
-        from kvstream.api.models import worker_memory
         from kvstream.collection.sharding import read_shards as read_on_workers
         from kvstream.collection.worker import Workers
 

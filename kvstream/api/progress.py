@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
 from kvstream.events import Event, Notice, Value, returned
+from kvstream.reporters.plain import Plain
 
 Progress: TypeAlias = "bool | Callable[[Event], None] | None"
 """True shows plain lines, False shows none, None shows lines only in a notebook. A function gets
@@ -39,8 +40,6 @@ def _shower(progress: Progress) -> Callable[[Event], None]:
         return progress
     notebook = in_notebook()
     if progress or (progress is None and notebook):
-        from kvstream.reporters.plain import Plain
-
         # A notebook shows stderr as an error.
         return Plain(sys.stdout if notebook else sys.stderr).show
     return _warn

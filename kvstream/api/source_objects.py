@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from kvstream.api.given import kind, text_of
 from kvstream.errors import SourceError, UsageError
+from kvstream.run.request import Request
 from kvstream.settings import MOST_UNPACKED, size_of
+from kvstream.store.writing import same
 
 if TYPE_CHECKING:
     from kvstream.input.inspection import NamedPath, NamedStream
     from kvstream.input.sources import SourceSet
-    from kvstream.run.request import Request
 
 TEXT = "text"
 """Name of a text without a name, in citations."""
@@ -63,7 +64,6 @@ def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
     also by a link, but not if kvstream wrote it, which nobody can tell while it is `growing`.
     """
     from kvstream.input import folders, outputs
-    from kvstream.store.writing import same
 
     listed = folders.would_read(folder, path)
     if not listed and os.path.isfile(path):

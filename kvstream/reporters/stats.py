@@ -6,8 +6,6 @@ import sys
 import time
 from typing import Any
 
-import psutil
-
 from kvstream import events
 from kvstream.events import Event, StepDone
 from kvstream.reporters.format import Sink, json_text
@@ -20,6 +18,8 @@ _SIZES = (
 
 def resident_bytes() -> int:
     """Return the RAM of this process."""
+    import psutil  # not for help pages
+
     return int(psutil.Process().memory_info().rss)
 
 

@@ -307,7 +307,7 @@ def test_a_plan_of_two_models_has_the_sizes_of_both(fake_session) -> None:
 
 def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     found = [*_extras(), Finding("precision", "float32, which is told at length " * 4)]
-    monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
+    monkeypatch.setattr("kvstream.cli.commands.doctor.diagnose", lambda: iter(found))
     monkeypatch.setattr("kvstream.cli.commands.doctor._config", lambda: iter(()))  # a long path
     lines = cli("doctor").stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -325,13 +325,13 @@ def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
 
     monkeypatch.setattr("kvstream.session.session.Session.open", load)
     monkeypatch.setattr("kvstream.api.doctor.cosines_of_keys", lambda session: [0.25, 0.75])
-    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: False)
+    monkeypatch.setattr("kvstream.api.doctor.reader_is_ready", lambda: False)
     assert [finding.name for finding in (*_pocket(), *_reader())] == ["pocket"]
-    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: True)
+    monkeypatch.setattr("kvstream.api.doctor.reader_is_ready", lambda: True)
     found = [*_pocket(), *_reader()]
     assert "mean cosine 0.50, up to 0.75" in found[0].value
     assert {finding.name: finding.ok for finding in found} == {"pocket": True, "reader": False}
-    monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
+    monkeypatch.setattr("kvstream.cli.commands.doctor.diagnose", lambda: iter(found))
     ran = cli("doctor")
     assert ran.code == 1
     assert "!!  reader" in ran.stdout

@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kvstream.api.html_report import Report
+from kvstream.api.model import Model
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
@@ -26,9 +27,6 @@ from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.format import Sink, json_line, shortened, visible
 from kvstream.reporters.plain import Teller
-
-if TYPE_CHECKING:
-    from kvstream.api.model import Model
 
 BINS = 20
 """Number of parts of the document over which the spread of retained tokens is computed."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import click
 
+from kvstream.api.doctor import Finding, diagnose
+from kvstream.cli import config
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import hanging, json_text, visible
-
-if TYPE_CHECKING:
-    from kvstream.api.doctor import Finding
 
 
 @click.command("doctor", cls=SectionedCommand)
@@ -27,8 +25,6 @@ def command(ctx: click.Context, json: bool) -> None:
 
     The exit code is 0 if everything that kvstream needs is present, else 1.
     """
-    from kvstream.api.doctor import diagnose
-
     broken = 0
     for finding in chain(diagnose(), _config()):
         broken += not finding.ok
@@ -47,9 +43,6 @@ def command(ctx: click.Context, json: bool) -> None:
 
 
 def _config() -> Iterator[Finding]:
-    from kvstream.api.doctor import Finding
-    from kvstream.cli import config
-
     path = config.config_path()
     try:
         values = config.load(path)

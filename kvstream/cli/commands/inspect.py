@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from kvstream.api.exact import is_own, parts
+from kvstream.api.memory_files import inspect
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say
@@ -44,9 +46,6 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
       kvstream inspect memories/ --json
       kvstream inspect book.txt
     """
-    from kvstream.api.exact import is_own, parts
-    from kvstream.api.memory_files import inspect
-
     if not files:
         raise click.UsageError("No memory file: name one, or a folder of memory files.", ctx)
     damaged, shown = 0, 0

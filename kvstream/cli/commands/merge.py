@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from kvstream.api.memory_files import inspect
 from kvstream.cli.commands.remember import memory_target, summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
@@ -41,7 +42,6 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
         raise click.UsageError("Name at least two memory files.", ctx)
     target = memory_target(ctx, options.output)
     from kvstream.api.memories import refuse_repeated
-    from kvstream.api.memory_files import inspect
 
     check_files(options, [str(path) for path in files])
     writing.check_writable(target)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from kvstream.api import methods
+from kvstream.api.methods import ABOUT, AUTO, MethodInfo
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import MethodsType
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import json_text
-
-if TYPE_CHECKING:
-    from kvstream.api.methods import MethodInfo
 
 WIDTH = 80
 
@@ -30,15 +29,13 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     \b
       kvstream methods infinipot
     """
-    from kvstream.api.methods import ABOUT, AUTO, available_methods, broken_methods, method_info
-
     if AUTO in names:
         if len(names) > 1 or json:
             raise click.UsageError(f"{AUTO} is not a method; show it alone, without --json.")
         click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
-    chosen = {name: method_info(name) for name in names} or available_methods()
-    for reason in () if names else broken_methods():
+    chosen = {name: methods.method_info(name) for name in names} or methods.available_methods()
+    for reason in () if names else methods.broken_methods():
         say(f"Warning: {reason}")
     if json:
         for method in chosen.values():

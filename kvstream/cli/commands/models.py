@@ -8,19 +8,18 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from kvstream.api.models import ModelEntry, available_models, free_memory
+from kvstream.cli import config
 from kvstream.cli.groups import Group
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, meant
 from kvstream.reporters.format import hanging, json_line, size, visible
-
-if TYPE_CHECKING:
-    from kvstream.api.models import ModelEntry
-    from kvstream.store.offered import Offer
+from kvstream.store import fetching, stores
+from kvstream.store.offered import OFFERS, Offer
 
 HEADINGS = ("", "", "parameters", "weights", "trained", "KV cache", "fits", "bounded")
 LEFT = {0, 1, 6, 7}
@@ -45,9 +44,6 @@ def command(ctx: click.Context, json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from kvstream.api.models import available_models, free_memory
-    from kvstream.cli import config
-
     room = free_memory()
     found = available_models(config.aliases())
     if json:
@@ -114,8 +110,6 @@ def get(name: str | None) -> None:
     index. After an interruption, the command continues. A fetched model has a short name, as in
     `kvstream ask book.txt "Who?" -m smollm2`. No other command fetches these models.
     """
-    from kvstream.store.offered import OFFERS
-
     if name is None:
         for line in _offered(OFFERS.values(), columns()):
             click.echo(line)
@@ -125,8 +119,6 @@ def get(name: str | None) -> None:
             f"There is no model {name!r} to fetch.{meant(name, OFFERS)} There are "
             f"{', '.join(OFFERS)}. -m fetches models of the hub itself."
         )
-    from kvstream.store import fetching
-
     offer = OFFERS[name]
     if not offer.is_here():
         say(f"Fetching {name}: {_about(offer)} ...")
@@ -156,8 +148,6 @@ def clean(fetched: bool) -> None:
 
     The GGUF files themselves stay.
     """
-    from kvstream.store import stores
-
     folders = [stores.converted_folder(), *([stores.fetched_folder()] if fetched else [])]
     for folder in folders:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from kvstream.api.source_objects import Source, open_sources
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import COUNT, SEED, FileType
@@ -120,8 +121,6 @@ def _text_of(name: str) -> tuple[int, Iterator[str]]:
 def _blocks(
     name: str, stdin: io.IOBase | tempfile.SpooledTemporaryFile[bytes] | None
 ) -> Iterator[str]:
-    from kvstream.api.source_objects import Source, open_sources
-
     for block in open_sources(name if stdin is None else Source(stdin, name)):
         yield block.text
 

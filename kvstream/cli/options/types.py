@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from kvstream.api.methods import method_names, plugins
 from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError, meant
@@ -53,8 +54,6 @@ class MethodsType(click.ParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.api.methods import method_names, plugins
-
         known = (AUTO, *method_names())
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # The name of a plugin's method may differ from its entry point; it is checked later.
@@ -70,8 +69,6 @@ class MethodsType(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from kvstream.api.methods import method_names
-
         before, comma, last = incomplete.rpartition(",")
         taken = before.split(",")
         return [

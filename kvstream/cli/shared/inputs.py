@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from kvstream.api.source_objects import Source, sources_for
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import complete_files
@@ -129,8 +130,6 @@ def open_sources(
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """Open the sources. Standard input is used only if it is a source and was not copied."""
-    from kvstream.api.source_objects import Source, sources_for
-
     request = options.request
     follow = request.follow
     due = due or request.due

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from kvstream.api import logs
+from kvstream.api import logs, source_objects
 from kvstream.cli.options.option import first_typed, option, typed
 from kvstream.cli.options.table import OF_MEMORY, ROWS, Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources
@@ -29,9 +29,6 @@ from kvstream.cli.shared.running import check_files, opened_output, reading, rec
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import counted, in_lines, json_text, size
 from kvstream.reporters.plain import Teller
-
-if TYPE_CHECKING:
-    from kvstream.api.source_objects import Source
 
 HEAD = 64 * 1024
 """Characters (bytes for standard input) used to recognize a log."""
@@ -341,11 +338,9 @@ def _first_time(parser: logs.LineParser, name: str, *, plain: bool) -> float | N
     return None
 
 
-def _head(source: str | Source, *, plain: bool) -> str:
-    from kvstream.api.source_objects import open_sources  # slow
-
+def _head(source: str | source_objects.Source, *, plain: bool) -> str:
     held = ""
-    for block in open_sources(source, plain=plain):
+    for block in source_objects.open_sources(source, plain=plain):
         held += block.text
         if len(held) >= HEAD:
             break
@@ -367,9 +362,7 @@ def head_of_pipe(path: Path | None, *, plain: bool) -> str:
         if not piece:
             break
         data, last = data + piece, time.monotonic()
-    from kvstream.api.source_objects import Source
-
     source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file
-        return _head(Source(io.BytesIO(data), "-"), plain=plain)
+        return _head(source_objects.Source(io.BytesIO(data), "-"), plain=plain)
     return ""

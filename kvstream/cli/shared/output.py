@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TextIO
 
+from kvstream.api.source_objects import would_read
 from kvstream.cli.shared.saying import say
 from kvstream.errors import FULL, KvstreamError, UsageError
 from kvstream.reporters.format import visible
@@ -205,8 +206,6 @@ def refuse_clashes(
         if option != IN_PLACE and not os.path.isfile(path):
             continue
         for folder in (place for _, place in texts if place.is_dir()):
-            from kvstream.api.source_objects import would_read  # not for files: it imports RE2
-
             if path != STDOUT and would_read(folder, path, growing=option == IN_PLACE):
                 raise UsageError(
                     f"{option} {path} is in the folder {folder}, and is read with it; name a new "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.api.options import AUTO
+from kvstream.api import options as api
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
@@ -129,7 +129,7 @@ def tell_of_loading(reporter: Teller, memory: Memory, *files: MemoryFile) -> Non
 def _of_models(made: str, answering: str | None, path: Path, options: Options) -> Options:
     """Return the options with the models of a memory. Raises UsageError for another `--skim`."""
     skim = options.skim
-    if skim == AUTO:  # the model that made the memory can also answer alone
+    if skim == api.AUTO:  # the model that made the memory can also answer alone
         alone = answering is None or (options.model_given and options.model == made)
         skim = NONE if alone else made
     elif skim != NONE and (answering is None or skim != made):
@@ -156,8 +156,6 @@ def of_maker(made: str, options: Options) -> Options:
 
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> None:
-    from kvstream.api import options as api
-
     learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
     request = replace(options.request, questions=(), command="remember")
     given = api.options_of(api.settled(request, learned=learned))

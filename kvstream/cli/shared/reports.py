@@ -7,21 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kvstream.api.html_report import Report
 from kvstream.api.options import TABLE, require
+from kvstream.cli.options.table import Options
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.saying import say
 from kvstream.reporters.format import size
 from kvstream.reporters.html.page import Page
 from kvstream.reporters.plain import Teller
 from kvstream.version import __version__
-
-if TYPE_CHECKING:
-    from kvstream.cli.options.table import Options
 
 SHOWN_ELSEWHERE = (
     "budget", "method", "set", "schedule", "chunk", "checkpoint", "checkpoint_every", "plain",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import settled as settled_request
+from kvstream.api.source_objects import identity
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
@@ -266,8 +267,6 @@ def origin(options: Options) -> dict[str, Any]:
 
 def receipt(options: Options, sources: Any) -> dict[str, Any]:
     """Return what repeats a run without a model."""
-    from kvstream.api.source_objects import identity
-
     return {**origin(options), "input": identity(sources), "notes": list(sources.notes)}
 
 

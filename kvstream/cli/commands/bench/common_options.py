@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.api.source_objects import open_sources
 from kvstream.cli.options.option import given_options, option, stack
 from kvstream.cli.options.table import PROGRESS, ROWS, type_of
 from kvstream.cli.options.types import COUNT, SEED, FileType
@@ -226,7 +227,6 @@ heldout_option = option(
 
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     """Return the files of these paths and folders; with `heldout` only the held-out tenth."""
-    from kvstream.api.source_objects import open_sources
     from kvstream.evaluation.splits import is_heldout
 
     no_stdin(paths)
