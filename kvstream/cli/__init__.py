@@ -48,8 +48,9 @@ def main() -> None:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
     with suppress(ValueError):
-        # An exception in the cleanup of a library would print its traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            # An exception in the cleanup of a library would print its traceback.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     sys.exit(code)
 

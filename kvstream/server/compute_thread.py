@@ -107,6 +107,11 @@ class Worker:
             self._thread.join(seconds)
 
     @property
+    def draining(self) -> bool:
+        """Whether the server ends and accepts no new requests."""
+        return self._draining
+
+    @property
     def busy(self) -> bool:
         with self._changed:
             return bool(self._active or self._waiting)

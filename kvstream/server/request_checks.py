@@ -18,7 +18,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from kvstream.reporters.format import shortened, visible
-from kvstream.server.client_errors import ApiError
+from kvstream.server.client_errors import ApiError, shut_down
 from kvstream.server.replies import Refusal
 from kvstream.server.server_settings import ServerSettings, address_of, is_loopback
 
@@ -74,6 +74,10 @@ class Guard:
             self.bodies -= len(body)
             body.clear()  # sending the refusal may take seconds
             await _refuse(error, noted, receive, rest=not arrived)
+        except asyncio.CancelledError:  # the server ends at once
+            if status:
+                raise
+            await _refuse(shut_down(saved=False), noted, receive, rest=False)
         finally:
             self.bodies -= len(body)
             if status >= 400 and not scope.get(QUEUED):  # the worker notes the others

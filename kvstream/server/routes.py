@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
-from kvstream.server.client_errors import ApiError, error_for_client, timed_out
+from kvstream.server.client_errors import ApiError, error_for_client, shut_down, timed_out
 from kvstream.server.replies import Completion, Json, Refusal, comment, failed
 from kvstream.server.request_checks import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.request_job import Job, Outcome, Progress, Reply, Sent
@@ -150,6 +150,7 @@ class _Talk:
     async def _next(self, seconds: float | None) -> Sent | None:
         """Return the next event of the worker, or None if the client has left.
 
+        If the server ends at once, it cancels this task, and the event is an error.
         Raises TimeoutError after `seconds`. A request that still waits for its turn when its time
         is over gets an error.
         """
@@ -173,6 +174,11 @@ class _Talk:
                     return timed_out(job.timeout, saved=False)
                 if seconds is not None:
                     raise TimeoutError
+        except asyncio.CancelledError:
+            if not self._service.worker.draining:
+                raise
+            self._service.worker.stop()
+            return shut_down(saved=False)
         finally:
             event.cancel()
 
@@ -189,7 +195,8 @@ class _Talk:
     def _end(self) -> None:
         """Cancel the job. This has no effect if the worker is done with it."""
         self._left.cancel()
-        self._service.worker.cancel(self._job, self._count)
+        if not self._job.ending:  # the worker ends it, and saves its reading
+            self._service.worker.cancel(self._job, self._count)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

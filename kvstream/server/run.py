@@ -35,6 +35,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, listener: socket.socket) -> None:
         self.service, self.socket = service, listener
+        self.afterwards: signal.Handlers | None = None
+        """What signals do after the end; None: what they did before."""
         settings = service.settings
         guarded = Guard(make_app(service), settings)
         super().__init__(
@@ -59,14 +61,14 @@ class Server(uvicorn.Server):
 
     def serve_all(self, ready: Callable[[Server], None] = lambda server: None) -> None:
         """Call `ready`, serve until a signal or `end`, then close the service."""
-        try:
-            with self.capture_signals():  # uvicorn's own capture follows later
+        with self.capture_signals():  # uvicorn's own capture follows later
+            try:
                 ready(self)
                 self.service.worker.start()
                 self.run(sockets=[self.socket])
-        finally:
-            self.service.close()
-            self.socket.close()
+            finally:
+                self.service.close()
+                self.socket.close()
 
     def end(self) -> None:
         """Accept no more requests, and give the running ones time to finish."""
@@ -83,7 +85,6 @@ class Server(uvicorn.Server):
         if again:
             logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
             self.force_exit = True
-            self.service.worker.stop()
         # Use another thread: the interrupted code may hold the lock of the worker, or be writing to
         # the log, which then raises an error.
         threading.Thread(target=self._signaled, args=(again,)).start()
@@ -92,10 +93,11 @@ class Server(uvicorn.Server):
         if again:
             log.info("Ending at once.")
             return
-        log.info(
-            "Ending; requests in progress have %g s. The same signal again ends at once.",
-            self.service.settings.grace,
-        )
+        if not self.force_exit:  # no second signal was faster than this thread
+            log.info(
+                "Ending; requests in progress have %g s. A second signal ends at once.",
+                self.service.settings.grace,
+            )
         self.end()
 
     @contextmanager
@@ -111,7 +113,7 @@ class Server(uvicorn.Server):
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler if self.afterwards is None else self.afterwards)
 
 
 def _is_of_the_server(record: logging.LogRecord) -> bool:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import quote
 
@@ -28,7 +29,18 @@ pytestmark = pytest.mark.usefixtures("warm")
 def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start the program. Yield the process and its URL once it listens."""
     process = subprocess.Popen(
-        [*CLIENT, "-mkvstream", "serve", "--port", "0", "--budget", "300", *arguments],
+        [
+            *CLIENT,
+            "-mkvstream",
+            "serve",
+            "--port",
+            "0",
+            "--budget",
+            "300",
+            "-m",
+            "pocket",
+            *arguments,
+        ],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -45,6 +57,12 @@ def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
     finally:
         process.kill()
         process.wait()
+
+
+UNFINISHED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+)
 
 
 def asked(text: str) -> dict[str, object]:
@@ -89,10 +107,17 @@ def test_a_second_signal_ends_it_at_once() -> None:
     """After the first signal running requests continue: the short one finishes."""
     short, endless = asked("Ada hid the letter. " * 50), asked("Nobody saw the boats. " * 40_000)
     with (
-        program("--grace", "60") as (process, url),
-        httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60),
+        program("--grace", "60", "--parallel", "3") as (process, url),
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60) as cut,
         httpx.stream("POST", f"{url}/v1/chat/completions", json=short, timeout=60) as reply,
+        ThreadPoolExecutor() as pool,
     ):
+        whole = {**endless, "stream": False}
+        refused = pool.submit(httpx.post, f"{url}/v1/chat/completions", json=whole, timeout=60)
+        while httpx.get(f"{url}/health").json()["requests"]["active"] < 3:
+            time.sleep(0.05)
+        partial = socket.create_connection((httpx.URL(url).host, httpx.URL(url).port))
+        partial.sendall(UNFINISHED)
         process.send_signal(signal.SIGINT)
         assert "[DONE]" in reply.read().decode()
         assert process.poll() is None
@@ -101,6 +126,21 @@ def test_a_second_signal_ends_it_at_once() -> None:
         _, err = process.communicate(timeout=30)
         assert time.monotonic() - began < 20
         assert "Traceback" not in (err or "")
+        assert process.returncode == 0
+        assert "client left" not in err
+        *_, last = cut.read().decode().strip().split("\n\n")
+        assert '"shutting_down"' in last
+        assert refused.result().json()["error"]["code"] == "shutting_down"
+        assert b'"shutting_down"' in partial.recv(3000)
+
+
+def test_a_signal_while_it_ends_changes_nothing() -> None:
+    with program() as (process, _):
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.005)
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -145,7 +146,9 @@ def serve(options: Options, settings: Any) -> None:
             )
             log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
 
-        run.Server(run.Service(model, settings), found).serve_all(ready)
+        server = run.Server(run.Service(model, settings), found)
+        server.afterwards = signal.SIG_IGN  # the program ends as after the first signal
+        server.serve_all(ready)
 
 
 class Line(logging.Formatter):
