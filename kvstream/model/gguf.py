@@ -54,8 +54,8 @@ STALE_S = 24 * 3600
 _NAMES = {
     torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int8: "I8",
 }  # fmt: skip
-F32, F16, BF16, MXFP4 = 0, 1, 30, 39
-"""ggml's numbers for the types that `_dtype` and `_numbers` distinguish."""
+F32, BF16, MXFP4 = 0, 30, 39
+"""ggml's numbers for the types that `_dtype` distinguishes."""
 
 Tell = Callable[[str], None]
 
@@ -320,9 +320,7 @@ def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
             if data.size != count * row_bytes:
                 raise ModelError(f"{place.path} ends within {place.name}; {gguf_file.AGAIN}.")
             try:
-                values = torch.from_numpy(
-                    _numbers(data.reshape(count, row_bytes), kind, dequantize)
-                )
+                values = torch.from_numpy(dequantize(data.reshape(count, row_bytes), kind))
             except NotImplementedError as error:
                 raise ModelError(
                     f"{place.path} stores {place.name} as {kind.name}, which the package gguf "
@@ -340,14 +338,6 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray]) -> np.ndarray:
-    """Return float32 numbers [rows, width] for rows of bytes."""
-    plain = {F32: np.float32, F16: np.float16}.get(int(kind))
-    if plain is not None:
-        return data.view(plain).astype(np.float32)
-    return dequantize(data, kind)
 
 
 def _write(out: BinaryIO, tensor: Tensor) -> None:
