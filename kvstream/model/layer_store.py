@@ -80,10 +80,31 @@ class LayerSpec:
         return self.heads * (self.key_dim + self.value_dim) * self.kv_dtype.itemsize
 
 
-class LayerStore(CacheLayerMixin):
-    """Keys [K, B, D] and values [K, B, E] of one layer, with origin and state of each entry."""
+class BufferLayer(CacheLayerMixin):
+    """What transformers asks of a layer of a cache that has `used` of `capacity` entries."""
 
     is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity, self.used = capacity, 0
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: such a layer allocates for itself."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.used + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.used
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+class LayerStore(BufferLayer):
+    """Keys [K, B, D] and values [K, B, E] of one layer, with origin and state of each entry."""
 
     def __init__(
         self,
@@ -92,10 +113,8 @@ class LayerStore(CacheLayerMixin):
         tensors: Sequence[EntryTensor],
         head_tensors: Sequence[HeadTensor],
     ) -> None:
-        super().__init__()
+        super().__init__(capacity)
         self.spec = spec
-        self.capacity = capacity
-        self.used = 0
         self.unrotated = 0
         self.parked = 0
         """Number of entries at the end of the tensors, which are held but not seen."""
@@ -123,10 +142,6 @@ class LayerStore(CacheLayerMixin):
         entries had then."""
         self.before_answer: tuple[Tensor | None, Tensor | None] = None, None
         """Window and accumulated attention from before an answer, which measures its own."""
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: the constructor allocates the store."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -156,15 +171,6 @@ class LayerStore(CacheLayerMixin):
                 f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
                 "float16 can store; use --kv-dtype bfloat16."
             )
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.used + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.used
-
-    def get_max_length(self) -> int:
-        return self.capacity
 
     @property
     def rotated(self) -> int:

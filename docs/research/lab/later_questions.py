@@ -25,8 +25,9 @@ from pathlib import Path
 
 import torch
 
-from kvstream.answer.sampling import RefusalLimit, make_sampler
-from kvstream.answer.support import Calibration, abstains
+from kvstream.answer.answering import refusal_limit
+from kvstream.answer.sampling import make_sampler
+from kvstream.answer.support import abstains
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.datasets import load
 from kvstream.evaluation.filler import Filler, insert
@@ -34,7 +35,6 @@ from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.splits import is_heldout
-from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts
 from kvstream.session.session import Session
@@ -104,16 +104,6 @@ def case(spec: str, budget: int) -> RunSettings:
     return RunSettings(Budget(tokens=budget), method, pairs, max_tokens=16)
 
 
-def refusal_limit(session: Session) -> RefusalLimit | None:
-    """Return the program's limit for a model that was calibrated, else None."""
-    model, encode = session.model, session.tokenizer.encode
-    found = Calibration.of(model.facts.folder)
-    if found is None or not found.refusal_limit:
-        return None
-    begun = {encode(start + REFUSAL)[0] for start in ("", " ")}
-    return RefusalLimit(tuple(sorted(begun)), found.refusal_limit)
-
-
 def read_and_ask(
     session: Session, run: RunSettings, ids: Sequence[int], asked: Sequence[Question]
 ) -> Record:
@@ -125,7 +115,7 @@ def read_and_ask(
     for _ in reader.read(IdFeed(ids)):
         pass
     seconds = time.process_time() - started
-    stop, limit = frozenset(plan.prompt.stop_ids), refusal_limit(session)
+    stop, limit = frozenset(plan.prompt.stop_ids), refusal_limit(session.model, session.tokenizer)
     answers = []
     for question in asked:
         tail = plan.prompt.tail(question.text)

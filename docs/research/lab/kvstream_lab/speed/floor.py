@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from kvstream.errors import UnsupportedModelError
 from kvstream.evaluation.records import Record
@@ -23,6 +23,7 @@ from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import in_place
+from kvstream.model.layer_store import BufferLayer
 from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
@@ -47,20 +48,14 @@ def _plain_attention(
 AttentionInterface.register(FLOOR, _plain_attention)
 
 
-class _Layer(CacheLayerMixin):
-    """A buffer that is written in place; `used` is its number of valid entries."""
-
-    is_sliding = False
+class _Layer(BufferLayer):
+    """A buffer that is written in place; the first update allocates it."""
 
     def __init__(self, capacity: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.capacity, self.used, self.dtype = capacity, 0, dtype
+        super().__init__(capacity)
+        self.dtype = dtype
         self.k: Tensor | None = None
         self.v: Tensor | None = None
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: the first update allocates."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         """Write [1, K, n, D] after the valid entries; return all of them."""
@@ -76,15 +71,6 @@ class _Layer(CacheLayerMixin):
         self.v[:, :, self.used : end] = value_states
         self.used = end
         return self.k[:, :, :end], self.v[:, :, :end]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.used + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.used
-
-    def get_max_length(self) -> int:
-        return self.capacity
 
 
 def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.systems import attention
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.bounded import BoundedModel, holding
-from kvstream.model.layer_store import LayerSpec
+from kvstream.model.layer_store import BufferLayer, LayerSpec
 from kvstream_lab.speed.floor import FLOOR, beside_states, held_bytes
 
 SINKS = 4
@@ -22,29 +22,24 @@ SAME_SPEED = 256
 """Tokens after memory is full until the rest may be extrapolated: they all cost the same."""
 
 
-class _Window(CacheLayerMixin):
+class _Window(BufferLayer):
     """The first tokens and the newest ones, as in the StreamingLLM paper's own code.
 
     Keys are stored unrotated, and at every token all of them are rotated to their places in the
     cache. Before a token that does not fit, the oldest one after the sinks is removed.
     """
 
-    is_sliding = False
-
     def __init__(self, spec: LayerSpec, capacity: int) -> None:
-        super().__init__()
-        self.spec, self.capacity = spec, capacity
-        self.is_initialized = True
+        super().__init__(capacity)
+        self.spec = spec
         shape = (spec.heads, 0)
         self.k = torch.empty(*shape, spec.key_dim, dtype=spec.dtype, device=spec.device)
         self.v = torch.empty(*shape, spec.value_dim, dtype=spec.dtype, device=spec.device)
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing."""
-
     def make_room(self) -> None:
         """Drop the oldest token after the sinks if the cache is full."""
-        if self.k.shape[1] == self.capacity:
+        if self.used == self.capacity:
+            self.used -= 1
             self.k = torch.cat((self.k[:, :SINKS], self.k[:, SINKS + 1 :]), 1)
             self.v = torch.cat((self.v[:, :SINKS], self.v[:, SINKS + 1 :]), 1)
 
@@ -52,20 +47,12 @@ class _Window(CacheLayerMixin):
         """Add one token [1, K, 1, D], rotated to the next place; return all tokens."""
         raw, rotary = key_states[0], self.spec.rotary
         if rotary is not None:
-            raw = rotary.unrotate(raw, self.k.shape[1]).to(raw.dtype)
+            raw = rotary.unrotate(raw, self.used).to(raw.dtype)
         self.k = torch.cat((self.k, raw), 1)
         self.v = torch.cat((self.v, value_states[0]), 1)
+        self.used += 1
         keys = self.k if rotary is None else rotary.rotate(self.k, 0).to(self.k.dtype)
         return keys[None], self.v[None]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.k.shape[1] + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return int(self.k.shape[1])
-
-    def get_max_length(self) -> int:
-        return self.capacity
 
 
 @torch.inference_mode()
@@ -88,7 +75,7 @@ def read_token_by_token(
     def step(token: int) -> Tensor:
         for layer in layers:
             layer.make_room()
-        place = torch.tensor([[layers[0].get_seq_length()]], device=model.device)
+        place = torch.tensor([[layers[0].used]], device=model.device)
         out = model.model(
             input_ids=torch.tensor([[token]], device=model.device),
             position_ids=place,
