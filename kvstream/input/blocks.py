@@ -121,18 +121,6 @@ class BlockDecoder:
         """Bytes of a character whose other bytes are still to come."""
         self._at_start = True
 
-    def ascii(self, data: bytes) -> TextBlock | None:
-        """Return the text of ``data`` if it is ASCII in this encoding, which is seen faster."""
-        if self.rest or self.encoding != BlockDecoder.encoding:
-            return None
-        try:
-            text = data.decode("ascii")
-        except UnicodeDecodeError:
-            return None
-        start, self._at_start = self.position, False
-        self.position += len(data)
-        return TextBlock(text, start, self.source)
-
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
         """Return the text of ``data``, or None if it completes no character."""
         data = self.rest + data

@@ -344,20 +344,17 @@ class SourceSet:
                     yield TextBlock("", self._position, index)
                     time.sleep(WAIT_SECONDS)
                     continue
-                fresh = decoder or BlockDecoder(index, self._position)
-                if (block := fresh.ascii(piece)) is not None:
-                    decoder = fresh
-                elif guessing and not piece.isascii():
+                if guessing and not piece.isascii():
                     if on_disk:
                         piece = _with_more(piece, pieces)
                     known = decoder is None or _letters(piece) >= FEW
                     guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
                         held, decoder = self._decoder(index, source, piece, before=decoder)
-                decoder = decoder or fresh
+                decoder = decoder or BlockDecoder(index, self._position)
                 self._position += len(piece)
                 source.digest.update(piece)
-                block = block or decoder.decode(held + piece)
+                block = decoder.decode(held + piece)
                 held = b""
                 if block is None:  # the rest of a character is still to come
                     continue

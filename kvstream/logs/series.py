@@ -13,10 +13,6 @@ RUSH = 60.0
 class Series:
     """How often something occurs, over time."""
 
-    __slots__ = (
-        "buckets", "count", "first_line", "first_time", "high", "last_line", "last_time", "low",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.count = 0
         self.buckets: Counter[int] = Counter()
@@ -71,8 +67,6 @@ class Gap:
 class Component(Series):
     """The lines of one program, service or class."""
 
-    __slots__ = ("before", "longest", "second")
-
     def __init__(self) -> None:
         super().__init__()
         self.before: tuple[int, float | None] = 0, None
@@ -104,8 +98,6 @@ class Component(Series):
 
 class Rush:
     """The minute with most lines of a template: when a burst begins in buckets of hours."""
-
-    __slots__ = ("_lines", "_since", "begin", "lines")
 
     def __init__(self) -> None:
         self._since, self._lines = -math.inf, 0

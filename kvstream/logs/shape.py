@@ -138,11 +138,6 @@ class FirstLine:
 class Shape(Series):
     """The lines of one template."""
 
-    __slots__ = (
-        "components", "continued", "end", "first", "fixed", "level", "measured", "odd", "places",
-        "reader", "reported", "rush", "same", "since", "template", "variables", "words",
-    )  # fmt: skip
-
     def __init__(self, template: Template, level: str, first: FirstLine) -> None:
         super().__init__()
         self.template, self.level = template, level

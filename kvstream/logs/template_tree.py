@@ -88,11 +88,7 @@ MOST_WORDS = 256
 class Template:
     """The common form of lines."""
 
-    __slots__ = ("count", "data", "group", "joined", "key", "number", "words")
-
-    def __init__(self, number: int, group: _Group, key: tuple[str, ...]) -> None:
-        self.number = number
-        """Order in which templates were first seen, from 0."""
+    def __init__(self, group: _Group, key: tuple[str, ...]) -> None:
         self.group = group
         self.key = key
         self.words = key
@@ -102,16 +98,9 @@ class Template:
         """The template that took over the lines of this one; itself if this one was dropped."""
         self.data: Any = None
 
-    @property
-    def text(self) -> str:
-        """The words, joined by spaces."""
-        return " ".join(self.words)
-
 
 class _Group:
     """A group of similar lines: the words that were seen in each place, and the templates."""
-
-    __slots__ = ("begun", "number", "path", "seen", "templates", "words")
 
     def __init__(self, path: tuple[str, ...], words: list[str], number: int) -> None:
         self.path = path
@@ -143,12 +132,10 @@ class _Leaf:
     """Groups of lines of one length, indexed by their words: a log of random words has thousands of
     groups, and a line is similar to few of them."""
 
-    __slots__ = ("_by_word", "_open", "groups")
-
     def __init__(self) -> None:
         self.groups: dict[int, _Group] = {}
         self._by_word: dict[tuple[int, str], dict[int, _Group]] = {}
-        self._open: dict[int, _Group] = {}
+        self.open: dict[int, _Group] = {}
         """Groups with variables, to which a line with none of their words may belong."""
 
     def add(self, group: _Group) -> None:
@@ -157,16 +144,12 @@ class _Leaf:
         for place in enumerate(group.begun):
             self._by_word.setdefault(place, {})[group.number] = group
         if WILDCARD in group.begun:
-            self.open(group)
-
-    def open(self, group: _Group) -> None:
-        """Note that a place of a group is a variable."""
-        self._open[group.number] = group
+            self.open[group.number] = group
 
     def remove(self, group: _Group) -> None:
         """Remove a group."""
         del self.groups[group.number]
-        self._open.pop(group.number, None)
+        self.open.pop(group.number, None)
         for place in enumerate(group.begun):
             having = self._by_word[place]
             del having[group.number]
@@ -175,7 +158,7 @@ class _Leaf:
 
     def like(self, words: list[str], least: float) -> _Group | None:
         """Return the most similar group, the oldest of equals; None if all are below `least`."""
-        near = dict(self._open)
+        near = dict(self.open)
         for place in enumerate(words):
             near.update(self._by_word.get(place, {}))
         if not words:
@@ -205,7 +188,7 @@ class TemplateTree:
         self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Number of lines of dropped templates."""
-        self._made = self._begun = 0
+        self._begun = 0
         self._leaves: dict[tuple[str, ...], _Leaf] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
@@ -269,12 +252,11 @@ class TemplateTree:
             self._begun += 1
             leaf.add(group)
         elif self._widen(group, words):
-            leaf.open(group)
+            leaf.open[group.number] = group
         key = group.key(words)
         template = group.templates.get(key)
         if template is None:
-            template = group.templates[key] = Template(self._made, group, key)
-            self._made += 1
+            template = group.templates[key] = Template(group, key)
             self._recent[template] = None
             if len(self._recent) > self.capacity:
                 self._evict()
@@ -430,8 +412,6 @@ def shown(message: str, words: Sequence[str]) -> str:
 
 class ValueReader:
     """Finds values by the text between them, in a tenth of the time of `values_of`."""
-
-    __slots__ = ("_between", "_first", "_plain", "_words")
 
     def __init__(self, message: str, words: Sequence[str]) -> None:
         parts, tail = pieces(message, words)

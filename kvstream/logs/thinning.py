@@ -20,7 +20,7 @@ import numpy as np
 from kvstream.input.blocks import TextBlock
 from kvstream.input.controls import without_controls
 from kvstream.input.source import LineCounts, Source, SourceOver
-from kvstream.logs.components import component_of, message_of
+from kvstream.logs.components import message_of
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import LONGEST_LINE, LineParser, looks_like_log
 from kvstream.logs.template_tree import TemplateTree
@@ -65,9 +65,7 @@ class Thinner:
         self._words: Counter[str] = Counter()
         self._lines: dict[frozenset[str], list[tuple[int, int, str]]] = {}
         self._parser = LineParser()
-        self._tree = TemplateTree(
-            split=lambda rest: (level_of(rest), message_of(rest)), name=component_of
-        )
+        self._tree = TemplateTree(split=lambda rest: (level_of(rest), message_of(rest)))
         self._passed = True
 
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:

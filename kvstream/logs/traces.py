@@ -68,8 +68,6 @@ class Trace:
     """The lines that continue a line: the first ones, and those that name an exception and its
     cause."""
 
-    __slots__ = ("_head", "_python", "cause", "exception", "held", "is_stack", "line")
-
     def __init__(self, head: str = "") -> None:
         self._head, self._python = head, False
         self.line = 0

@@ -13,7 +13,7 @@ def shapes(lines: list[str], **settings) -> dict[str, int]:
     tree = TemplateTree(**settings)
     for line in lines:
         tree.add(line)
-    return {template.text: template.count for template in tree}
+    return {" ".join(template.words): template.count for template in tree}
 
 
 def test_values_become_wildcards() -> None:
