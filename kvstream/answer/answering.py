@@ -145,10 +145,10 @@ def answer(
     return basis
 
 
-def answered(memory: Memory, question: str, *, strict: bool = False) -> tuple[Result, Basis]:
-    """Return result and basis of an answer; `strict` withholds a weak one. Raises BudgetError."""
+def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
+    """Return result and basis of an answer. Raises BudgetError."""
     seen: list[Event] = []
-    basis = returned(answer(memory, question, strict=strict), seen.append)
+    basis = returned(answer(memory, question), seen.append)
     return next(event.result for event in seen if isinstance(event, Answered)), basis
 
 

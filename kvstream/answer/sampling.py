@@ -48,35 +48,21 @@ def make_sampler(run: RunSettings, refusal: RefusalLimit | None = None) -> Calla
     answer already has by the penalty, and multiplies negative ones. It does not penalize tokens of
     the text and of the question, because answers consist of them.
     """
-    if refusal is not None:
-        return _first(refusal, make_sampler(run))
-    choose = _choice(run)
-    if run.repetition_penalty == 1:
-        return choose
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
+    choose, said = _choice(run), list[int]()
     penalty = RepetitionPenaltyLogitsProcessor(float(run.repetition_penalty))
-    said: list[int] = []
 
-    def penalized(logits: Tensor) -> int:
-        if said:
+    def chosen(logits: Tensor) -> int:
+        if refusal is not None and not said:
+            logits = refusal(logits)
+        if run.repetition_penalty != 1 and said:
             ids = torch.tensor([said], device=logits.device)
             logits = torch.Tensor(penalty(ids, logits[None])[0])
         said.append(choose(logits))
         return said[-1]
 
-    return penalized
-
-
-def _first(refusal: RefusalLimit, choose: Callable[[Tensor], int]) -> Callable[[Tensor], int]:
-    begun = False
-
-    def limited(logits: Tensor) -> int:
-        nonlocal begun
-        first, begun = not begun, True
-        return choose(refusal(logits) if first else logits)
-
-    return limited
+    return chosen
 
 
 def _choice(run: RunSettings) -> Callable[[Tensor], int]:

@@ -258,8 +258,6 @@ def _record(
             out = model(
                 input_ids=ids, position_ids=positions, use_cache=True, **holding(model, cache)
             )
-    except UnsupportedModelError:
-        raise
     except Exception as error:
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
