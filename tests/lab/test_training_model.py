@@ -181,10 +181,11 @@ def test_models_of_different_shapes_have_no_average(tmp_path):
 def test_refitted_heads_copy_what_they_look_at():
     weights = {n: p.detach() for n, p in initial_model(pocket_config(3)).named_parameters()}
     before = {name: weight.clone() for name, weight in weights.items()}
-    touched = make_copying(weights, [(2, 1)], [1.0, 1.0, 1.0], strength=1.0)
-    assert set(touched) == {n for n in weights if not torch.equal(weights[n], before[n])}
-    embedding = weights["model.embed_tokens.weight"][300:800]
+    make_copying(weights, [(2, 1)], strength=1.0)
     prefix = "model.layers.2.self_attn."
+    touched = {n for n in weights if not torch.equal(weights[n], before[n])}
+    assert touched == {f"{prefix}{side}_proj.weight" for side in "qkvo"}
+    embedding = weights["model.embed_tokens.weight"][300:800]
     value = embedding @ weights[prefix + "v_proj.weight"][64:].T
     written = value @ weights[prefix + "o_proj.weight"][:, 128:192].T
     guess = (written @ embedding.T).argmax(-1)

@@ -19,22 +19,15 @@ QUERIES = 2  # query heads per KV head
 
 @torch.no_grad()
 def make_copying(
-    weights: dict[str, Tensor],
-    heads: list[tuple[int, int]],
-    scales: list[float],
-    strength: float = 0.15,
-) -> dict[str, tuple[int, slice]]:
+    weights: dict[str, Tensor], heads: list[tuple[int, int]], strength: float = 0.15 * 0.25
+) -> None:
     """Overwrite KV heads in place with copying heads whose attention is nearly uniform.
 
     Args:
         weights: float32 weights by name.
         heads: (layer, KV head) pairs.
-        scales: norm of the residual stream before each layer, relative to a normalized one; the
-            outputs are proportional to it.
-        strength: scale of the outputs.
-
-    Returns:
-        The overwritten parts: name to (dimension, slice).
+        strength: scale of the outputs: a part of the norm of the residual stream, which is about
+            0.25 of a normalized one.
     """
     generator = torch.Generator().manual_seed(0)
     embedding = weights["model.embed_tokens.weight"]
@@ -42,7 +35,6 @@ def make_copying(
     centered = embedding[:, 1:] - embedding[:, 1:].mean(0)
     directions = torch.zeros(2 * HEAD, width)
     directions[:, 1:] = torch.linalg.svd(centered, full_matrices=False)[2][: 2 * HEAD]
-    touched: dict[str, tuple[int, slice]] = {}
     for index, (layer, head) in enumerate(heads):
         prefix = f"model.layers.{layer}.self_attn."
         norm = weights[f"model.layers.{layer}.input_layernorm.weight"]
@@ -53,13 +45,8 @@ def make_copying(
         weights[prefix + "q_proj.weight"][queries] = drawn[: QUERIES * HEAD]
         weights[prefix + "k_proj.weight"][keys] = drawn[QUERIES * HEAD :]
         weights[prefix + "v_proj.weight"][keys] = read / norm
-        out = strength * scales[layer] * read.T
+        out = strength * read.T
         weights[prefix + "o_proj.weight"][:, queries] = torch.cat([out] * QUERIES, dim=1)
-        touched[prefix + "q_proj.weight"] = (0, queries)
-        touched[prefix + "k_proj.weight"] = (0, keys)
-        touched[prefix + "v_proj.weight"] = (0, keys)
-        touched[prefix + "o_proj.weight"] = (1, queries)
-    return touched
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from kvstream_lab.training import attention
 from kvstream_lab.training.grow import make_copying, parse_heads
 from kvstream_lab.training.initial import initial_model, pocket_config
 from kvstream_lab.training.optim import MuonAdam
-from kvstream_lab.training.rows import ANSWER, PAD, TEXT
+from kvstream_lab.training.rows import ANSWER, TEXT
 from kvstream_lab.training.shards import read_shards
 
 
@@ -294,10 +294,7 @@ def _model(recipe: Recipe, start: Path | None, *, copying: bool) -> LlamaForCaus
     config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
     model = initial_model(config, recipe.seed)
     if recipe.copying_heads and copying:
-        make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads), [0.25] * 99)
+        make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads))
     if start is not None:
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
     return model
-
-
-__all__ = ["PAD", "Recipe", "batches", "choose_positions", "export", "loss_of", "train"]
