@@ -70,18 +70,13 @@ def stamped(style: int, t: float, level: str, service: str, message: str) -> str
     return f'time={stamp} level={level.lower()} service={service} msg="{message}"'
 
 
-def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str], dict[str, str]]:
-    """Return a log in the order of time, and the words that identify its incidents.
-
-    Without ``incidents``, it is a quiet day of the same services.
-    """
+def made_log(seed: int, lines: int) -> tuple[list[str], dict[str, str]]:
+    """Return a log in the order of time, and the words that identify its incidents."""
     rng = random.Random(seed)
     style = seed % 4
     services = [word(rng) + "-" + word(rng) for _ in range(12)]
     silent, slow, bursting = rng.sample(services, 3)
     stop = DAY * rng.uniform(0.7, 0.85)
-    if not incidents:
-        stop = 2 * DAY
     burst_at, flood_at = DAY * rng.uniform(0.2, 0.8), DAY * rng.uniform(0.3, 0.9)
     drift_from = DAY * rng.uniform(0.3, 0.6)
     templates = []
@@ -105,7 +100,7 @@ def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str
         t = moment(rng)
         if rng.random() < 0.5:
             grown = max(t - drift_from, 0) / (DAY - drift_from)
-            took = rng.lognormvariate(3.0, 0.4) * (1 + 2 * grown * incidents)
+            took = rng.lognormvariate(3.0, 0.4) * (1 + 2 * grown)
             events.append((t, "INFO", slow, f"{latency} request served in {took:.1f} ms"))
         else:
             service = rng.choice(services)
@@ -113,9 +108,6 @@ def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str
                 continue
             events.append((t, "INFO", service, filled(health, rng)))
     error, floods = shape(rng), [shape(rng) for _ in range(3)]
-    if not incidents:
-        events.sort()
-        return [stamped(style, *event) for event in events], {}
     for _ in range(burst_lines):
         events.append((burst_at + rng.uniform(0, 180), "ERROR", bursting, filled(error, rng)))
     for _ in range(flood_lines):

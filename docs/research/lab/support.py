@@ -15,8 +15,8 @@ which needs no further pass of the model. It resumes after what the file holds.
 
 `fit` leaves out refusals, since they claim nothing. It halves the documents, fits a logistic
 regression on one half, and prints how well each signal and all of them separate the answers of the
-other half. It also takes files of skim.py: their row `both`. `refusals` prints what another limit
-on the log-odds of a refusal would change. See docs/research/answers.md.
+other half. `refusals` prints what another limit on the log-odds of a refusal would change. See
+docs/research/answers.md.
 """
 
 from __future__ import annotations
@@ -325,16 +325,13 @@ def area(scores: np.ndarray, right: np.ndarray) -> float:
     return float(((good > bad) + 0.5 * (good == bad)).mean())
 
 
-def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np.ndarray, float]:
-    """Return the weights and the bias of a logistic regression.
-
-    The penalty is on standardized weights.
-    """
+def regression(x: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return weights and bias of a logistic regression; the penalty is on standardized weights."""
     mean, scale = x.mean(0), x.std(0) + 1e-9
     z = np.c_[(x - mean) / scale, np.ones(len(x))]
-    weights, penalty = np.zeros(z.shape[1]), np.r_[np.full(x.shape[1], ridge), 0.0]
+    weights, penalty = np.zeros(z.shape[1]), np.r_[np.ones(x.shape[1]), 0.0]
     for _ in range(50):  # Newton's method
-        p = 1 / (1 + np.exp(-z @ weights))
+        p = sigmoid(z @ weights)
         gradient = z.T @ (p - right) + penalty * weights
         curvature = (z * (p * (1 - p))[:, None]).T @ z + np.diag(penalty)
         weights = weights - np.linalg.solve(curvature, gradient)
@@ -343,32 +340,19 @@ def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np
 
 
 def read(files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the answers of files, each once.
-
-    Of a file of skim.py, yield those from passages that both ways found (row `both`).
-    """
+    """Yield the answers of files, each once."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         for record in map(json.loads, Path(file).read_text("utf-8").splitlines()):
-            if "rows" not in record:
-                key = record["kind"], record["question"]
-                if key not in seen:
-                    yield record
-                seen.add(key)
-                continue
-            row = record["rows"]["both"]
-            if not row.get("signals"):
-                continue
-            yield {
-                "kind": "skimmed", "document": record["document"], "odds": row["odds"],
-                "expected": [record["answer"]], "refused": abstains(row["said"]),
-                "right": is_right(row["said"], [record["answer"]]), "signals": row["signals"],
-            }  # fmt: skip
+            key = record["kind"], record["question"]
+            if key not in seen:
+                yield record
+            seen.add(key)
 
 
 def refusals(asked: argparse.Namespace) -> None:
     """Print what changes if answers become refusals at other log-odds than the model's 0."""
-    every = [r for r in read(asked.files) if r["odds"] is not None and r["kind"] != "skimmed"]
+    every = [r for r in read(asked.files) if r["odds"] is not None]
     absent = [r for r in every if not r["expected"]]
     present = [r for r in every if r["expected"]]
     print(f"{len(present)} questions with an answer in the text, {len(absent)} without")
