@@ -13,7 +13,6 @@ import json
 import logging
 import re
 import string
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.evaluation.metrics import normalize
+from kvstream.evaluation.metrics import normalize, shared_f1
 from kvstream.run.prompt import Layout
 from kvstream.store.small_files import small_text
 
@@ -46,12 +45,12 @@ Metric = Callable[[str, str, Sequence[str]], float]
 
 def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """Return F1 over English words, normalized as in SQuAD; 0 if they share none."""
-    return _f1(normalize(answer).split(), normalize(reference).split())
+    return shared_f1(normalize(answer).split(), normalize(reference).split())
 
 
 def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """Return F1 over Chinese words, split by jieba, without punctuation and spaces."""
-    return _f1(_zh_words(answer), _zh_words(reference))
+    return shared_f1(_zh_words(answer), _zh_words(reference))
 
 
 def rouge(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
@@ -220,11 +219,6 @@ def _cut(name: str, text: Any) -> tuple[str, str]:
         raise ValueError(f"the template of {name} does not have {{context}} once")
     before, _, behind = text.partition("{context}")
     return before, behind
-
-
-def _f1(said: Sequence[str], wanted: Sequence[str]) -> float:
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
 
 
 def _share_of_numbers(answer: str, wanted: str) -> float:

@@ -35,10 +35,13 @@ def contains(answer: str, reference: str) -> bool:
 def f1(answer: str, reference: str) -> float:
     """Return the harmonic mean of precision and recall over the words of both, as in SQuAD."""
     said, wanted = normalize(answer).split(), normalize(reference).split()
-    if not said or not wanted:
-        return float(said == wanted)
+    return shared_f1(said, wanted) if said and wanted else float(said == wanted)
+
+
+def shared_f1(said: Sequence[str], wanted: Sequence[str]) -> float:
+    """Return the harmonic mean of precision and recall over words; 0 if they share none."""
     shared = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * shared / (len(said) + len(wanted))
+    return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
 
 
 def digit_accuracy(answer: str, expected: str) -> float:

@@ -134,7 +134,6 @@ def _file_parts(kind: str, path: Path, notes: list[str], warnings: list[str]) ->
 def _blocks(
     kind: str, read: Read, name: str, patience: Patience, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
-    """Yield the pieces of a document, block by block."""
     from kvstream.input.document_lines import Undecoded
 
     undecoded = Undecoded()

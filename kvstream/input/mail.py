@@ -35,8 +35,6 @@ _HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
 
 @dataclass
 class _Multipart:
-    """A multipart that is being read."""
-
     boundary: bytes
     alternative: bool
     given: bool = False
@@ -154,7 +152,6 @@ class Mail:
         yield from ([(text, place)] for text in texts if text)
 
     def _decoded(self, encoding: str) -> Iterator[bytes]:
-        """Yield the bytes of a body."""
         rest = b""
         for line in self._body():
             if encoding == "base64":
@@ -170,7 +167,6 @@ class Mail:
             yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4))
 
     def _headers(self) -> Message:
-        """Read the headers of a message or a part."""
         found = b""
         while self._line.strip() and _HEADER.match(self._line) and self._boundary() is None:
             if len(found) < LONGEST_HEADERS:

@@ -83,7 +83,6 @@ class Notebook:
         return [f"{self._name}: left out {n:,} × {what}." for what, n in counts.items() if n]
 
     def _take(self, path: str, value: str) -> None:
-        """Take a value of the open cell or output."""
         cell, _, name = path.partition("cells.item.")
         if cell or not name:
             return

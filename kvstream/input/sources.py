@@ -381,7 +381,6 @@ class SourceSet:
             self._messages.replaced(source.name, decoder.replaced, encoding, place)
 
     def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
-        """Yield a part of a document as blocks."""
         source.share = part.share
         text = without_controls(part.text)
         for begin in range(0, len(text), BLOCK):

@@ -49,7 +49,6 @@ class ControlFilter:
         return self._without(text[:end], offsets[: end + 1], block.source)
 
     def _without(self, text: str, offsets: np.ndarray, source: int) -> TextBlock | None:
-        """Return the block of a text without its sequences."""
         stays = np.ones(len(text), dtype=bool)
         parts: list[str] = []
         last = 0

@@ -252,7 +252,6 @@ class Shape(Series):
         self._fix()
 
     def _look(self, rest: str, bucket: int | None) -> None:
-        """Read the values of a line."""
         held = len(self.same)
         self._note_words()
         if not self.places:

@@ -347,7 +347,6 @@ def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
 
 
 def _time(seconds: float | None, name: str = "time") -> dict[str, Any]:
-    """Return a time as a number and as text."""
     text = None
     if seconds is not None:
         with suppress(ValueError, OverflowError, OSError):  # the year is out of range

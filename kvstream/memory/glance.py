@@ -41,7 +41,30 @@ class Glance:
 def glance(path: Path) -> Glance:
     """Read the texts of a memory file. Raise SourceError if it is none."""
     with _opened(path) as opened:
-        return _glance(path, opened)
+        head = file.head_of(opened)
+        table, state = json.loads(head), json.loads(header.metadata_of(head)["state"])
+        tensors = opened.tell()
+        room = opened.seek(0, os.SEEK_END) - tensors
+
+        def part(name: str) -> bytes | None:
+            if name not in table:
+                return None
+            begin, end = table[name]["data_offsets"]
+            # Keys and values are in front of it, so that it may begin anywhere in the file.
+            if not 0 <= begin <= end <= room or end - begin > LARGEST_TEXT:
+                raise ValueError("it is damaged")
+            opened.seek(tensors + begin)
+            return opened.read(end - begin)
+
+        text, packed, words = "", part("trace.passages"), part("trace.words")
+        if packed is not None:
+            rows: list[list[Any]] = json.loads(
+                zlib.decompressobj().decompress(packed, LARGEST_TEXT)
+            )
+            text = "\n".join(str(row[6]) for row in rows)
+        names = tuple(str(source["name"]) for source in state["trace"]["sources"])
+        known = None if words is None else WordForms.unpacked(words)
+        return Glance(path, names, text, known, tuple(map(str, state["questions"])))
 
 
 def state_in(path: Path) -> header.State:
@@ -63,33 +86,3 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise file.unusable(path, "it is damaged") from error
     except ValueError as error:
         raise file.unusable(path, str(error)) from error
-
-
-def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the table of tensors and the state. Afterwards the file is at the first tensor."""
-    head = file.head_of(opened)
-    return json.loads(head), json.loads(header.metadata_of(head)["state"])
-
-
-def _glance(path: Path, opened: BinaryIO) -> Glance:
-    table, state = _header(opened)
-    tensors = opened.tell()
-    room = opened.seek(0, os.SEEK_END) - tensors
-
-    def part(name: str) -> bytes | None:
-        if name not in table:
-            return None
-        begin, end = table[name]["data_offsets"]
-        # Keys and values are in front of it, so that it may begin anywhere in the file.
-        if not 0 <= begin <= end <= room or end - begin > LARGEST_TEXT:
-            raise ValueError("it is damaged")
-        opened.seek(tensors + begin)
-        return opened.read(end - begin)
-
-    text, packed, words = "", part("trace.passages"), part("trace.words")
-    if packed is not None:
-        rows: list[list[Any]] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_TEXT))
-        text = "\n".join(str(row[6]) for row in rows)
-    names = tuple(str(source["name"]) for source in state["trace"]["sources"])
-    known = None if words is None else WordForms.unpacked(words)
-    return Glance(path, names, text, known, tuple(map(str, state["questions"])))

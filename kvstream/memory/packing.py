@@ -142,7 +142,6 @@ def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
 
 
 def _place(passage: Passage) -> list[int]:
-    """Return source, bytes and lines of a passage."""
     return [getattr(passage, name) for name in _PLACE]
 
 

@@ -17,6 +17,8 @@ CHUNK = 2400
 """Maximum number of characters of a shown stretch."""
 SECTION = 4000
 """Number of characters after which a new section begins."""
+WHITE = 2
+"""Bytes between two stretches that are only white space of the source."""
 SHORTEST = 400
 """Minimum number of characters of a fold."""
 
@@ -75,19 +77,15 @@ class Cutter:
                 if not shown and not self.whole:
                     continue  # becomes part of the next stretch without text
                 behind = int(piece.offsets[begin])
-                if behind > reached and self._worth(reached, behind):
+                if behind - reached > WHITE:
                     yield None, reached, behind, False
                 if shown:
                     yield from ((piece, a, b, True) for a, b in self._chunks(piece, begin, end))
                 else:
                     yield piece, begin, end, False
                 reached = int(piece.offsets[end])
-        if self.of.end > reached and self._worth(reached, self.of.end):
+        if self.of.end - reached > WHITE:
             yield None, reached, self.of.end, False
-
-    def _worth(self, begin: int, end: int) -> bool:
-        """Return whether there is more between two places than white space of the source."""
-        return end - begin > 2
 
     def _regions(self, piece: Piece) -> Iterator[tuple[int, int, bool]]:
         """Yield (first character, end, shown) of the parts of a piece that are shown or folded."""
