@@ -16,7 +16,7 @@ import torch
 
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.sampling import RefusalLimit, Repetition, StopStrings, make_sampler
-from kvstream.answer.source_choice import Narrowed, narrowed
+from kvstream.answer.source_choice import narrowed
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.answer.versions import disagreement
 from kvstream.errors import BudgetError
@@ -99,7 +99,7 @@ def answer(
         yield Notice(f"{told}.", note=True)
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
-    sight: Narrowed | None = None
+    sight = None
     if extract:
         text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
         yield AnswerToken(text, memory.reader.cache.held)
@@ -129,7 +129,7 @@ def answer(
             basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
     if sight is not None:
-        result = replace(result, narrowed=sight.to_json())
+        result = replace(result, narrowed=sight)
     # No support is measured for a summary, which rests on the whole text, or for an extract.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):
@@ -358,7 +358,6 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
 
 
 def _no_summary(text: str) -> bool:
-    """Return whether the text of a summary is empty or a refusal."""
     words = text.split()
     return not words or (len(words) <= _REFUSAL_WORDS and abstains(text))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,30 +18,15 @@ from kvstream.passages.bm25 import bm25_of_documents
 from kvstream.tokenization.forms import COMMON, words
 
 
-@dataclass(frozen=True)
-class Narrowed:
-    """The part of a memory of several sources that an answer could see."""
-
-    sources: tuple[str, ...]
-    entries: int
-    """Entries of the fullest head that the answer saw, prompt included."""
-    held: int
-    """Entries of the fullest head that memory holds, prompt included."""
-    prompt: int
-    """Entries of the prompt, included in both numbers."""
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {"entries": self.entries, "held": self.held, "prompt": self.prompt}
-        return {"sources": list(self.sources), **counts}
-
-
 @contextmanager
-def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
+def narrowed(memory: Memory, question: str) -> Iterator[dict[str, Any] | None]:
     """Let the model see only the entries of the source with most words of the question.
 
-    It also sees the sources of `Memory.always`, and those with the same score. Yield None and hide
-    nothing if that leaves all, if memory was chosen for this question, or if nothing was evicted:
-    then the answer equals the plain model's.
+    It also sees the sources of `Memory.always`, and those with the same score. Yield the object
+    ``narrowed`` of ``--json``: these sources, and the entries of the fullest head that the answer
+    sees and that memory holds, both with those of the prompt. Yield None and hide nothing if that
+    leaves all, if memory was chosen for this question, or if nothing was evicted: then the answer
+    equals the plain model's.
     """
     cache = memory.reader.cache
     whole = cache.base == 0 or question in memory.plan.questions
@@ -58,7 +42,8 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
     sources = [memory.trace.names[i] for i in best]
     held = cache.held
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
-        yield Narrowed(tuple(sources), entries, held, memory.reader.sizes.prompt)
+        counts = {"entries": entries, "held": held, "prompt": memory.reader.sizes.prompt}
+        yield {"sources": sources, **counts}
 
 
 def _scores(memory: Memory, question: str) -> np.ndarray:

@@ -87,10 +87,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
         yield values
     elif isinstance(values, tuple | list):
         for value in values:
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, tuple | list):
-                yield from _tensors(value)
+            yield from _tensors(value)
 
 
 def _tensors_in(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
