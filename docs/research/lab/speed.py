@@ -136,11 +136,6 @@ def _random(shape: str, layers: int | None, settings: ModelSettings, *, verbose:
     return open_shape(shape, layers, settings)
 
 
-def _shared() -> list[click.Parameter]:
-    """Return the options of `kvstream bench speed`; every command adds its own --help-all."""
-    return [param for param in speed.command.params if param.name != "help_all"]
-
-
 def _extra() -> list[click.Parameter]:
     """Return the options that `kvstream bench speed` does not have."""
 
@@ -173,7 +168,9 @@ def _extra() -> list[click.Parameter]:
     return list(options.params)  # fmt: skip
 
 
-command = SectionedCommand("speed", params=[*_shared(), *_extra()], callback=_measure, help=__doc__)
+# Every command adds its own --help-all.
+_shared = [param for param in speed.command.params if param.name != "help_all"]
+command = SectionedCommand("speed", params=[*_shared, *_extra()], callback=_measure, help=__doc__)
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:], command))

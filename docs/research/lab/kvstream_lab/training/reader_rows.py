@@ -118,7 +118,7 @@ class ReaderRows(RowMaker):
         super().__init__(corpus, seed, READER)
         self.tokenizer, self.paragraphs, self.excerpts = tokenizer, paragraphs, excerpts
         self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
-        self.stop = _end_of_turn(tokenizer)
+        self.stop = tokenizer.eos_ids[0]
         self._tail = self.wordings[0][1]
         self._part = part
         self._passages_left: list[HumanContext] = []
@@ -284,7 +284,3 @@ def _rendered(tokenizer: Tokenizer, before: str, behind: str) -> tuple[list[int]
     turn = {"role": "user", "content": before + mark + behind}
     head, tail = tokenizer.render([turn], add_generation_prompt=True).split(mark)
     return tokenizer.encode_template(head, continuing=False), tail
-
-
-def _end_of_turn(tokenizer: Tokenizer) -> int:
-    return tokenizer.eos_ids[0]
