@@ -241,7 +241,15 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     )
     passages = None
     if first.passages is not None and second.passages is not None:
-        passages = _joined_passages(first, second, sources, bytes_before)
+        found, reach = first.passages.held()
+        more, more_reach = second.passages.held()
+        passages = Passages()
+        # White space belongs to the passage after it, also across parts of one text, but not
+        # across texts.
+        least = bytes_before or (found[-1].end if found else 0)
+        behind = [max(r + bytes_before, least) for r in more_reach]
+        moved = [passage.moved(sources, bytes_before) for passage in more]
+        passages.restore([*found, *moved], [*reach, *behind])
     words = None
     if first.words is not None and second.words is not None:
         words = WordForms.of_both(first.words, second.words)
@@ -256,23 +264,6 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         line_counts=counts,
         ended_line=second.ended_line,
     )  # fmt: skip
-
-
-def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
-    """Join the passages of two traces; those of the second move by so many sources and bytes."""
-    assert first.passages is not None
-    assert second.passages is not None
-    found, reach = first.passages.held()
-    more, more_reach = second.passages.held()
-
-    passages = Passages()
-    # White space belongs to the passage after it, also across parts of one text, but not across
-    # texts.
-    least = bytes_before or (found[-1].end if found else 0)
-    behind = [max(r + bytes_before, least) for r in more_reach]
-    moved = [passage.moved(sources, bytes_before) for passage in more]
-    passages.restore([*found, *moved], [*reach, *behind])
-    return passages
 
 
 class Joiner:

@@ -281,7 +281,11 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
             reader.cache.peak.bytes = reader.cache.bytes
         here = reader.model.kv_dtype
         if torch.promote_types(saved.kv_dtype, here) != here:
-            memory.warnings.append(_rounded(saved, reader.model))
+            made, now = (str(t).removeprefix("torch.") for t in (saved.kv_dtype, here))
+            memory.warnings.append(
+                f"The KV cache in {saved.path} is in {made}, and was rounded to {now}; "
+                f"--kv-dtype {made} keeps it as it is."
+            )
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
         # For joined files an earlier version wrote the bytes of a larger budget.
@@ -291,14 +295,6 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
         reader.select_seconds = float(notes["select_s"])
     except file.WRONG as error:
         raise file.broken(saved.path, error) from error
-
-
-def _rounded(saved: MemoryFile, model: BoundedModel) -> str:
-    made, here = (str(t).removeprefix("torch.") for t in (saved.kv_dtype, model.kv_dtype))
-    return (
-        f"The KV cache in {saved.path} is in {made}, and was rounded to {here}; "
-        f"--kv-dtype {made} keeps it as it is."
-    )
 
 
 def check_model(saved: MemoryFile, model: BoundedModel) -> None:

@@ -167,17 +167,14 @@ class _Pair:
         self._later = _copy(backend, first=False, control=control)
         for copy in (self._first, self._later):
             copy.encode_special_tokens = bool(control)
-        self.prefixed = any(
+        differ = any(
             _state(part, first=True) != _state(part, first=False)
             for part in (backend.normalizer, backend.pre_tokenizer)
         )
-        """Whether the two copies differ."""
         added = backend.get_added_tokens_decoder().values()
-        self._active = [token for token in added if token.content not in control]
-        self._inner: re.Pattern[str] | None = None
-        if self._active and self.prefixed:
-            patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in self._active]
-            self._inner = re.compile("|".join(patterns))
+        active = [token for token in added if token.content not in control]
+        patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in active]
+        self._inner = re.compile("|".join(patterns)) if active and differ else None
 
     def ids(self, text: str, continuing: bool) -> list[int]:
         """Return only ids: this function of the library spends no time on offsets."""

@@ -40,11 +40,13 @@ class Kept:
 
     def counts(self) -> np.ndarray:
         """Return how many heads hold each token: int64 [R]."""
-        counts = np.zeros(len(self.ordinals), dtype=np.int64)
-        for layer in self.heads:
-            for head in layer:
-                counts[head] += 1
-        return counts
+        return counts_of(self.heads, len(self.ordinals))
+
+
+def counts_of(layers: Sequence[Sequence[np.ndarray]], size: int) -> np.ndarray:
+    """Return how many of the heads of all layers hold each of so many tokens: int64 [size]."""
+    every = [np.empty(0, dtype=np.int64), *(head for layer in layers for head in layer)]
+    return np.bincount(np.concatenate(every), minlength=size)
 
 
 def kept(memory: Memory) -> Kept:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstream.memory.kept.positions import Kept
+from kvstream.memory.kept.positions import Kept, counts_of
 from kvstream.memory.kept.reread_text import Reread
 from kvstream.reporters.html.page import Shading
 
@@ -66,10 +66,7 @@ class KeptTokens:
         there = self.starts[own] == of.starts
         # Two tokens can begin at the same byte if they share a character.
         heads = [[np.unique(own[h[there[h]]]) for h in layer] for layer in of.heads]
-        counts = np.zeros(len(self.starts), dtype=np.int64)
-        for layer in heads:
-            for head in layer:
-                counts[head] += 1
+        counts = counts_of(heads, len(self.starts))
         return Shading(name, of.layers, heads, counts, len(of.ordinals))
 
 
