@@ -18,6 +18,8 @@ from kvstream.server.request_checks import QUEUED
 log = logging.getLogger("kvstream.server")
 HEADER_SECONDS = 10.0
 """Maximum time for the headers of a request, from the connection or the request before it."""
+LONGEST_HEADERS = 2**14
+"""Maximum bytes of the headers of a request."""
 SPARE = 256
 """Connections beside those of the requests that the worker has: idle ones, and new requests."""
 RARELY = 60.0
@@ -103,7 +105,12 @@ class Connection(H11Protocol):
             self._refuse(ApiError(400, "The request needs one Host header.", code="invalid_host"))
             return
         status = getattr(error, "error_status_hint", 400)
-        self._refuse(ApiError(status, "The request is not valid HTTP/1.1.", code="invalid_http"))
+        why = {
+            431: f"The headers of the request have more than {LONGEST_HEADERS:,} bytes.",
+            501: "The server does not know this Transfer-Encoding; send chunked, or a "
+            "Content-Length.",
+        }.get(status, f"The request is not valid HTTP/1.1: {str(error)[:80]}.")
+        self._refuse(ApiError(status, why, code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -87,8 +87,13 @@ class Guard:
         """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
         found = headers.getlist("host")
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", "".join(found[:1]))
-        if len(found) != 1 or match is None:
-            raise ApiError(400, "The request needs one Host header.", code="invalid_host")
+        if match is None:
+            raise ApiError(
+                400,
+                f"The Host header {''.join(found[:1])[:80]!r} is not a name or an address, with or "
+                "without a port.",
+                code="invalid_host",
+            )
         name = match[1].strip("[]").lower().rstrip(".")
         own = {self.settings.host.lower(), *map(str.lower, self.settings.allowed_hosts)}
         anywhere = not self.settings.is_local and address_of(name) is not None

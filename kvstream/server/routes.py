@@ -24,7 +24,6 @@ from kvstream.version import __version__
 COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
 PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
-NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
 def make_app(service: Service) -> FastAPI:
@@ -209,7 +208,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
-        return Refusal(NO_JSON)
+        why = f"{first['ctx']['error']}, at character {place[-1]}"
+        return Refusal(_no_json(why))
     if first.get("type") == "extra_forbidden":
         return Refusal(unknown_inside(*place))
     # pydantic puts names of union members behind the parameter; clients do not know them.
@@ -223,11 +223,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
     )
 
 
+def _no_json(why: str) -> ApiError:
+    return ApiError(400, f"The body is not valid JSON: {why}.", code="invalid_json")
+
+
 async def _http(request: Request, error: Exception) -> Response:
     """Return errors of the framework: unknown paths, other methods, bodies it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return Refusal(NO_JSON)
+        deep = isinstance(error.__cause__, RecursionError)
+        return Refusal(_no_json("it is nested too deep" if deep else "it is not UTF-8"))
     message = f"{error.detail}."
     if error.status_code in (404, 405):
         line = f"{request.method[:20]} {request.url.path[:LONGEST_PATH]}"

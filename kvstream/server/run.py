@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from kvstream.errors import KvstreamError
-from kvstream.server.protocol import Connection, most_connections
+from kvstream.server.protocol import LONGEST_HEADERS, Connection, most_connections
 from kvstream.server.request_checks import Guard
 from kvstream.server.routes import make_app
 from kvstream.server.server_settings import ServerSettings
@@ -43,6 +43,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 guarded,
                 http=Connection,
+                h11_max_incomplete_event_size=LONGEST_HEADERS,
                 limit_concurrency=most_connections(settings.parallel + settings.queue),
                 log_config=None,
                 log_level="error",

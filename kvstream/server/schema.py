@@ -123,6 +123,14 @@ class ChatRequest(Loose):
 
     def check(self) -> None:
         """Raise ApiError for fields that would change the answer and are not supported."""
+        if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
+            raise ApiError(
+                400,
+                f"max_tokens is {self.max_tokens} and max_completion_tokens is "
+                f"{self.max_completion_tokens}, but they mean the same; send one of them.",
+                code="invalid_value",
+                param="max_tokens",
+            )
         fields = self.model_extra or {}
         for name, value in fields.items():
             if name in IGNORED or fields.get(CHOICES.get(name, "")) == "none":

@@ -674,6 +674,38 @@ def test_what_is_no_request_gets_an_error_like_all_others(
     assert told.startswith(b"HTTP/1.1 %d " % status)
     assert b"application/json" in told
     assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == code
+    assert (b"more than 16,384 bytes" in told) == (status == 431)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "told"),
+    [
+        ({"Host": "a:b:c"}, b"", "'a:b:c' is not a name or an address"),
+        ({"Transfer-Encoding": "gzip"}, b"", "send chunked, or a Content-Length"),
+        ({"Content-Length": "x"}, b"", "bad Content-Length"),
+        ({}, b'{"a": 1,}', "at character 8"),
+        ({}, b"[" * 100_000, "nested too deep"),
+        ({}, b'{"a": "\xff"}', "not UTF-8"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(server, headers, body, told) -> None:
+    lines = {
+        "Host": "localhost", "Content-Type": "application/json", "Content-Length": len(body),
+        "Connection": "close", **headers,
+    }  # fmt: skip
+    if "Transfer-Encoding" in lines:
+        del lines["Content-Length"]
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with socket.create_connection(server.server.socket.getsockname()[:2], 10) as client:
+        client.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
+        reply = all_of(client)
+    assert told in json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
+def test_two_numbers_for_the_same_are_refused(server) -> None:
+    reply = server.ask(QUESTION, max_tokens=2, max_completion_tokens=3)
+    assert "max_completion_tokens is 3" in error(reply, 400)["message"]
+    assert server.ask(QUESTION, max_tokens=2, max_completion_tokens=2).status_code == 200
 
 
 def test_headers_that_never_end_keep_nobody_out(start, monkeypatch) -> None:
