@@ -31,8 +31,9 @@ from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.chat import AGAIN, questions
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.running import noting, reading
 from kvstream.errors import BudgetError, KvstreamError
-from kvstream.events import AnswerStarted, Event
+from kvstream.events import AnswerStarted, Event, PartRead
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.store import writing
@@ -558,7 +559,7 @@ def test_second_ctrl_c_ends_with_130(book) -> None:
     wait_for(process, "steps")
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    wait_for(process, "answering from what was read")
+    wait_for(process, "Interrupted before a chunk was read.")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -574,7 +575,7 @@ def test_ctrl_c_ends_the_wait_for_standard_input() -> None:
     wait_for(process, "budget")
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    wait_for(process, "answering from what was read")
+    wait_for(process, "before a chunk was read")
     assert process.wait(30) == 0
     assert process.stdout is not None
     assert process.stdout.read() == "It is 51234.\n"
@@ -586,8 +587,24 @@ def test_ctrl_c_before_anything_was_read() -> None:
     wait_for(process, "budget")
     time.sleep(0.5)  # until that line is complete
     process.send_signal(signal.SIGINT)
-    wait_for(process, "answering from what was read")
+    wait_for(process, "before a chunk was read")
     assert process.wait(30) == 130
+
+
+def test_ctrl_c_tells_what_was_read_so_far_only_if_something_was() -> None:
+    """`chat` and `remember` tell the handler of chunks; they show no other events here."""
+    told: list[str] = []
+    for events in ((), (PartRead(1, 2, 3, 0.1),)):
+        interrupts = Interrupts(told.append)
+        show = noting(lambda event: None, interrupts)
+        with reading(interrupts):
+            for event in events:
+                show(event)
+            interrupts._handle(signal.SIGINT, None)
+    assert told == [
+        "Interrupted before a chunk was read. Press Ctrl-C again to stop.",
+        "Interrupted: answering from what was read so far. Press Ctrl-C again to stop.",
+    ]
 
 
 def test_termination_leaves_no_file_behind(book, tmp_path) -> None:

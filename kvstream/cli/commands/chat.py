@@ -62,6 +62,7 @@ def command(
         if memory is not None:
             talk = open_memory(ctx, memory, options, reporter)
         else:
+            interrupts.then = "the chat is about what was read so far"
             opened = inputs.open_sources(inputs.sources_or_usage(ctx, sources), options, interrupts)
             pages = opened.check()
             options = settled(options)
@@ -72,7 +73,8 @@ def command(
             )
             inputs.tell_pages(reporter, pages)
             with reading(interrupts):
-                talk = shown(model.memory_of(opened, request), reporter.show)
+                show = running.noting(reporter.show, interrupts)
+                talk = shown(model.memory_of(opened, request), show)
             interrupts.reading = False
         if not options.quiet:
             reporter.tell(running.reading_line(talk))

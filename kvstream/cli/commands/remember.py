@@ -129,13 +129,15 @@ def remember(
                 return 0
             inputs.tell_pages(reporter, pages)
             with reading(interrupts):
-                memory = shown(model.memory_of(sources, request), reporter.show)
+                memory = shown(
+                    model.memory_of(sources, request), running.noting(reporter.show, interrupts)
+                )
         else:
             memory = open_memory(ctx, base, options, reporter)
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
             with reading(interrupts):
-                shown(memory.read_on(sources, request), reporter.show)
+                shown(memory.read_on(sources, request), running.noting(reporter.show, interrupts))
         _write(memory, target, options, output, reporter)
         return INTERRUPTED if memory.interrupted else 0
 

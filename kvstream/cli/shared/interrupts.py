@@ -42,6 +42,8 @@ class Interrupts:
         """Whether SIGTERM acts like the first Ctrl-C: it stops a service that follows a log."""
         self.then = "answering from what was read so far"
         """What a command does after its reading is interrupted; empty if the command says it."""
+        self.begun = True
+        """Whether something was read; a command that knows sets False before."""
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -69,7 +71,8 @@ class Interrupts:
         if (pressed or self.gentle) and self.reading and not self.pressed:
             self.pressed = True
             if self.then:
-                self.tell(f"{told}: {self.then}.{again}")
+                what = f": {self.then}" if self.begun else " before a chunk was read"
+                self.tell(f"{told}{what}.{again}")
             return
         code = list(_running(frame))
         if any(each.co_filename.startswith("<frozen importlib") for each in code):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
 from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
 from kvstream.errors import SourceError
-from kvstream.events import Answered, AnswerStarted, Event, Result, Started
+from kvstream.events import Answered, AnswerStarted, Event, PartRead, Result, Started, StepDone
 from kvstream.reporters import plain
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.citation_lines import match_places
@@ -213,11 +213,24 @@ def answer_events(
     """Yield the events, and tell the Ctrl-C handler while reading can be stopped: with answers
     `on_the_way` also after an answer.
     """
+    interrupts.begun = False
     with reading(interrupts):
         for event in events:
+            interrupts.begun |= isinstance(event, StepDone | PartRead)
             if isinstance(event, AnswerStarted):
                 interrupts.reading = on_the_way and not interrupts.pressed
             yield event
+
+
+def noting(show: Callable[[Event], None], interrupts: Interrupts) -> Callable[[Event], None]:
+    """Return `show`, which then also tells the Ctrl-C handler when a chunk was read."""
+    interrupts.begun = False
+
+    def noted(event: Event) -> None:
+        interrupts.begun |= isinstance(event, StepDone | PartRead)
+        show(event)
+
+    return noted
 
 
 @contextmanager
