@@ -43,7 +43,7 @@ class Finding:
 def diagnose() -> Iterator[Finding]:
     """Yield the findings of all checks, cheap ones first. A check that fails is a finding, too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _versions, _memory, _devices, _attention, _extras, _pocket, _reader,
+        _versions, _memory, _devices, _attention, _extras, _plugins, _pocket, _reader,
     )  # fmt: skip
     for check in checks:
         try:
@@ -131,6 +131,13 @@ def _extras() -> Iterator[Finding]:
     ):
         found = util.find_spec(module) is not None
         yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")
+
+
+def _plugins() -> Iterator[Finding]:
+    from kvstream.api.methods import broken_methods
+
+    for reason in broken_methods():
+        yield Finding("plugin", reason, False)
 
 
 def _pocket() -> Iterator[Finding]:

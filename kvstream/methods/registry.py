@@ -41,8 +41,9 @@ it."""
 
 
 RETURNED: Mapping[str, type] = {
-    "absorb": type(None), "evidence": Evidence, "head_tensors": tuple, "select": Tensor,
-    "tensors": tuple,
+    "absorb": type(None), "catalyst": Sequence, "evidence": Evidence, "fitted": Method,
+    "head_tensors": tuple, "layer_sizes": Sequence, "newest": int, "score": Tensor,
+    "select": Tensor, "sized": Method, "target": int, "tensors": tuple,
 }  # fmt: skip
 """What some functions of a method return: `available` has other packages' methods checked for it.
 """
@@ -58,8 +59,13 @@ def available() -> Mapping[str, type[Method]]:
     for point in points:
         with printing_to_stderr():
             try:
-                loaded = point.load()
-                fault = _fault(loaded)
+                loaded: Any = None
+                fault: str | None = (
+                    f"has the entry point {point.value!r}, which is not MODULE:CLASS"
+                )
+                if point.pattern.match(point.value):
+                    loaded = point.load()
+                    fault = _fault(loaded)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # an import may even end the program
@@ -81,8 +87,7 @@ def available() -> Mapping[str, type[Method]]:
 def _answerable(loaded: type[Method], title: str) -> type[Method]:
     """Return a subclass whose errors and values of a wrong type become errors with its `title`."""
 
-    def answering(name: str) -> Callable[..., Any]:
-        own: Callable[..., Any] = getattr(loaded, name)
+    def answering(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         kind: Any = RETURNED.get(name, object)
 
         def call(self: Method, *values: Any, **more: Any) -> Any:
@@ -96,19 +101,22 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
                 raise KvstreamError(f"{title} fails in {name} ({_text_of(error)}).") from error
             if not isinstance(value, kind):
                 raise KvstreamError(
-                    f"{title} returns {value!r:.60} from {name}, not a {kind.__name__}."
+                    f"{title} returns {_shown(value)} from {name}, not a {kind.__name__}."
                 )
-            if name == "select" and (wrong := _wrong_choice(value, *values, **more)):
-                raise KvstreamError(f"{title} returns {wrong} from select.")
-            if name == "score" and isinstance(value, Tensor) and bool(value.isnan().any()):
-                raise KvstreamError(f"{title} returns scores that are not numbers (NaN).")
+            if name in WRONG and (wrong := WRONG[name](value, *values, **more)):
+                raise KvstreamError(f"{title} returns {wrong} from {name}.")
             return value
 
         return call
 
     own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
-    scores = ["score"] if hasattr(loaded, "score") else []
-    calls = {name: answering(name) for name in (*own, *scores, "__init__")}
+    also = [name for name in ("score", "newest") if hasattr(loaded, name)]
+    calls: dict[str, Any] = {
+        name: answering(name, getattr(loaded, name)) for name in (*own, *also, "__init__")
+    }
+    needs_keys: Any = loaded.needs_keys
+    if isinstance(needs_keys, property) and needs_keys.fget is not None:
+        calls["needs_keys"] = property(answering("needs_keys", needs_keys.fget))
     return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
 
 
@@ -120,7 +128,51 @@ def _text_of(error: BaseException) -> str:
         raise
     except BaseException:
         text = ""
-    return type(error).__name__ + (f": {text}" if text else "")
+    return type(error).__name__ + (f": {_line(text, 200)}" if text else "")
+
+
+def _line(text: str, most: int) -> str:
+    """Return a text as one line of at most `most` characters; dots mark a cut."""
+    text = " ".join(text[: 10 * most].split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _line(repr(value), 60)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def _wrong_evidence(evidence: Evidence) -> str | None:
+    for field in dataclasses.fields(Evidence):
+        value = getattr(evidence, field.name)
+        kind = type(field.default)
+        fits = isinstance(value, int | float if kind is float else kind)
+        if not fits or (kind in (int, float) and not 0 <= value < math.inf):
+            return f"the {field.name} {_shown(value)}"
+    return None
+
+
+def _wrong_sizes(found: Sequence[int], sizes: Sequence[int]) -> str | None:
+    fit = len(found) == len(sizes) and all(isinstance(size, int) for size in found)
+    if not fit or min(found) < 0 or max(found) > max(sizes):
+        return f"{_shown(found)}, not {len(sizes)} sizes from 0 to {max(sizes)},"
+    return None
+
+
+def _wrong_target(target: int, size: int, present: int) -> str | None:
+    most = min(size, present)
+    return None if 0 <= target <= most else f"{target}, not a number from 0 to {most},"
+
+
+def _wrong_texts(texts: Sequence[str], questions: Sequence[str]) -> str | None:
+    fit = not isinstance(texts, str) and all(isinstance(text, str) for text in texts)
+    return None if fit else f"{_shown(texts)}, not a tuple of texts,"
+
+
+def _wrong_scores(scores: Tensor, step: Step) -> str | None:
+    return "scores that are not numbers (NaN)" if bool(scores.isnan().any()) else None
 
 
 def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
@@ -133,6 +185,13 @@ def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
     if chosen.is_meta or not bool(((chosen >= 0) & (chosen < count)).all()):
         return f"places that are not from 0 to {count - 1}"
     return None
+
+
+WRONG: Mapping[str, Callable[..., str | None]] = {
+    "catalyst": _wrong_texts, "evidence": _wrong_evidence, "layer_sizes": _wrong_sizes,
+    "score": _wrong_scores, "select": _wrong_choice, "target": _wrong_target,
+}  # fmt: skip
+"""What is wrong with a value of the right type, from the value and the arguments."""
 
 
 def _origin(point: EntryPoint) -> str:
@@ -156,10 +215,21 @@ def _fault(loaded: Any) -> str | None:
         return f"does not define {', '.join(sorted(missing))}"
     if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):
         return "has settings, but is not decorated with @dataclass(frozen=True)"
+    if loaded.evicts and loaded.select is Method.select:
+        return "does not define select"
     hints = get_type_hints(loaded)
     for field in dataclasses.fields(loaded):
-        if hints[field.name] not in SETTING_TYPES:
+        kind = hints[field.name]
+        if kind not in SETTING_TYPES:
             return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
+        if field.default is dataclasses.MISSING:
+            return f"has a setting {field.name!r} without a default"
+        if type(field.default) is not kind and (type(field.default), kind) != (int, float):
+            return f"has a setting {field.name!r} whose default is not a {kind.__name__}"
+        try:
+            _parse(field.name, str(field.default), kind, field)
+        except UsageError as error:
+            return f"has a wrong default of a setting ({str(error).rstrip('.')})"
     return None
 
 

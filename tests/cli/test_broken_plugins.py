@@ -13,6 +13,7 @@ from warm import CLIENT
 GOOD = """
 from dataclasses import dataclass
 import os, subprocess
+from kvstream.methods.base import Evidence, setting
 from kvstream.methods.recency import Window
 def noise(text):
     print(text)
@@ -38,6 +39,7 @@ MODULES = {
     "not utf-8": ("[kvstream.methods]\nthing = \udcff:Thing\n", GOOD),
     "no equals sign": ("[kvstream.methods]\nthing\n", GOOD),
     "no module": ("[kvstream.methods]\nthing = :::\n", GOOD),
+    "no value": ("[kvstream.methods]\nthing =\n", GOOD),
     "no section": ("thing = thing_plugin:Thing\n[kvstream.methods]\nthing\n", GOOD),
 }
 
@@ -96,12 +98,28 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
         ),
         ("return step.origin[..., :1].long()", "returns the shape ["),
         ("return super().select(step, keep) - 99", "returns places that are not from 0 to "),
+        (f"raise ValueError('a\\n' * {10**6})", "fails in select (ValueError: a a a"),
+        *(
+            (f"pass\n    def {function}(self, *values):\n        return {value}", told)
+            for function, value, told in (
+                ("target", "None", "returns None from target, not a int"),
+                ("target", "10**9", "returns 1000000000, not a number from 0 to "),
+                ("target", "values.x", "fails in target (AttributeError"),
+                ("sized", "3", "returns 3 from sized, not a Method"),
+                ("catalyst", "'abc'", "returns 'abc', not a tuple of texts, from catalyst"),
+                ("catalyst", "(1,)", "returns (1,), not a tuple of texts, from catalyst"),
+                ("layer_sizes", "(1,)", "returns (1,), not "),
+                ("evidence", "Evidence(window_attention='8')", "returns the window_attention '8'"),
+                ("evidence", "Evidence(decay=float('nan'))", "returns the decay nan from evidence"),
+            )
+        ),
     ],
 )
 def test_an_error_of_a_method_names_its_package(tmp_path: Path, body: str, told: str) -> None:
     install(tmp_path, LISTED, GOOD.format(body=body))
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
+    assert len(ran.stderr.splitlines()[-1]) < 500
     assert re.search(f"in the package thing-plugin {re.escape(told)}.*\\.$", ran.stderr)
     assert "Traceback" not in ran.stderr
 
@@ -139,7 +157,7 @@ class Thing(ScoredMethod):
         [sys.executable, "-m", "kvstream", *command], capture_output=True, text=True, cwd=tmp_path
     )
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert "returns scores that are not numbers (NaN)" in ran.stderr
+    assert "returns scores that are not numbers (NaN) from score" in ran.stderr
     assert "late" in ran.stderr
 
 
@@ -152,6 +170,32 @@ def test_damaged_metadata_and_a_constructor_that_fails(tmp_path: Path) -> None:
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
     assert ran.returncode == 1
     assert "fails in __init__ (ValueError: mine)" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("(Window)", "(Method)", "def select", "def other"), "does not define select"),
+        (("    def select", "    x: int = 'a'\n    def select"), "'x' whose default is not a int"),
+        (("    def select", "    x: int = setting(-1, '')\n    def select"), "x must be 0 or more"),
+    ],
+)
+def test_an_incomplete_class_is_left_out(tmp_path: Path, change: list[str], told: str) -> None:
+    module = GOOD.format(body="pass").replace("import Evidence", "import Evidence, Method")
+    for before, after in zip(change[::2], change[1::2], strict=True):
+        module = module.replace(before, after)
+    install(tmp_path, LISTED, module)
+    assert told in run(tmp_path, "methods").stderr
+    ran = run(tmp_path, "doctor")
+    assert (ran.returncode, ran.stdout.count("!!  plugin")) == (1, 1)
+
+
+def test_control_characters_of_a_description_are_visible(tmp_path: Path) -> None:
+    install(tmp_path, LISTED, GOOD.format(body="pass") + "    __doc__ = 'Rings \\a\\x1b[31m.'\n")
+    for more in ((), ("thing",)):
+        ran = run(tmp_path, "methods", *more)
+        assert "Rings" in ran.stdout
+        assert not re.search("[\x07\x1b]", ran.stdout)
 
 
 @pytest.mark.parametrize("body", ["pass", "raise LookupError('mine')"])

@@ -12,7 +12,7 @@ from kvstream.api.methods import ABOUT, AUTO, MethodInfo
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import MethodsType
 from kvstream.cli.shared.saying import say
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import json_text, visible
 
 WIDTH = 80
 
@@ -46,9 +46,9 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
         width = max(map(len, chosen)) + 2
         for name, summary in summaries.items():
             first = f"{name:{width}}"
-            click.echo(click.wrap_text(summary, WIDTH, first, " " * width))
+            click.echo(click.wrap_text(visible(summary), WIDTH, first, " " * width))
         return
-    click.echo("\n\n".join(_page(method) for method in chosen.values()))
+    click.echo(visible("\n\n".join(_page(method) for method in chosen.values())))
 
 
 def _indented(about: str) -> str:
