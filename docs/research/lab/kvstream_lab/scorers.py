@@ -9,7 +9,6 @@ keys as they are in use.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.settings import RunSettings
+from kvstream.store.writing import replace
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.synthetic import questions, training_facts
 from kvstream_lab.synthetic.corpus import Corpus, QuestionAnswer, split_sentences
@@ -315,11 +315,9 @@ def recovered(scorers: nn.ModuleDict, held: Sequence[Lesson], share: float) -> l
 
 def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
     """Write scorers in float16, to halve the file, atomically."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""
     stored = {prefix + k: v.half().contiguous() for k, v in scorers.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    save_file(stored, partial)
-    os.replace(partial, path)
+    replace(path, lambda file: file.write(save(stored)))

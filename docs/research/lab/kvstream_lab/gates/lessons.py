@@ -10,7 +10,6 @@ the tokens that follow. Unlike in use, the model reads the text without the evic
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import build_prompt
 from kvstream.settings import RunSettings
+from kvstream.store.writing import replace
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.gates.peek import peek
 from kvstream_lab.synthetic import questions, training_facts
@@ -113,9 +113,7 @@ class LessonFiles:
             self._label.write_text(self.of, encoding="utf-8")
         names = [field.name for field in fields(Noted)]
         layers = {layer: tuple(getattr(one, n) for n in names) for layer, one in met.items()}
-        partial = self.folder / "partial"
-        torch.save(layers, partial)
-        os.replace(partial, self._path(number))
+        replace(self._path(number), lambda file: torch.save(layers, file))
 
     @property
     def _label(self) -> Path:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 from kvstream.run.prompt import build_prompt
 from kvstream.settings import RunSettings
+from kvstream.store.writing import replace
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream_lab.gates.lessons import (
     FOLLOWING,
@@ -386,9 +386,7 @@ class Trainer:
             "done": self.done,
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.checkpoint.with_name(self.checkpoint.name + ".partial")
-        torch.save(state, partial)
-        os.replace(partial, self.checkpoint)
+        replace(self.checkpoint, lambda file: torch.save(state, file))
 
 
 def rising_then_falling(progress: float) -> float:
@@ -399,7 +397,7 @@ def rising_then_falling(progress: float) -> float:
 
 def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> None:
     """Write a safetensors file that the method loads. It is replaced as a whole."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {
         f"layers.{layer}.{name}": value.detach().cpu().contiguous()
@@ -407,6 +405,4 @@ def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> 
         for name, value in gate.state_dict().items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial, metadata=about)
-    os.replace(partial, path)
+    replace(path, lambda file: file.write(save(tensors, metadata=about)))
