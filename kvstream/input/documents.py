@@ -101,10 +101,13 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
     if kind == "pdf":
         from kvstream.input.pdf import pages
 
-        return pages(path, notes)
-    if kind in STREAMED:
-        return _file_parts(kind, path, notes, warnings)
-    return _packed(kind, path, notes, warnings).parts()
+        yield from pages(path, notes)
+    elif kind in STREAMED:
+        with path.open("rb") as file:
+            head, size = PeekedStream(reader_of(file)), path.stat().st_size
+            yield from filter(None, stream_parts(kind, head, str(path), notes, warnings, size))
+    else:
+        yield from _packed(kind, path, notes, warnings).parts()
 
 
 def stream_parts(
@@ -121,14 +124,6 @@ def stream_parts(
         patience.grow(head.taken)
         before, share = share, min(1.0, head.taken / max(size, 1)) if size else 0.0
         yield from parts(block, before, share)
-
-
-def _file_parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
-    with path.open("rb") as file:
-        head, size = PeekedStream(reader_of(file)), path.stat().st_size
-        for part in stream_parts(kind, head, str(path), notes, warnings, size):
-            if part is not None:
-                yield part
 
 
 def _blocks(

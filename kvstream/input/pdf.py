@@ -135,13 +135,10 @@ def estimated_bytes(path: Path) -> int:
     """Estimate the bytes of text from some pages. Raises SourceError."""
     reading = _Reading(path)
     count, texts = _worker.ask(reading, 0)
-    numbers = range(1, count) if count <= SAMPLES else _spread(count)
+    spread = [round((i + 0.5) * count / SAMPLES) for i in range(SAMPLES)]
+    numbers = range(1, count) if count <= SAMPLES else spread
     texts = [*texts, *(_worker.ask(reading, n)[1][0] for n in numbers)]
     return round(sum(len(text.encode()) for text, _ in texts) * count / max(len(texts), 1))
-
-
-def _spread(pages: int) -> list[int]:
-    return [round((i + 0.5) * pages / SAMPLES) for i in range(SAMPLES)]
 
 
 def pages(path: Path, notes: list[str]) -> Iterator[Part]:
