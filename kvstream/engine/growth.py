@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 Curve = Callable[[float], float]
@@ -57,8 +58,5 @@ def first_true(enough: Callable[[int], bool]) -> int:
     high = 1
     while not enough(high):
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    low = high // 2 + 1
+    return low + bisect_left(range(low, high), True, key=enough)
