@@ -131,11 +131,6 @@ def export(model: LlamaForCausalLM, optimizer: MuonAdam, folder: Path) -> None:
     copy.load_state_dict(dict(optimizer.masters), strict=False)
     copy.tie_weights()
     copy.bfloat16().save_pretrained(folder)
-    # Older loaders of Llama configurations read the rotary base from this field.
-    file = folder / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config |= {"rope_theta": 5e5, "max_position_embeddings": model.config.max_position_embeddings}
-    file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     generation = {
         "bos_token_id": model.config.bos_token_id,
         "eos_token_id": model.config.eos_token_id,
