@@ -22,6 +22,26 @@ from kvstream.reporters.stats import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
 WIDEST = 100
+HISTORY = 2048
+"""Number of steps that the sparklines keep: a text may have no end."""
+
+
+class History:
+    """Sizes of steps in bounded space. When it is full, every second one goes."""
+
+    def __init__(self, most: int = HISTORY) -> None:
+        self.most = most
+        self.values: list[float] = []
+        self._steps, self._stride = 0, 1
+
+    def add(self, value: float) -> None:
+        """Add the size of one step."""
+        if self._steps % self._stride == 0:
+            self.values.append(value)
+        self._steps += 1
+        if len(self.values) >= self.most:
+            self.values = self.values[::2]
+            self._stride *= 2
 
 
 class Speed:
@@ -162,8 +182,8 @@ class Live(PanelTeller):
         now = self.clock()
         with self.lock:
             self.view.step, self.view.speed = event, speed
-            self.view.memory.append(max(event.memory, default=0))
-            self.view.chunks.append(event.chunk)
+            self.view.memory.add(max(event.memory, default=0))
+            self.view.chunks.add(event.chunk)
         if now - self.asked_engine >= 1 / REFRESHES_PER_SECOND:
             self._ask_engine(event)
             self.asked_engine = self.clock()
@@ -221,8 +241,8 @@ class PanelView:
     elapsed: float = 0.0
     coverage: list[float] = field(default_factory=list)
     retained: int = 0
-    memory: list[float] = field(default_factory=list)
-    chunks: list[float] = field(default_factory=list)
+    memory: History = field(default_factory=History)
+    chunks: History = field(default_factory=History)
     speed: float = 0.0
     answering: str | None = None
     answer_tokens: int = 0
@@ -265,9 +285,9 @@ class PanelView:
         memory = [
             ("budget", self._bar(used, started.budget_tokens)),
             ("", self._legend(started, step)),
-            ("memory", self._spark(self.memory, started.budget_tokens, "cyan")),
+            ("memory", self._spark(self.memory.values, started.budget_tokens, "cyan")),
             ("", Text(self._memory_words(started, step), style="cyan")),
-            ("chunk", self._spark(self.chunks, started.budget_tokens, "yellow")),
+            ("chunk", self._spark(self.chunks.values, started.budget_tokens, "yellow")),
             ("", Text(self._chunk_words(started, step), style="yellow")),
             ("kept", Text(f.strip(self.coverage, empty="·")[: self.width], style="green")),
             ("", Text(self._kept_words(step), style="green")),

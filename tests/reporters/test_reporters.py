@@ -20,7 +20,7 @@ import kvstream
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_line, json_text
-from kvstream.reporters.live import Live, PanelView, Speed
+from kvstream.reporters.live import History, Live, PanelView, Speed
 from kvstream.reporters.plain import Plain, Teller, step_line, summary
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
@@ -110,6 +110,18 @@ def test_lines_for_a_terminal_end_between_words(monkeypatch) -> None:
     assert " ".join(lines).split() == told.split()
     assert all(len(line) <= 30 or " " not in line for line in lines)
     assert len(lines) > 4
+
+
+@given(st.lists(st.integers(0, 1000), max_size=500))
+def test_history_is_bounded_and_spreads_over_all_steps(values) -> None:
+    history = History(most=16)
+    for value in values:
+        history.add(value)
+    kept = len(history.values)
+    assert kept < 16
+    strides = [s for s in (1, 2, 4, 8, 16, 32, 64) if values[::s] == history.values]
+    assert strides
+    assert kept > 6 or strides[0] == 1
 
 
 def test_speed_follows_what_happens_now() -> None:
