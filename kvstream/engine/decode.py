@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from kvstream.engine.eviction import Evictor
@@ -23,17 +22,6 @@ class Decoder:
         """Why the last answer ended: end, length, budget or interrupted."""
         self._accumulates = False
         """Whether the method absorbs the evidence of the current answer."""
-
-    def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
-        """Return the cross-entropy [n] in nats of a continuation of `question`.
-
-        Memory does not change.
-        """
-        self.evictor.resume_compressive_memory()
-        with self.cache.passing():
-            hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
-            targets = torch.tensor(list(continuation), device=hidden.device)
-            return self.model.loss(hidden[len(question) - 1 :], targets)
 
     def answer(
         self,

@@ -179,10 +179,6 @@ class Reader:
         """Why the last answer ended: end, length, budget or interrupted."""
         return self.decoder.stopped
 
-    @stopped.setter
-    def stopped(self, why: str) -> None:
-        self.decoder.stopped = why
-
     def answer(
         self,
         question: Sequence[int],
@@ -215,7 +211,11 @@ class Reader:
         Memory does not change.
         """
         self.begin()
-        return self.decoder.score(question, continuation)
+        self.evictor.resume_compressive_memory()
+        with self.cache.passing():
+            hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
+            targets = torch.tensor(list(continuation), device=hidden.device)
+            return self.model.loss(hidden[len(question) - 1 :], targets)
 
     @contextmanager
     def in_sight(self, begins: Sequence[int], order: Sequence[int], best: int) -> Iterator[int]:
