@@ -22,7 +22,17 @@ from torch import Tensor
 
 from kvstream.errors import KvstreamError, UsageError, is_out_of_memory, meant
 from kvstream.methods.automatic import AUTO
-from kvstream.methods.base import Evidence, Method, Preset, Step, in_words, limits
+from kvstream.methods.base import (
+    EntryTensor,
+    Evidence,
+    HeadTensor,
+    Method,
+    ModelFacts,
+    Preset,
+    Step,
+    in_words,
+    limits,
+)
 from kvstream.methods.names import CLASSES, NAMES, plugins
 from kvstream.streams import printing_to_stderr
 
@@ -187,9 +197,34 @@ def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
     return None
 
 
+def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
+    fit = all(isinstance(tensor, EntryTensor | HeadTensor) for tensor in tensors)
+    return None if fit else f"{_shown(tensors)}, not a tuple of EntryTensor or HeadTensor,"
+
+
+def _wrong_votes(votes: Any, step: Step) -> str | None:
+    if votes is None or (isinstance(votes, Tensor) and votes.shape == step.origin.shape):
+        return None
+    return f"{_shown(votes)}, not a Tensor of the shape {list(step.origin.shape)},"
+
+
+def _wrong_ends(ends: Any, head: int, free: int) -> str | None:
+    pair = isinstance(ends, tuple) and [type(end) for end in ends] == [int, int]
+    if ends is None or (pair and min(ends) >= 0):
+        return None
+    return f"{_shown(ends)}, not two numbers of tokens or None,"
+
+
+def _wrong_memory(memory: Any, model: ModelFacts, **more: Any) -> str | None:
+    fit = memory is None or (hasattr(memory, "fold") and hasattr(memory, "mix"))
+    return None if fit else f"{_shown(memory)}, which has no fold and mix,"
+
+
 WRONG: Mapping[str, Callable[..., str | None]] = {
     "catalyst": _wrong_texts, "evidence": _wrong_evidence, "layer_sizes": _wrong_sizes,
-    "score": _wrong_scores, "select": _wrong_choice, "target": _wrong_target,
+    "compressive_memory": _wrong_memory, "head_tensors": _wrong_tensors, "score": _wrong_scores,
+    "select": _wrong_choice, "shorten": _wrong_ends, "target": _wrong_target,
+    "tensors": _wrong_tensors, "votes": _wrong_votes,
 }  # fmt: skip
 """What is wrong with a value of the right type, from the value and the arguments."""
 

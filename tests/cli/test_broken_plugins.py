@@ -109,6 +109,9 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
                 ("catalyst", "'abc'", "returns 'abc', not a tuple of texts, from catalyst"),
                 ("catalyst", "(1,)", "returns (1,), not a tuple of texts, from catalyst"),
                 ("layer_sizes", "(1,)", "returns (1,), not "),
+                ("tensors", "(1,)", "returns (1,), not a tuple of EntryTensor"),
+                ("votes", "[]", "returns [], not a Tensor of the shape "),
+                ("shorten", "(1,)", "returns (1,), not two numbers of tokens"),
                 ("evidence", "Evidence(window_attention='8')", "returns the window_attention '8'"),
                 ("evidence", "Evidence(decay=float('nan'))", "returns the decay nan from evidence"),
             )
