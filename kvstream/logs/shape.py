@@ -235,12 +235,6 @@ class Shape(Series):
 
     def _check(self, rest: str) -> None:
         """Update `same` if a line whose values are not read has other values."""
-        for text in self.fixed:
-            if text not in rest:
-                break
-        else:
-            if rest.endswith(self.end):
-                return
         line = f"\n{rest.strip()}"
         if line.endswith(self.end) and all(text in line for text in self.fixed):
             return
