@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 pytest.importorskip("httpx", reason="needs the extra test")
 
-import torch
 from serving import FACT, FILLER, QUESTION, Running
 
-from kvstream.memory.saving import _rounded
 from kvstream.server.client_errors import for_clients
 from kvstream.session.reading import out_of_sight
 
@@ -58,10 +54,8 @@ def test_a_text_that_does_not_fit_is_told_with_what_the_server_needs(start) -> N
 
 
 def test_other_remedies_are_those_of_a_client_or_of_a_server() -> None:
-    kind: Any = SimpleNamespace(kv_dtype=torch.float32, path="a.kvs")
-    model: Any = SimpleNamespace(kv_dtype=torch.bfloat16)
-    assert for_clients(_rounded(kind, model)).endswith(
-        "; a server with --kv-dtype float32 keeps it as it is."
+    assert for_clients("It was rounded; --kv-dtype float32 keeps it as it is.") == (
+        "It was rounded; a server with --kv-dtype float32 keeps it as it is."
     )
     assert for_clients("--repetition-penalty 1.2 makes repetition less likely.") == (
         "repetition_penalty 1.2 makes repetition less likely."
