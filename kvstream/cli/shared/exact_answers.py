@@ -220,8 +220,8 @@ def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked
 def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
     """Return options that read only the part that one question names, if the text has it.
 
-    A time without a day is certain only if all of the text is of one day, or in a question that is
-    counted; else a hint names the options.
+    A time without a day is certain only if all of the text is of one day; else a hint names the
+    options.
     """
     again = bool(paths) and all(map(can_be_read_again, paths))
     request = options.request
@@ -236,7 +236,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
     timed = bool(times) and has_times(open_sources(paths, options, _never))
     dated = all("-" in time or time[:1].isalpha() for time in times.values())
-    if times and each.kind != "count" and (
+    if times and (
         each.kind == "other" or not timed
         or not (dated or one_day(open_sources(paths, options, _never)))
     ):  # fmt: skip
