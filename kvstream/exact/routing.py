@@ -323,7 +323,7 @@ _TIMED = re.compile(
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
     r"|(?:on|dated) (?P<on>\d{4}-\d\d-\d\d|(?-i:[A-Z][a-z]{2}) \d\d?)"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
-    r"(?: on(?:wards?)?)?(?!\w)",
+    r"(?: onwards?| on(?! (?:\w+day|\w{3} \d|\d{4}-)))?(?!\w)",
     re.IGNORECASE,
 )
 _EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
@@ -332,6 +332,13 @@ _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_ON = re.compile(
+    rf",? ?\b(?:on )?(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:the )?"
+    rf"(?P<date>\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)(?![\w-])",
+    re.IGNORECASE,
+)
+"""The day of a span of hours, before or after it."""
+_HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
 _DATE = (
     rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
     rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
@@ -397,19 +404,13 @@ def route(question: str, names: Iterable[str] = ()) -> Asked:
     if title and any(title[2].casefold() in _stem(name) for name in names):
         text = f"{text[: title.start(1)]} in this text"
     dated = pattern_of(_DATE).sub(_iso, text) if any(map(str.isdigit, text)) else text
-    span = [*_TIMED.finditer(dated)] if re.search("\\d|day|noon|night", text) else []
-    if len(span) == 1:
-        rest = f"{dated[: span[0].start()]}{dated[span[0].end() :]}".strip(" ,")
-        since, until = (" ".join(filter(None, span[0].group(*ends))) for ends in _ENDS)
-        since, until = _HOURS.get(since.lower(), since), _HOURS.get(until.lower(), until)
-        if re.fullmatch(r"\d\d?(?::\d\d)*", since) and "m" in until[-2:].lower():
-            later = int(since.split(":")[0]) % 12 > int(re.findall(r"\d+", until)[0]) % 12
-            since += " pm" if ("p" in until.lower()) != later else " am"  # between 3 and 4 pm
+    if (found := _span(dated)) is not None:
+        rest, since, until = found
         certain = not pattern_of(_EARLIER).search(text)
         asked = _count(rest) or Asked("scope" if certain else "other")
         return replace(asked, since=since, until=until)
-    if (found := _count(text)) is not None:
-        return found
+    if (counted := _count(text)) is not None:
+        return counted
     if own := pattern_of(_OWN).fullmatch(text) if _NAMED.search(text) else None:
         return Asked("scope", scope=f"{own['which']} from {own['name']}")
     if (place := _place(text)) is not None:
@@ -419,6 +420,27 @@ def route(question: str, names: Iterable[str] = ()) -> Asked:
         return Asked("other", scope=hint[1])
     asks = _NUMBERS.search(text) and pattern_of(_ESTIMATES).fullmatch(_core(text))
     return Asked("other", estimates=bool(asks))
+
+
+def _span(text: str) -> tuple[str, str, str] | None:
+    """Return a question without its span of time, and the ends of that; None if it has not one."""
+    spans = [*_TIMED.finditer(text)] if re.search("\\d|day|noon|night", text) else []
+    hours = [span for span in spans if not span["on"]] or spans
+    if len(hours) != 1:
+        return None
+    rest = f"{text[: hours[0].start()]}{text[hours[0].end() :]}"
+    ends = [" ".join(filter(None, hours[0].group(*names))) for names in _ENDS]
+    since, until = (_HOURS.get(end.lower(), end) for end in ends)
+    if re.fullmatch(r"\d\d?(?::\d\d)*", since) and "m" in until[-2:].lower():
+        later = int(since.split(":")[0]) % 12 > int(re.findall(r"\d+", until)[0]) % 12
+        since += " pm" if ("p" in until.lower()) != later else " am"  # between 3 and 4 pm
+    days = [*_ON.finditer(rest)]
+    if len(days) == 1 and not any(map(_HAS_DAY.search, ends)):
+        rest = f"{rest[: days[0].start()]}{rest[days[0].end() :]}"
+        since, until = (end and f"{days[0]['date']} {end}" for end in (since, until))
+    elif len(spans) > 1:
+        return None
+    return rest.strip(" ,"), since, until
 
 
 def _iso(found: re.Match[str]) -> str:

@@ -64,7 +64,7 @@ _WHEN = re.compile(
     r"(?:(?P<hour>\d\d?)(?::(?P<minute>\d\d))?(?::(?P<second>\d\d))?(?: ?(?P<half>[ap])\.?m\.?)?)?",
     re.IGNORECASE,
 )
-_MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?")
+_MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
 Keep = Callable[[Line], bool]
 
 
@@ -371,6 +371,10 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     weekday the first one from there; a day stands for its beginning, or its end. Raises UsageError.
     """
     value = value.strip()
+    if found := _MONTH_DAY.match(value):  # of the first year
+        with suppress(ValueError):
+            day = f"{datetime.fromtimestamp(first, UTC):%Y} {found[0]}"
+            value = f"{datetime.strptime(day, '%Y %b %d').date()}{value[found.end() :]}"
     if (found := _WHEN.fullmatch(value)) and not value.isdigit():
         clock = rest
         if found["hour"]:
@@ -383,10 +387,6 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
             start += timedelta((_WEEKDAYS.index(found["week"].lower()) - start.weekday()) % 7)
         with suppress(ValueError):
             return datetime.fromisoformat(f"{found['day'] or start.date()}T{clock}Z").timestamp()
-    if found := _MONTH_DAY.fullmatch(value):  # of the first year
-        with suppress(ValueError):
-            day = f"{datetime.fromtimestamp(first, UTC):%Y} {value} {rest[:8]}"
-            return datetime.strptime(day, "%Y %b %d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     with suppress(ValueError):
         given = datetime.fromisoformat(value)
         return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()

@@ -309,7 +309,9 @@ def test_times(tmp_path: Path) -> None:
         read(path, since="yesterday")
     for since, hits in (("3 pm", 3), ("10:30 a.m.", 3), ("Thursday", 2), ("Thursday at 11am", 1)):
         assert read(path, since=since).count("more") == hits, since
-    assert read(path, since="2024-05-02 3 pm").count("more") == 1
+    for since in ("2024-05-02 3 pm", "May 2 3 pm", "May 2 15:00"):
+        assert read(path, since=since).count("more") == 1
+    assert read(path, since="May 1 15:00", until="May 2").count("more") == 3
     with pytest.raises(UsageError, match="12:00 is later than --until 11:00; exchange"):
         read(path, since="12:00", until="11:00")
     for wrong in ("25:00", "10:77", "noon"):
