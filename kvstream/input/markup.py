@@ -25,9 +25,10 @@ _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _APART = _HEADINGS | {"p"}
 _BLOCKS = frozenset([
-    "address", "article", "aside", "blockquote", "caption", "dd", "div", "dl", "dt", "figcaption",
-    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
-    "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+    "address", "article", "aside", "blockquote", "caption", "center", "dd", "details", "dialog",
+    "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4",
+    "h5", "h6", "header", "hgroup", "hr", "legend", "li", "main", "menu", "nav", "ol", "option",
+    "p", "pre", "section", "summary", "table", "td", "th", "tr", "ul",
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])

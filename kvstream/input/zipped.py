@@ -34,12 +34,13 @@ SAMPLES = 8
 SAMPLE = 64 * 1024
 """Maximum bytes of markup at each of these places."""
 STYLES = "word/styles.xml"
+RELATIONS = "word/_rels/document.xml.rels"
 NOTES = {
-    "footnoteReference": ("word/footnotes.xml", "Footnote"),
-    "endnoteReference": ("word/endnotes.xml", "Endnote"),
-    "commentReference": ("word/comments.xml", "Comment"),
+    "footnoteReference": ("footnotes", "Footnote"),
+    "endnoteReference": ("endnotes", "Endnote"),
+    "commentReference": ("comments", "Comment"),
 }
-"""For each mark in the text, the member with the notes and their name."""
+"""For each mark in the text, the kind of the member with the notes, and their name."""
 _NAMES = {
     "c": "urn:oasis:names:tc:opendocument:xmlns:container",
     "o": "http://www.idpf.org/2007/opf",
@@ -253,7 +254,15 @@ class Docx(Packed):
     def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
         """Return the text of notes by mark and id; comments first, as other notes may have one."""
         notes: dict[tuple[str, str], str] = {}
-        for mark, (name, told) in reversed(NOTES.items()):
+        members = {kind: f"word/{kind}.xml" for kind, _ in NOTES.values()}
+        with suppress(Exception):  # most files have these names
+            for relation in _xml(self.read(RELATIONS)):
+                kind = posixpath.basename(relation.get("Type", ""))
+                if kind in members:
+                    member = posixpath.join("/word", relation.get("Target", ""))
+                    members[kind] = posixpath.normpath(member).lstrip("/")
+        for mark, (kind, told) in reversed(NOTES.items()):
+            name = members[kind]
             if name in self.archive.NameToInfo:
                 target = _Notes(mark, told, notes)
                 try:

@@ -366,6 +366,15 @@ def test_chapters_are_cited(tmp_path: Path, kind: str) -> None:
     assert where["The river rose & fell."] == "The River"
 
 
+def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
+    page = (
+        "<details><summary>Doors</summary>They are shut.</details>"
+        "<fieldset><legend>Keys</legend>Two</fieldset><select><option>Red<option>Blue</select><menu><li>Open</menu>"
+    )
+    text = text_of(opened(tmp_path, "a.html", f"<html>{page}".encode()))
+    assert text.split() == ["Doors", "They", "are", "shut.", "Keys", "Two", "Red", "Blue", "Open"]
+
+
 @pytest.mark.parametrize("between", ["<br/>", "<div>The Gate</div>"])
 def test_a_heading_of_two_lines_is_cited_as_two_words(tmp_path: Path, between: str) -> None:
     rest = "" if "Gate" in between else "The Gate"

@@ -31,7 +31,7 @@ def docx_lines(
     buffer = io.BytesIO(data)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            archive.writestr(f"word/{name}.xml", content)
+            archive.writestr(name if "/" in name else f"word/{name}.xml", content)
     path = folder / "a.docx"
     path.write_bytes(buffer.getvalue())
     parts = parts_of("docx", path, [], [] if warnings is None else warnings)
@@ -214,6 +214,17 @@ def test_notes_of_a_docx_are_read_at_their_marks(tmp_path: Path) -> None:
         "The bell [Footnote: Cast in Brno. [Comment by Liv: Check.]] rang [Endnote: At noon.]",
         "The bell [Comment by Liv: Sure?]",
     ]
+
+
+@pytest.mark.parametrize("target", ["notes/two.xml", "/word/notes/two.xml"])
+def test_notes_of_a_docx_are_found_by_their_relation(tmp_path: Path, target: str) -> None:
+    relation = f'<R Type="http://a/officeDocument/footnotes" Target="{target}"/>'
+    members = {
+        "word/_rels/document.xml.rels": f"<Rs>{relation}</Rs>",
+        "word/notes/two.xml": member("footnote", {1: word("Cast in Brno.")}),
+    }
+    body = f"<w:p><w:r><w:t>The bell</w:t></w:r>{mark('footnote', 1)}</w:p>"
+    assert docx_lines(tmp_path, body, **members) == ["The bell [Footnote: Cast in Brno.]"]
 
 
 def test_damaged_notes_of_a_docx_are_told(tmp_path: Path) -> None:
