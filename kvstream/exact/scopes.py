@@ -151,7 +151,11 @@ class Scope:
         return tests
 
     def _missing(self, last: int) -> str:
-        if self.span is not None:
+        name = self.name
+        if self.span is not None and self._seen and last >= self.span[1]:
+            name += " in that time"
+            has = f"the times of the text are from {self._seen[0]} to {self._seen[-1]}"
+        elif self.span is not None:
             has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
         elif self.sender:
             names = ", ".join(self._seen[:LISTED])
@@ -160,7 +164,7 @@ class Scope:
             has = f"its times are from {self._seen[0]} to {self._seen[-1]}"
         else:
             has = "its lines have no times"
-        return f"No part of the text is {self.name}: {has}."
+        return f"No part of the text is {name}: {has}."
 
 
 def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:

@@ -305,6 +305,8 @@ def test_times(tmp_path: Path) -> None:
     assert read(path, until="10:30").count("more") == 1
     with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00"):
         read(path, since="2024-06-01")
+    with pytest.raises(SourceError, match="is lines 1-2 in that time: the times of the text are"):
+        read(path, only="lines 1-2", since="2024-05-02")
     with pytest.raises(UsageError, match="not a time"):
         read(path, since="yesterday")
     for since, hits in (("3 pm", 3), ("10:30 a.m.", 3), ("Thursday", 2), ("Thursday at 11am", 1)):
