@@ -48,10 +48,14 @@ def command(
     on_the_way = options.request.follow or options.request.every is not None
     code = 0
     left: list[tuple[Sequence[str], Options]] = [(paths, options)]
-    if not (memory or several or on_the_way or options.dry_run) and (paths or not options.each):
-        from kvstream.cli.shared.exact_answers import answer_exactly
+    if not (options.dry_run or (options.each and not paths)):
+        from kvstream.api.exact import route
+        from kvstream.cli.shared.exact_answers import answer_exactly, note_estimates
 
-        code, left = answer_exactly(ctx, paths, options)
+        if memory or several or on_the_way:
+            note_estimates(map(route, questions))
+        else:
+            code, left = answer_exactly(ctx, paths, options)
     if options.each:
         from kvstream.cli.shared.each import read_each
 

@@ -212,9 +212,14 @@ def _of_rows(
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
     """Return the options of a reading that answers these questions."""
-    if any(each.estimates or each.kind == "count" for each in asked.values()):
-        say(ESTIMATED)
+    note_estimates(asked.values())
     return _of_part(paths, options.asking(questions=tuple(asked)), asked)
+
+
+def note_estimates(asked: Iterable[Asked]) -> None:
+    """Say that a model answers what only counting answers for certain, if a question asks that."""
+    if any(each.estimates or each.kind == "count" for each in asked):
+        say(ESTIMATED)
 
 
 def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
