@@ -84,6 +84,10 @@ class Records:
             data = path.read_bytes() if path.is_file() else b""
             if b"\0" in data:
                 raise ValueError("it is a binary file")
+            # Another program's file is not altered. A stopped run may have left a part of a line.
+            lines = [line for line in data.split(b"\n") if line.strip()]
+            if lines and not any(b'{"key"'.startswith(line[:6]) for line in lines):
+                raise ValueError("it has no records of a benchmark")
             path.open("a").close()  # fail now if the file is not writable, not after an hour
         except (OSError, ValueError) as error:
             raise KvstreamError(

@@ -182,6 +182,17 @@ def test_a_binary_file_is_refused_for_records(tmp_path: Path) -> None:
         Records(tmp_path / "figure.png")
 
 
+def test_a_file_without_records_is_not_altered(tmp_path: Path) -> None:
+    path = tmp_path / "novel.txt"
+    for text in ("It rained.\n", '{"question": "Who?"}\n'):
+        path.write_text(text)
+        with pytest.raises(KvstreamError, match="has no records of a benchmark"):
+            Records(path)
+    for text in ("\n", '{"k', '{"key": "a'):  # what a stopped run may leave
+        path.write_text(text)
+        assert Records(path).known == {}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="has no such files")
 def test_records_can_go_to_a_pipe() -> None:
     """A pipe or a device has no earlier records, and reading it would not end."""
@@ -205,7 +216,7 @@ def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["n", "right", "answer"])
 def test_a_record_without_a_key_is_named_with_its_line(tmp_path: Path, missing: str) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text("a foreign line\n")
+    path.write_text('{"key": "of another bench"}\n')
     trial = Trial({"n": 1}, lambda: {"right": True, "said": [{"answer": "yes"}]})
     for _ in range(2):
         (record,) = measure([trial], Records(path))
