@@ -49,11 +49,10 @@ def command(
     code = 0
     left: list[tuple[Sequence[str], Options]] = [(paths, options)]
     if not (options.dry_run or (options.each and not paths)):
-        from kvstream.api.exact import route
         from kvstream.cli.shared.exact_answers import answer_exactly, note_estimates
 
         if memory or several or on_the_way:
-            note_estimates(map(route, questions))
+            note_estimates(questions)
         else:
             code, left = answer_exactly(ctx, paths, options)
     if options.each:

@@ -18,6 +18,7 @@ from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, running
+from kvstream.cli.shared.exact_answers import note_estimates
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import check_early, plainly, prepared, reading
@@ -89,6 +90,7 @@ def command(
         if sys.stdin.isatty() and not options.quiet:
             reporter.tell("Type one question per line. /help shows more; Ctrl-D ends the chat.")
         for question in questions(reporter.tell):
+            note_estimates([question])
             answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:
                 for event in answers:

@@ -19,6 +19,7 @@ from kvstream.api.model import Model
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
+from kvstream.cli.shared.exact_answers import note_estimates
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
@@ -65,6 +66,7 @@ def command(
     """
     paths, questions = inputs.split_arguments(ctx, arguments, question)
     options = options.asking(questions=questions, command="compare")
+    note_estimates(questions)
     if options.each:
         from kvstream.cli.shared.each import read_each
 

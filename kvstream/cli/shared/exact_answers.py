@@ -32,6 +32,7 @@ from kvstream.reporters.format import about, fit, json_line, number, strip, visi
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
 ESTIMATED = "Words alone do not count this, so the model estimates."
+COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
 NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
 STOPPED = "showing what was counted so far"
@@ -212,13 +213,17 @@ def _of_rows(
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
     """Return the options of a reading that answers these questions."""
-    note_estimates(asked.values())
+    if any(each.estimates or each.kind == "count" for each in asked.values()):
+        say(ESTIMATED)
     return _of_part(paths, options.asking(questions=tuple(asked)), asked)
 
 
-def note_estimates(asked: Iterable[Asked]) -> None:
-    """Say that a model answers what only counting answers for certain, if a question asks that."""
-    if any(each.estimates or each.kind == "count" for each in asked):
+def note_estimates(questions: Iterable[str]) -> None:
+    """Say that a model answers what is counted only for `ask` with a text."""
+    asked = [*map(route, questions)]
+    if any(each.kind == "count" for each in asked):
+        say(COUNTED_ELSEWHERE)
+    elif any(each.estimates for each in asked):
         say(ESTIMATED)
 
 
