@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -443,6 +444,7 @@ class _Point:
         "other.module:Thing",
         SimpleNamespace(name="other-package"),
     )
+    pattern = EntryPoint.pattern
 
     def __init__(self, name: str, loaded: object) -> None:
         self.name, self.loaded = name, loaded
