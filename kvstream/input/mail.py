@@ -30,6 +30,7 @@ SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _BEGIN = re.compile(rb"From .*\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.* \d{4}")
 """The line before a message in an mbox: sender and date."""
 _STUFFED = re.compile(rb">+From ")
+_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/=\s]")
 _HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
 
 
@@ -152,8 +153,12 @@ class Mail:
         yield from ([(text, place)] for text in texts if text)
 
     def _decoded(self, encoding: str) -> Iterator[bytes]:
-        rest = b""
+        rest, first = b"", True
         for line in self._body():
+            if first and line.strip():
+                first = False
+                if encoding == "base64" and _NOT_BASE64.search(line):
+                    encoding = ""  # the header is wrong: the text is read as it stands
             if encoding == "base64":
                 letters = rest + re.sub(rb"[^A-Za-z0-9+/]", b"", line)
                 whole = len(letters) // 4 * 4

@@ -142,12 +142,8 @@ class SourceSet:
         cuts, name = self._pieces.cuts, self._sources[-1].name
         lost = "lines that were written just before that may be missing"
         cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
-        return self._messages.notes + self._messages.about_nuls() + cut + self.scope_notes
-
-    @property
-    def scope_notes(self) -> list[str]:
-        """What the scope read besides its part; complete when everything was read."""
-        return [] if self.scope is None else self.scope.notes
+        besides = [] if self.scope is None else self.scope.notes
+        return self._messages.notes + self._messages.about_nuls() + cut + besides
 
     def again(self) -> SourceSet:
         """Open the same sources again. Raises SourceError for standard input and open files."""

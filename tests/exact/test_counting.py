@@ -316,6 +316,15 @@ def test_a_terminal_shows_the_words_and_equal_heights(
     assert "the words come last" in capsys.readouterr().err
 
 
+def test_what_is_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"Anna\n\0\0\0Anna\n")
+    assert run(["count", str(path), "Anna"]) == 0
+    assert "3 NULs skipped" in capsys.readouterr().err
+    assert run(["count", str(path), "Anna", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_receipt_and_hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.txt"
     path.write_text("Anna sees Anna.\n")

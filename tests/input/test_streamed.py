@@ -59,6 +59,8 @@ def letter(body: bytes, headers: bytes = b"") -> bytes:
          "Die Fähre fährt um neun"),
         ("Content-Type: text/plain; charset=iso-8859-1\nContent-Transfer-Encoding: 8bit",
          "Fähre".encode("latin-1"), "Fähre"),
+        # The header is wrong.
+        ("Content-Transfer-Encoding: base64", b"Not (yet) base64.\nMore\n", "Not (yet) base64."),
         ("Content-Type: text/plain; charset=koi8-r\nContent-Transfer-Encoding: base64",
          base64.encodebytes("Лодка".encode("koi8-r")), "Лодка"),
         ("Content-Type: text/plain; charset=us-ascii", "Fähre".encode(), "Fähre"),

@@ -164,7 +164,7 @@ def count(
         record = counted(sources, asked, stop=interrupts, **how)
     if record is None:
         return None
-    for note in () if options.quiet else sources.scope_notes:
+    for note in () if options.quiet else sources.notes:
         say(note)
     if not record["count"] and PATTERN.intersection(asked.words):
         say(LITERAL.format(asked.words))
@@ -206,7 +206,7 @@ def _of_rows(
         return {}, (), [f"The model answers, because the table cannot be computed: {error}"]
     name = "standard input" if piped else ", ".join(paths)
     computed = [f"Computed from the rows of {name}, without a model."]
-    notes = [*computed, *sources.scope_notes] if answers else []
+    notes = [*computed, *sources.notes] if answers else []
     found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
     return found, table.header or (), notes
 
