@@ -95,7 +95,7 @@ def answer(
     if extract and (repeats or len(cited) < passages):
         told = f"Extracted {len(cited)} of at most {passages} passages"
         told += ": memory holds no others" if len(cited) < passages else ""
-        told += f"; {repeats:,} repeats of these were left out" if repeats else ""
+        told += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
         yield Notice(f"{told}.", note=True)
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
