@@ -182,6 +182,8 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     if span := _SPAN.fullmatch(only):
         first, last = int(span["first"]), int(span["last"] or span["first"])
         _check_order(only, first, last)
+        if not first:
+            raise UsageError(f"--only {only}: lines and pages begin with 1.")
         unit = "line" if span["unit"].lower().startswith("l") else "page"
         return Scope(only, span=(unit, first, last))
     if few := _FEW.fullmatch(only):

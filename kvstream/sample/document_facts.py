@@ -105,7 +105,7 @@ def make_facts(count: int, seed: int = 0) -> list[Fact]:
     The kinds take turns: 6 facts have one of each kind. Raise UsageError for more than MOST_FACTS.
     """
     if not 0 <= count <= MOST_FACTS:
-        raise UsageError(f"{count} facts: choose a number from 0 to {MOST_FACTS}.")
+        raise UsageError(f"{count} facts: choose a number from 1 to {MOST_FACTS}.")
     rng = random.Random(f"facts {seed}")
     invent = invented(rng)
     strata = list(range(count))

@@ -213,6 +213,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.txt" in shown.err
     assert run(["count", str(path), "Anna", "--unit", "message"]) == 3
     assert "has no messages" in capsys.readouterr().err
+    assert run(["count", str(path), "", "--unit", "word"]) == 2
+    capsys.readouterr()
+    for words in ("B*", "line"):
+        assert run(["count", str(path), words, "-q"]) == 0
+        assert capsys.readouterr() == ("0\n", "")
 
 
 @pytest.mark.parametrize("what", [("", "--unit", "chapter"), ("Ada", "--only", "chapter 1")])

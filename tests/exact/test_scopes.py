@@ -90,6 +90,8 @@ def test_what_does_not_exist(tmp_path: Path) -> None:
         read(path, only="chapter 7")
     with pytest.raises(SourceError, match=r"No part of the text is lines 900-950: it has 88 lines"):
         read(path, only="lines 900-950")
+    with pytest.raises(UsageError, match="lines and pages begin with 1"):
+        read(path, only="lines 0-2")
     with pytest.raises(SourceError, match="it has no pages"):
         read(path, only="page 3")
     with pytest.raises(SourceError, match="it has no messages"):

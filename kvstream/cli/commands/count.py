@@ -23,6 +23,8 @@ from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError
 from kvstream.settings import ModelSettings
 
+OFFERED = tuple(unit for unit in UNITS if unit != "word")
+"""Units of --unit; words are what is counted in them."""
 SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "quiet")
 """Options of the table."""
 
@@ -30,8 +32,9 @@ SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "qu
 @click.command("count", cls=SectionedCommand)
 @click.argument("arguments", nargs=-1, metavar="[SOURCE]... WORDS", type=str)
 @option(
-    "--unit", type=click.Choice(tuple(UNITS)), metavar="UNIT", envvar=(),
-    help=f"Count the units with the words: {', '.join(UNITS)}. Without words ('') count all units.",
+    "--unit", type=click.Choice(OFFERED), metavar="UNIT", envvar=(),
+    help=f"Count the units with the words: {', '.join(OFFERED)}. Without words ('') count all "
+    "units.",
 )  # fmt: skip
 @option("--inflections", is_flag=True, envvar=(),
         help="Also count regular English forms of the last word: cry, cries, cried.")  # fmt: skip
@@ -76,7 +79,7 @@ def command(
     how = {"inflected": inflections, "cased": case}
     given = sources_or_usage(ctx, paths)
     unit_of = words.strip().casefold().removesuffix("s")
-    if unit is None and unit_of in UNITS:
+    if unit is None and unit_of in OFFERED and not options.quiet:
         say(f"This counts the word {words!r}; {command.name} FILE '' --unit {unit_of} counts "
             f"the {unit_of}s.")  # fmt: skip
     failed: list[str] = []

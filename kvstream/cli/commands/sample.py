@@ -23,6 +23,7 @@ from kvstream.reporters.plain import Teller
 
 BUFFER = 64 * 1024
 STDOUT = Path("-")
+STDOUTS = (STDOUT, Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 SPOOLED_BYTES = 16 * 1024**2
 """Maximum bytes of standard input in RAM; more goes to a temporary file."""
 
@@ -78,7 +79,7 @@ def command(
         raise click.UsageError(
             "--tokens has no effect with --into, which keeps the whole text; leave one out.", ctx
         )
-    if questions == STDOUT and output in (None, STDOUT):
+    if questions in STDOUTS and output in (None, *STDOUTS):
         raise UsageError("Text and questions would both go to standard output; name a file.")
     outputs = {"--output": output, "--questions": questions}
     refuse_clashes(outputs, {}, [] if into is None else [into])

@@ -74,7 +74,10 @@ def typed(ctx: click.Context, name: str) -> bool:
 
 def first_typed(ctx: click.Context, names: Iterable[str]) -> str | None:
     """Return the first of these options that was given on the command line, as it is typed."""
-    return next((f"--{name.replace('_', '-')}" for name in names if typed(ctx, name)), None)
+    for name in names:
+        if typed(ctx, name):
+            return f"--{'no-' * (ctx.params.get(name) is False)}{name.replace('_', '-')}"
+    return None
 
 
 def given_options() -> set[str]:

@@ -166,7 +166,7 @@ def count(
         return None
     for note in () if options.quiet else sources.notes:
         say(note)
-    if not record["count"] and PATTERN.intersection(asked.words):
+    if not options.quiet and not record["count"] and PATTERN.intersection(asked.words):
         say(LITERAL.format(asked.words))
     return _with_receipt(record, sources, options)
 
