@@ -146,6 +146,11 @@ UNSAMPLED = (
     "{flag} has no effect at temperature 0, which always takes the most likely token; add --temp "
     "0.7, or leave it out."
 )
+UNWRITTEN = {
+    "extract": "--extract writes no answer, so options of sampling have no effect; leave them "
+    "out, or leave out --extract."
+}  # fmt: skip
+"""`Row.excludes` of an option of sampling."""
 OF_ANSWERS = {"remember": NO_ANSWERS, "merge": NO_ANSWERS}
 """`Row.without` of an option that memory does not depend on."""
 BESIDE = "a checkpoint is of one method. Use the option with kvstream ask."
@@ -447,17 +452,18 @@ class RunSettings:
     temp: float = row(
         0.0, "Answer", "Sampling temperature; 0 always takes the most likely token.",
         least=0, metavar="T", advanced=True, per_answer=True, without=OF_ANSWERS,
+        excludes=UNWRITTEN,
     )  # fmt: skip
     top_p: float = row(
         1.0, "Answer",
         "Sample from the smallest set of tokens whose total probability reaches P.",
         least=0, most=1, above=True, metavar="P", advanced=True, per_answer=True, shown=False,
-        without=OF_ANSWERS, needs={"temp": UNSAMPLED},
+        without=OF_ANSWERS, needs={"temp": UNSAMPLED}, excludes=UNWRITTEN,
     )  # fmt: skip
     top_k: int = row(
         0, "Answer", "Sample from the K most likely tokens; 0: from all.",
         least=0, metavar="K", advanced=True, per_answer=True, shown=False,
-        without=OF_ANSWERS, needs={"temp": UNSAMPLED},
+        without=OF_ANSWERS, needs={"temp": UNSAMPLED}, excludes=UNWRITTEN,
     )  # fmt: skip
     repetition_penalty: float = row(
         1.0, "Answer",
@@ -465,6 +471,7 @@ class RunSettings:
         "ones; 1 changes nothing.",
         least=1, why="; below 1 an answer would repeat itself on purpose", metavar="X",
         advanced=True, per_answer=True, without=OF_ANSWERS,
+        excludes=UNWRITTEN,
     )  # fmt: skip
     seed: int = row(
         0, "Answer", "Random seed for sampling and randomized methods.",

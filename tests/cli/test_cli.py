@@ -54,7 +54,7 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
         "ask", book, "Q?", "-q", "--budget", "512MB", "--method", "streaming", "--keep", "1k",
         "--schedule", "fixed", "--chunk", "fixed", "--chunk-size", "128", "-n", "7", "--temp",
         "0.5", "--top-p", "0.9", "--top-k", "40", "--seed", "3", "-s", "Be brief.",
-        "--set", "streaming.sinks=8", "--extract", "--passages", "4",
+        "--set", "streaming.sinks=8",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
     run = fake_session.last.run
@@ -64,7 +64,6 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
     assert (run.max_tokens, run.temp, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
     assert run.seed == 3
     assert fake_session.last.system == "Be brief."
-    assert (fake_session.last.extract, fake_session.last.passages) == (True, 4)
 
 
 @pytest.mark.parametrize("command", [["ask"], ["compare", "--method", "window,full"]])
@@ -109,6 +108,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--budget", "9000000.5B"], "9000000.5 is not a whole number"),
         (["ask", "BOOK", "Q?", "-n", "8.5"], "8.5 is not a whole number"),
         (["ask", "BOOK", "Q?", "--extract", "--strict"], "--strict checks written answers"),
+        (["ask", "BOOK", "Q?", "--extract", "--temp", "0.5"], "--extract writes no answer"),
         (["ask", "BOOK", "Q?", "--keep", "-1"], "'-1' is not a whole number above 0"),
         (["ask", "BOOK", "Q?", "--schedule", "exponential"], "linear"),
         (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
