@@ -85,8 +85,11 @@ class Records:
             if b"\0" in data:
                 raise ValueError("it is a binary file")
             # Another program's file is not altered. A stopped run may have left a part of a line.
-            lines = [line for line in data.split(b"\n") if line.strip()]
-            if lines and not any(b'{"key"'.startswith(line[:6]) for line in lines):
+            # Bytes, because a line may be cut within a character. Not splitlines: some of its line
+            # ends occur inside JSON strings.
+            lines = data.split(b"\n")
+            starts = {line[:6] for line in lines if line.strip()}
+            if starts and not any(map(b'{"key"'.startswith, starts)):
                 raise ValueError("it has no records of a benchmark")
             path.open("a").close()  # fail now if the file is not writable, not after an hour
         except (OSError, ValueError) as error:
@@ -94,9 +97,7 @@ class Records:
                 f"Cannot keep records in {path}: {error}. Choose another file for --save."
             ) from error
         self._cut_short = bool(data) and not data.endswith(b"\n")
-        # Bytes, because a line may be cut within a character. Not splitlines: some of its line ends
-        # occur inside JSON strings.
-        for number, line in enumerate(data.split(b"\n"), 1):
+        for number, line in enumerate(lines, 1):
             saved = partial(Saved, place=f"{path}, line {number}")
             try:
                 record = json.loads(line, object_hook=saved)

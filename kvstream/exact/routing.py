@@ -314,7 +314,8 @@ _NUMBERS = re.compile(
     r"|first|last|a lot|length|total|figure|times)\b",
     re.IGNORECASE,
 )
-_DAY = r"(?:\d{4}-\d\d-\d\d|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
+_WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_DAY = rf"(?:\d{{4}}-\d\d-\d\d|{_WEEKDAY})"
 _CLOCK = r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
 _TIMED = re.compile(
@@ -333,7 +334,7 @@ _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _ON = re.compile(
-    rf",? ?\b(?:on )?(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:the )?"
+    rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
     rf"(?P<date>\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)(?![\w-])",
     re.IGNORECASE,
 )
