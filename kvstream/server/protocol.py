@@ -13,7 +13,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvstream.server.client_errors import ApiError
-from kvstream.server.request_checks import QUEUED
+from kvstream.server.request_checks import QUEUED, SILENT_SECONDS
 
 log = logging.getLogger("kvstream.server")
 HEADER_SECONDS = 10.0
@@ -53,6 +53,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._most, self.limit_concurrency = self.limit_concurrency, None
+        self._refused = False
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, and close another one if there are too many."""
@@ -73,6 +74,10 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._refused:
+            super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -122,7 +127,13 @@ class Connection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
             address = self.client[0] if self.client else "an unknown client"
             log.info("A request from %s: refused with status %d", address, error.status)
+            # Unread bytes would reset the connection, and the answer would be lost.
+            self._refused = True
+            self._deadline.cancel()
+            self._deadline = self.loop.call_later(SILENT_SECONDS, self.transport.close)
+            self.transport.write_eof()
+        else:
+            self.transport.close()
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 from fakes import FakeSession
 
+from kvstream.cli.shared import watching
 from kvstream.cli.shared.watching import SLOW, Watch
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.reporters.citation_lines import news_lines
@@ -71,7 +74,8 @@ def test_text_that_waited_at_the_last_answer_is_new() -> None:
 
 def test_slow_answers_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 999, 30))
-    monkeypatch.setattr("kvstream.cli.shared.watching.time.monotonic", lambda: next(clock))
+    own = SimpleNamespace(monotonic=lambda: next(clock), strftime=time.strftime)
+    monkeypatch.setattr(watching, "time", own)  # not that of the event loop of a server
     results = [result("All is well.", 10), result("Not so.", 20)]
     events = watched(Watch(None, 5.0), results)
     told = [event.message for event in events if isinstance(event, Notice)]

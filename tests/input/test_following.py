@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -138,7 +139,7 @@ def test_other_processes_may_write_to_a_rotated_log_for_a_while(
     log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with log.open("a") as writer:
         log.rename(log.with_suffix(".1"))
         log.write_text("new\n")
@@ -167,7 +168,7 @@ def test_a_log_that_is_rotated_twice_before_the_old_one_ends_is_read_in_order(
     log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for number, text in enumerate(("two\n", "three\n", "four\n")):
         log.rename(log.with_suffix(f".{number}"))
         log.write_text(text)
@@ -248,7 +249,7 @@ def test_a_name_that_cannot_be_read_is_told_once_and_at_the_end(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stop, due, told = Switch(), Switch(), []
     due.on = True
     sources = open_sources([str(log)], follow=Follow(stop, due, told.append))

@@ -613,6 +613,15 @@ def test_a_client_that_sends_all_of_a_large_body_first_can_read_why_it_is_refuse
     assert "24,000,000 bytes" in found["message"]
 
 
+def test_a_client_whose_headers_are_too_long_can_read_why_it_is_refused(server) -> None:
+    host, port = server.server.socket.getsockname()[:2]
+    with socket.create_connection((host, port), 30) as client:
+        for _ in range(8):
+            client.sendall(b"GET /health HTTP/1.1\r\nx: " + b"y" * 2**20)
+            time.sleep(0.01)
+        assert all_of(client).startswith(b"HTTP/1.1 431 ")
+
+
 @pytest.mark.parametrize("sends", [False, True])
 def test_who_waits_for_100_continue_gets_the_refusal_in_place_of_it(server, sends) -> None:
     """curl is such a client. A client need not wait and may begin to send."""
