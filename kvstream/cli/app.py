@@ -83,14 +83,14 @@ class App(Modules):
         values = config.load(path)
         if not values:
             return {}
-        from kvstream.cli.options.option import configured
+        from kvstream.cli.options.option import configured, key_of
 
         known = {
-            other: {o.name: o for o in options if o.name and o.expose_value}
+            other: {key_of(o): o for o in options if o.expose_value}
             for other, options in self._options(ctx).items()
         }
-
-        return config.for_command(values, name, known, path, configured)
+        found = config.for_command(values, name, known, path, configured)
+        return {str(known[name][key].name): value for key, value in found.items()}
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
         """Warn of variables that look like those of options, but are ignored."""
@@ -101,12 +101,12 @@ class App(Modules):
         ours -= {PATH_VARIABLE, CACHE_VARIABLE}  # known without the import of all commands
         if not ours:
             return
-        from kvstream.cli.options.option import variable_of
+        from kvstream.cli.options.option import key_of, variable_of
 
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         others = {
-            variable_of(o.name or ""): o.opts[-1] for o in every if o.expose_value and not o.envvar
+            variable_of(key_of(o)): o.opts[-1] for o in every if o.expose_value and not o.envvar
         }
         for name in ours - known:
             if name in others:

@@ -122,9 +122,9 @@ def for_command(
     path: Path,
     convert: Callable[[Any, Any], Any] = lambda option, value: value,
 ) -> dict[str, Any]:
-    """Return the defaults of one command by parameter name, as `convert` makes them.
+    """Return the defaults of one command by the names of its options, as `convert` makes them.
 
-    `known` has the options of every command by parameter name. Raises UsageError with file and line
+    `known` has the options of every command by name. Raises UsageError with file and line
     for other keys, which would otherwise be ignored silently.
     """
     own, anywhere = known[command], set().union(*known.values())

@@ -35,10 +35,6 @@ NO_CHECKPOINT = {
     "serve": "readings that are stopped are saved in --cache-dir.",
 }  # fmt: skip
 WRITES = {"serve": "the model writes answers."}
-WHOLE = {
-    name: f"--{name} reads all of a text, and --only, --since and --until a part; use one of them."
-    for name in ("follow", "shards", "checkpoint")
-}
 ON_THE_WAY = ("ask", "summarize")
 IN_PARTS = ("ask", "summarize", "remember")
 
@@ -146,19 +142,17 @@ class Request:
         'Read only a part of the text: "chapter 3", "pages 200-230", "section Methods", "lines '
         '100-200", "messages from Greta", or another heading. Not with --follow, --shards and '
         "--checkpoint.",
-        parse=stated, metavar="PART", variable=False, without=OF_READING, excludes=WHOLE,
+        parse=stated, metavar="PART", variable=False, without=OF_READING,
     )  # fmt: skip
     since: str | None = row(
         None, "Input and output",
         "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', 'Tuesday 3 "
         "pm', or 10:30 on the first day.",
         parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
-        excludes=WHOLE,
     )  # fmt: skip
     until: str | None = row(
         None, "Input and output", "Read only lines or messages up to this time.",
         parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
-        excludes=WHOLE,
     )  # fmt: skip
     checkpoint: Path | None = row(
         None, "Input and output",
@@ -181,6 +175,13 @@ class Request:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.only or self.since or self.until:
+            for name in ("follow", "shards", "checkpoint"):
+                if getattr(self, name):
+                    raise UsageError(
+                        f"--{name} reads all of a text, and --only, --since and --until a part; "
+                        "use one of them."
+                    )
         if not callable(self.interrupted):
             raise UsageError(
                 f"interrupted= takes a function, not {type(self.interrupted).__name__}."

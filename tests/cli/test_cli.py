@@ -465,6 +465,13 @@ def test_a_default_gives_way_to_what_was_typed(
     assert seen[0].skim == skim
 
 
+def test_a_default_of_workers_is_for_several_readings(cli, fake_session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_WORKERS", "2")
+    for command in ("ask", "compare"):
+        ran = cli(command, book, "Q?", "-q")
+        assert (ran.code, ran.stderr) == (0, ""), command
+
+
 @pytest.mark.parametrize("name", ["chat", "compare"])
 def test_a_default_without_effect_in_a_command_is_ignored(book, monkeypatch, name) -> None:
     monkeypatch.setenv("KVSTREAM_CHECKPOINT", "default.ck")

@@ -161,6 +161,48 @@ def test_a_home_that_nobody_has_is_a_model_that_is_not_there(cli, write) -> None
     assert "no model folder ~nouser" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "typed", "says"),
+    [
+        ("json = true", ["compare", "book.txt", "Q?", "--csv"], "use one. {} sets --json."),
+        (
+            'only = "line 1"',
+            ["ask", "book.txt", "Q?", "--follow"],
+            "use one of them. {} sets --only.",
+        ),
+        (
+            "question = ['Q?']",
+            ["ask", "book.txt", "Who is it?"],
+            "are sources. {} sets --question.",
+        ),
+        (
+            'only = "chapter 3"',
+            ["count", "book.txt", "letter"],
+            "lines 100-200, too. {} sets --only.",
+        ),
+    ],
+)
+def test_an_error_of_an_option_that_nobody_typed_says_who_sets_it(
+    cli, fake_session, write, text, typed, says
+) -> None:
+    path = write(text)
+    Path("book.txt").write_text("Ada hid the letter.\n")
+    ran = cli(*typed)
+    assert ran.code in (2, 3), ran.stderr
+    assert ran.stderr.endswith(f"{says.format(path)}\n"), ran.stderr
+
+
+def test_an_option_has_one_name_everywhere(cli, fake_session, write, monkeypatch) -> None:
+    """Also one whose name is a word of Python, and one of another command's values."""
+    write('[summarize]\nas = "log"\n[compare]\ncsv = true\n')
+    Path("book.txt").write_text("Ada hid the letter.\n")
+    assert "1 line; 1 template" in cli("summarize", "book.txt").stdout
+    assert cli("compare", "book.txt", "Q?", "-q").stdout.startswith("question,method,")
+    monkeypatch.setenv("KVSTREAM_AS", "prose")
+    monkeypatch.setenv("KVSTREAM_KIND", "fact")  # of bench needle
+    assert "1 template" not in cli("summarize", "book.txt", "-q").stdout
+
+
 @pytest.mark.parametrize("each", [[], ["--each"]])
 def test_options_of_sampling_may_wait_for_a_temperature(cli, write, tmp_path, each) -> None:
     """top-p and top-k from the config file are not an error at temperature 0."""

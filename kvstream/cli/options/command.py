@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from kvstream.cli.config import config_path
 from kvstream.cli.options.option import Option, typed
-from kvstream.errors import closest
+from kvstream.errors import SourceError, UsageError, closest
 
 
 class SectionedCommand(click.Command):
@@ -60,6 +63,31 @@ class SectionedCommand(click.Command):
                 "command.",
                 ctx,
             ) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. An error says which of its options nobody typed."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            vars(error)["message"] += self._set_elsewhere(ctx, error.message)
+            raise
+        except (UsageError, SourceError) as error:
+            error.args = (f"{error}{self._set_elsewhere(ctx, str(error))}",)
+            raise
+
+    def _set_elsewhere(self, ctx: click.Context, message: str) -> str:
+        """Name the options in a message that the environment or the config file set."""
+        told = ""
+        for param in self.params:
+            source = ctx.get_parameter_source(param.name or "")
+            wheres = {
+                ParameterSource.ENVIRONMENT: param.envvar,
+                ParameterSource.DEFAULT_MAP: config_path(),
+            }
+            named = any(re.search(rf"(?<![\w-]){o}(?![\w-])", message) for o in param.opts)
+            if named and source in wheres:
+                told += f" {wheres[source]} sets {max(param.opts, key=len)}."
+        return told
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
         """Return the error for an unknown option, with the option that was probably meant."""

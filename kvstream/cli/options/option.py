@@ -36,7 +36,7 @@ class Option(click.Option):
         self.advanced = advanced
         """Whether ``--help-all`` shows it and ``--help`` does not."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
-            self.envvar = variable_of(self.name)
+            self.envvar = variable_of(key_of(self))
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Name the option, and the environment variable if the value is from it."""
@@ -44,6 +44,11 @@ class Option(click.Option):
         source = None if ctx is None else ctx.get_parameter_source(self.name or "")
         given = source is ParameterSource.ENVIRONMENT
         return f"{hint} (environment variable {self.envvar})" if given else hint
+
+
+def key_of(option: click.Option) -> str:
+    """Return the name of an option in the config file: as it is typed, with ``_``."""
+    return max(option.opts, key=len).removeprefix("--").replace("-", "_")
 
 
 def variable_of(name: str) -> str:

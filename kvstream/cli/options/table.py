@@ -291,6 +291,7 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
             ctx = click.get_current_context()
             found = {row.name: values.pop(row.key) for row in rows}
             found["skim"] = _skim(ctx, found)
+            _drop_idle_workers(ctx, found)
             refuse(ctx, found)
             options = Options.of(ctx, found)
             if len(options.methods) > 1 and name not in SEVERAL:
@@ -325,6 +326,14 @@ def _skim(ctx: click.Context, values: Mapping[str, Any]) -> str:
     for_one = any(typed(ctx, key) and ctx.params[key] for key in one)
     same = typed(ctx, "model") and values["model"] == skim
     return types.NONE if for_one or same or values.get("shards") else skim
+
+
+def _drop_idle_workers(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Drop a default of --workers where one text is read in one part."""
+    if values.get("workers") and not (
+        values.get("each") or values.get("shards") or typed(ctx, "workers")
+    ):
+        values["workers"] = None
 
 
 @contextmanager
