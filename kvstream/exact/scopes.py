@@ -64,6 +64,11 @@ _WHEN = re.compile(
     r"(?:(?P<hour>\d\d?)(?::(?P<minute>\d\d))?(?::(?P<second>\d\d))?(?: ?(?P<half>[ap])\.?m\.?)?)?",
     re.IGNORECASE,
 )
+_STAMP = re.compile(
+    r"\[?(?P<a>\d{1,4})(?P<sep>[-./])(?P<b>\d\d?)(?P=sep)(?P<c>\d{1,4})(?:,? |[T,])(?:at )?"
+    r"(?P<clock>\d\d?:\d\d)(?P<second>:\d\d)?(?:\s?(?P<half>[AaPp])\.?[Mm]\b)?"
+)
+"""The time of a chat or a diary, which a log does not have: without seconds or century."""
 _MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
 Keep = Callable[[Line], bool]
 
@@ -81,7 +86,9 @@ class Scope:
     since: str = ""
     until: str = ""
     _seen: list[str] = field(default_factory=list)
-    """Senders or times that there are, for an error."""
+    """Senders that there are, for an error."""
+    _times: list[str] = field(default_factory=list)
+    """The first and the last time."""
     headed: bool = True
     """Whether the header of a table goes with its lines."""
     notes: list[str] = field(default_factory=list)
@@ -147,21 +154,25 @@ class Scope:
         if self.sender:
             tests.append(_from(self.sender, self._seen))
         if self.since or self.until:
-            tests.append(_between(self.since, self.until, self._seen))
+            tests.append(_between(self.since, self.until, self._times))
         return tests
 
     def _missing(self, last: int) -> str:
         name = self.name
-        if self.span is not None and self._seen and last >= self.span[1]:
+        times = f"from {self._times[0]} to {self._times[-1]}" if self._times else ""
+        if self.span is not None and times and last >= self.span[1]:
             name += " in that time"
-            has = f"the times of the text are from {self._seen[0]} to {self._seen[-1]}"
+            has = f"the times of the text are {times}"
         elif self.span is not None:
             has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
         elif self.sender:
             names = ", ".join(self._seen[:LISTED])
             has = f"there are messages from {names}" if names else "it has no messages"
-        elif self._seen:
-            has = f"its times are from {self._seen[0]} to {self._seen[-1]}"
+            if self.since or self.until:
+                name += " in that time"
+                has += f", and the times are {times}" if times else ", and its lines have no times"
+        elif times:
+            has = f"its times are {times}"
         else:
             has = "its lines have no times"
         return f"No part of the text is {name}: {has}."
@@ -343,7 +354,10 @@ def _between(since: str, until: str, seen: list[str]) -> Keep:
             limits.append(_limit(since, parser, time, "00:00:00") if since else -inf)
             limits.append(_limit(until, parser, time, "23:59:59.999") if until else inf)
             if limits[0] > limits[1]:
-                raise UsageError(f"--since {since} is later than --until {until}; exchange them.")
+                raise UsageError(
+                    f"--since {since} is later than --until {until}; exchange them, or give both "
+                    "their days, as in '2024-05-01 10:30'."
+                )
         shown = _shown(time, parser, line)
         seen[:] = [*(seen[:1] or [shown]), shown]
         inside = limits[0] <= time <= limits[1]
@@ -359,10 +373,24 @@ def _time(line: Line, parser: LineParser) -> float | None:
         with suppress(ValueError, TypeError):
             return parsedate_to_datetime(head[1]).timestamp() if head else None
     time, _ = parser.parse(line.text[:500].rstrip())
+    if time is None and (found := _STAMP.match(line.text)):
+        time, _ = parser.parse(_as_in_a_log(found))
     if time is None and (found := _DAY.match(line.text)):
         with suppress(ValueError):
             return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
     return time
+
+
+def _as_in_a_log(stamp: re.Match[str]) -> str:
+    """Return a time as a log writes it, with seconds and century."""
+    a, sep, b, c = stamp.group("a", "sep", "b", "c")
+    date = (
+        f"{a}-{b}-{c}"
+        if len(a) == 4
+        else f"{a:0>2}{sep}{b:0>2}{sep}{c if len(c) > 2 else '20' + c}"
+    )
+    half = f" {stamp['half'].upper()}M" if stamp["half"] else ""
+    return f"{date} {stamp['clock']}{stamp['second'] or ':00'}{half} "
 
 
 def _shown(time: float, parser: LineParser, line: Line) -> str:
@@ -387,7 +415,7 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
             hour = int(found["hour"])
             if found["half"]:
                 hour = hour % 12 + 12 * (found["half"] in "pP")
-            clock = f"{hour:02}:{found['minute'] or '00'}:{found['second'] or '00'}"
+            clock = f"{hour:02}:{found['minute'] or '00'}:{found['second'] or '00'}{rest[8:]}"
         start = datetime.fromtimestamp(first // DAY * DAY, UTC)
         if found["week"]:
             start += timedelta((_WEEKDAYS.index(found["week"].lower()) - start.weekday()) % 7)

@@ -331,6 +331,38 @@ def test_times(tmp_path: Path) -> None:
     assert read(diary, since="2024-05-02") == "2024-05-02\nSun.\n"
 
 
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "20.11.26, 10:3{} -", "[20.11.2026, 10:3{}:59]", "11/20/26, 10:3{}\u202fAM -",
+        "20/11/2026, 10:3{} -", "[2026-11-20, 10:3{}]", "2026-11-20 10:3{}",
+    ],
+)  # fmt: skip
+def test_times_of_chats(tmp_path: Path, stamp: str) -> None:
+    """They have no seconds, or no century."""
+    path = tmp_path / "chat.txt"
+    path.write_text("".join(f"{stamp.format(i)} {'AB'[i % 2]}: {i}\n" for i in range(6)))
+    kept = lambda **part: "".join(line[-1] for line in read(path, **part).splitlines())  # noqa: E731
+    assert kept(since="2026-11-20 10:32") == "2345"
+    assert kept(until="10:33:59") == "0123"
+    if "," in stamp:  # else it is a line of a log
+        assert kept(only="messages from A", since="10:32") == "24"
+        told = (
+            "messages from B in that time: there are messages from A, B, and the times are from 20"
+        )
+        with pytest.raises(SourceError, match=told):
+            read(path, only="messages from B", since="11:00")
+
+
+def test_the_second_of_a_time_is_whole(tmp_path: Path) -> None:
+    """A page shows no fractions."""
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"2024-05-01 10:00:0{i}.750 x {i}\n" for i in range(3)))
+    assert read(path, since="10:00:01", until="10:00:01").endswith("x 1\n")
+    with pytest.raises(UsageError, match="exchange them, or give both their days, as in"):
+        read(path, since="23:50", until="00:10")
+
+
 def test_ranges_that_are_reversed(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text(book("CHAPTER I", "CHAPTER II"))
