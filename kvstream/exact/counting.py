@@ -36,7 +36,8 @@ class Found:
     block: TextBlock
     char: int
     """Index of their first character in the block."""
-    length: int
+    words: str
+    """What was found, as it is spelled."""
     line: int
     text: str
     """The line, or the part of it around the words."""
@@ -48,14 +49,14 @@ class Found:
         stop = text.find("\n", end)
         stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
         shown = " ".join(text[start:stop].split())
-        length = len((text[begin:end] or shown).encode("utf-8", "replace"))
-        return cls(block, char, length, line, shown)
+        return cls(block, char, text[begin:end] or shown, line, shown)
 
     def to_json(self, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
         """Return the JSON object of a citation."""
         source, line, place = self.block.source, self.line, self.block.place
-        begin = int(self.block.offsets()[self.char]) - bases[source]
-        end = begin + self.length
+        offsets, inside = self.block.offsets() - bases[source], self.block.text[self.char :]
+        begin, end = offsets[[self.char, self.char + min(len(self.words), len(inside))]].tolist()
+        end += len(self.words[len(inside) :].encode("utf-8", "replace"))  # in the next block
         where = Passage(source, begin, end, line, line, self.text, place=place).where()
         name = names[source]
         return {"source": name, "byte_start": begin, "byte_end": end, **where, "text": self.text}

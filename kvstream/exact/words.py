@@ -37,6 +37,14 @@ FOLDED = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
 _MARK = "\u0300-\u036f"
+_OTHER = (
+    "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u3005-\ua4cf"
+    "\ua960-\ua9ff\uaa60-\uaadf\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U0001aff0-\U0001b16f"
+    "\U00020000-\U0003ffff"
+)
+"""Scripts that write no spaces, or particles behind a word: a word in another script ends there."""
+_BREAK = r"(?:\u200b|\r?\n)?"
+"""What may stand between two characters of a script without spaces."""
 _VOWELS = "aeiou"
 
 
@@ -88,19 +96,23 @@ class Words:
         forms = [[word] for word in before] + [inflections(last) if inflected else [last]]
         each = [[*dict.fromkeys(unicodedata.normalize("NFC", f) for f in some)] for some in forms]
         gap = (r"[^\S\n]" if in_line else r"\s") + f"{{1,{GAP}}}"
-        pattern = gap.join(f"(?:{'|'.join(map(_alternative, some))})" for some in each)
+        wrap = "" if in_line else _BREAK
+        pattern = gap.join(f"(?:{'|'.join(_alternative(f, wrap) for f in some)})" for some in each)
         first, end = words.strip()[0], words.strip()[-1]
         is_left, is_right = _is_word(first), _is_word(end) and not "가" <= end <= "힣"
-        left = rf"(?<![\w{_MARK}])" if is_left else ""
-        right = rf"(?![\w{_MARK}])" if is_right else ""
+        others = "" if "가" <= first <= "힣" else _OTHER
+        left = rf"(?<![^\W{others}])(?<![{_MARK}])" if is_left else ""
+        right = rf"(?![^\W{_OTHER}]|[{_MARK}])" if is_right else ""
         self._left, self._right = (3 if each else 0 for each in (is_left, is_right))
         """Mask of `_JOINS`: 0 if any character may stand before and behind."""
         self.pattern = re.compile(left + pattern + right, 0 if cased else re.IGNORECASE)
-        self.reach = 2 + 2 * sum(max(map(len, some)) + GAP for some in each)
+        self.reach = 2 + 2 * sum(3 * max(map(len, some)) + GAP for some in each)
         """More characters than a match has, with one behind it."""
         self._cased = cased
         spelled = [unicodedata.normalize("NFD", form) for form in each[0]]
         begin = commonprefix(each[0] + spelled)  # noqa: RUF071 (letters)
+        wraps = (at for at, pair in enumerate(pairwise(begin), 1) if _wraps(pair))
+        begin = begin[: next(wraps, len(begin))]
         self._begin = begin if cased else begin.casefold()
         """How every match begins."""
         literals = [" ".join(some) for some in product(*each)]
@@ -219,10 +231,22 @@ def inflections(word: str) -> list[str]:
     return found
 
 
-def _alternative(form: str) -> str:
-    """Return a pattern for a form, with its accents composed or not."""
-    apart = unicodedata.normalize("NFD", form)
-    return re.escape(form) if apart == form else f"{re.escape(form)}|{re.escape(apart)}"
+def _alternative(form: str, wrap: str) -> str:
+    """Return a pattern for a form, with its accents composed or not; `wrap`: for a line's end."""
+    spelled = dict.fromkeys((form, unicodedata.normalize("NFD", form)))
+    return "|".join(_wrapped(each, wrap) for each in spelled)
+
+
+def _wrapped(form: str, wrap: str) -> str:
+    if not wrap or form.isascii():
+        return re.escape(form)
+    pairs = [wrap * _wraps(pair) + re.escape(pair[1]) for pair in pairwise(form)]
+    return re.escape(form[0]) + "".join(pairs)
+
+
+def _wraps(pair: tuple[str, str]) -> bool:
+    """Return whether a line may end between two characters of a word."""
+    return not any(map(spaced, pair))
 
 
 def _is_word(char: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,13 +20,15 @@ from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import count_words
 from kvstream.exact.units import count_units
-from kvstream.exact.words import FOLDED, Window, Words, inflections
+from kvstream.exact.words import _OTHER, FOLDED, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
+from kvstream.tokenization.forms import spaced
 
 FRAGMENTS = [
     "error", "Error", "ERRORS", "err", "_error", "error7", "\n", " ", "disk", "full", "é", "-",
-    "disk full", "Disk\nfull", "cafe\u0301", "café", "CAFÉ", "铜", "铜钥匙", "'", ".", "x" * 50,
+    "disk full", "Disk\nfull", "cafe\u0301", "café", "CAFÉ", "铜", "铜钥匙", "钥匙", "'", ".",
+    "x" * 50,
 ]  # fmt: skip
 PIECES = st.lists(st.sampled_from(FRAGMENTS), max_size=60).map("".join)
 WORDS = st.sampled_from(
@@ -46,8 +49,9 @@ def obvious(text: str, words: str) -> list[re.Match[str]]:
     """Find words slowly: each place alone, by the characters around it."""
     forms = {"café": "(?:café|cafe\u0301)"}.get(words) or r"\s+".join(map(re.escape, words.split()))
     if "铜" in words:
-        return list(re.finditer(forms, text))
-    return list(re.finditer(rf"(?<![\w\u0301])(?:{forms})(?![\w\u0301])", text, re.IGNORECASE))
+        return list(re.finditer("\n?".join(forms), text))
+    letter = r"[^\W铜钥匙]|\u0301"
+    return list(re.finditer(rf"(?<!{letter})(?:{forms})(?!{letter})", text, re.IGNORECASE))
 
 
 @given(text=PIECES, words=WORDS, size=st.integers(1, 400))
@@ -114,6 +118,41 @@ def test_case_and_inflections() -> None:
 
 def test_korean_words_have_particles() -> None:
     assert count_words(blocks("사과는 사과를 풋사과", 4), Words("사과")).count == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "count"),
+    [
+        ("我买了iPhone手机。这是iPhone。iPhones", "iPhone", 2),
+        ("ใช้iPhoneดี, iPhone을 샀다, xiPhone", "iPhone", 2),
+        ("从2024年3月5日, GPT-4模型", "2024", 1),
+        ("从2024年3月5日, GPT-4模型", "GPT-4", 1),
+        ("灯塔看\n守人, 看\r\n守人, 看 守人, 看\n\n守人", "看守人", 2),
+        ("អាណា\u200bដុត អាណាដុត", "អាណាដុត", 2),
+    ],
+)
+def test_words_beside_and_in_scripts_without_spaces(text: str, words: str, count: int) -> None:
+    assert count_words(blocks(text, 7), Words(words)).count == count
+
+
+def test_scripts_beside_which_a_word_ends() -> None:
+    letters = [letter for letter in map(chr, range(0x10000)) if letter.isalnum()]
+    ends = set(re.findall(f"[{_OTHER}]", "".join(letters)))
+    wanted = {each for each in letters if not spaced(each) or regex.match(r"\p{Hangul}", each)}
+    assert wanted <= ends
+    assert all(regex.match(r"\p{Common}", each) for each in ends - wanted)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_the_bytes_of_a_place_are_those_of_the_file(tmp_path: Path, encoding: str) -> None:
+    text = "Der Käpt'n fährt über die Brücke.\n" * 9
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    sources = open_sources([str(tmp_path / "a.txt")])
+    place = count_words(sources, Words("Brücke")).last
+    assert place is not None
+    cited = place.to_json(["a"], [0])
+    begin, end = (len(text[:size].encode(encoding)) for size in (-8, -2))
+    assert (cited["byte_start"], cited["byte_end"]) == (begin, end)
 
 
 def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> int | None:
