@@ -22,6 +22,8 @@ DEEPEST = 1000
 LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
 _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
+_READINGS = frozenset(["rt", "rp"])
+"""How the characters of a `ruby` are pronounced. They would divide its word."""
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _APART = _HEADINGS | {"p"}
 _BLOCKS = frozenset([
@@ -94,6 +96,7 @@ class _Page:
         self.lines = Lines(heading)
         self._dropped = 0
         self._pre = 0
+        self._reading = False
         self._heading: list[str] | None = None
         self._in_head = False
 
@@ -103,6 +106,8 @@ class _Page:
             self._dropped += 1
         if self._dropped:
             return
+        if tag in _READINGS or tag == "rb":
+            self._reading = tag != "rb"
         # A low heading in a table stands for bold text.
         is_heading = tag in _HEADINGS and (tag < "h4" or self.lines.table is None)
         if is_heading or tag == "pre":
@@ -126,6 +131,8 @@ class _Page:
         if self._dropped:
             self._dropped -= tag in _DROPPED
             return
+        if tag in _READINGS or tag == "ruby":
+            self._reading = False
         if tag in _HEADINGS:
             self._name(int(tag[1]))
         if tag == "table":
@@ -151,8 +158,9 @@ class _Page:
             self.lines.begin_cell(Cell("", columns, rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:
-        if self._dropped:
+        if self._dropped or self._reading:
             return
+        text = text.replace("\u00ad", "")
         text = text if self._pre else _SPACE.sub(" ", text)
         if self._heading is not None:
             self._heading.append(text)

@@ -375,6 +375,21 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
     assert text.split() == ["Doors", "They", "are", "shut.", "Keys", "Two", "Red", "Blue", "Open"]
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("<ruby>灯台<rp>(</rp><rt>とう</rt><rp>)</rp></ruby>守の", "灯台守の"),
+        ("<ruby>手<rt>て</rt>紙<rt>がみ</rt></ruby>", "手紙"),
+        ("<ruby>灯<rb>台<rt>とう<rt>だい</ruby>守", "灯台守"),
+        ("<ruby><rb>灯<rt>とう<rb>台<rt>だい</ruby>守", "灯台守"),
+        ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),
+    ],
+)
+def test_words_of_a_page_are_whole(tmp_path: Path, markup: str, text: str) -> None:
+    page = f"<!doctype html><meta charset=utf-8><p>{markup}</p>"
+    assert text_of(opened(tmp_path, "a.html", page.encode())) == f"{text}\n"
+
+
 @pytest.mark.parametrize("between", ["<br/>", "<div>The Gate</div>"])
 def test_a_heading_of_two_lines_is_cited_as_two_words(tmp_path: Path, between: str) -> None:
     rest = "" if "Gate" in between else "The Gate"
