@@ -15,6 +15,7 @@ from kvstream.logs.components import without_fields
 from kvstream.logs.containers import (
     ADDED,
     LONGEST_LINE,
+    MOST_STREAMS,
     ContainerLine,
     SplitLines,
     container_line,
@@ -97,7 +98,8 @@ class LineParser:
         self._status: int | None = None
         """Which field has the status of a request, if a header says so."""
         self._split_lines = SplitLines()
-        self._continuation = Continuation()
+        self._continuations: dict[str, Continuation] = {}
+        """Of each container, because their lines alternate."""
         self._process = ""
         """Host, program and number of the process of the last line, if it is one of syslog."""
         self._in_trace = False
@@ -131,24 +133,27 @@ class LineParser:
     def _entry(self, text: str, name: str, stamp: str, number: int, pieces: int) -> Entry:
         """Parse a line from which `container_line` has taken what a runtime added."""
         time, rest = self.parse(text)
+        continuation = self._continuations.setdefault(name, Continuation())
+        if len(self._continuations) > MOST_STREAMS:
+            del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
         if text[:1] == "{":  # the text of a record may have colors and several lines
             rest, *more = without_controls(rest).split("\n")
         continues = False
         if time is None and text:
             # With a stamp, the program may write no time in any line.
-            continues = self._continuation.continues(text, surely=bool(stamp))
+            continues = continuation.continues(text, surely=bool(stamp))
             if stamp and not continues:
                 time = self._split(stamp)[0]
-        elif text and (message := self._of_trace(rest)) is not None:
+        elif text and (message := self._of_trace(rest, continuation)) is not None:
             text = rest = message
             time, continues = None, True
-        if not continues and text and (self._continuation.expects or text[-1] == ":"):
-            self._continuation.begin(text)
+        if not continues and text and (continuation.expects or text[-1] == ":"):
+            continuation.begin(text)
         rest = with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, continues, more, number, pieces)
 
-    def _of_trace(self, rest: str) -> str | None:
+    def _of_trace(self, rest: str, continuation: Continuation) -> str | None:
         """Return the message of a line of syslog that continues a trace of its process."""
         found = _PROCESS.match(rest) if "]:" in rest[:LONGEST_PROCESS] else None
         process, before = (found[1] if found else ""), self._process
@@ -158,8 +163,8 @@ class LineParser:
             return None
         message = rest[found.end() :]
         if message and not message.isspace():
-            trace = self._in_trace or self._continuation.expects or is_trace(message)
-            self._in_trace = bool(trace) and self._continuation.continues(message, surely=True)
+            trace = self._in_trace or continuation.expects or is_trace(message)
+            self._in_trace = bool(trace) and continuation.continues(message, surely=True)
         return message if self._in_trace or not message else None
 
     def parse(self, line: str) -> tuple[float | None, str]:

@@ -224,6 +224,11 @@ class Shape(Series):
         if self.measured and self.count % MEASURED == 0:
             self._measure(rest, at)
 
+    def goes_well(self, line: str) -> bool:
+        """Return whether several lines went well before one that a trace follows. The trace is then
+        not theirs, and they are no errors."""
+        return self.level in ("", "info") and self.count > 1 and not line[0].isspace()
+
     def trail(self, line: str) -> None:
         """Note a line that continues the last one."""
         for first in (self.first, self.since):

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 
 from kvstream.logs.components import component_of, message_of
-from kvstream.logs.containers import LONGEST_LINE
+from kvstream.logs.containers import LONGEST_LINE, MOST_STREAMS
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import Entry, LineParser, LineSplitter
 from kvstream.logs.series import Component, Series
 from kvstream.logs.shape import FirstLine, Shape, add_limited, add_sums
 from kvstream.logs.template_tree import Template, TemplateTree
+from kvstream.logs.traces import is_trace
 
 MOST_BUCKETS = 240
 """Maximum number of time buckets with lines."""
@@ -80,9 +81,8 @@ class LogSummary:
         """Names of the sources, and the number of lines before each."""
         self.parser = LineParser()
         self._time: float | None = None
-        self._shape: Shape | None = None
-        self._container = ""
-        """The container of the last line that does not continue another."""
+        self._before: dict[str, Shape] = {}
+        """The last line of each container that does not continue another."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
@@ -106,7 +106,7 @@ class LogSummary:
         self.close()
         self.sources.append((name, self.lines - left_out))
         self.parser.begin()
-        self._shape = None
+        self._before.clear()
         self._begins = True
 
     def feed(self, text: str) -> None:
@@ -161,10 +161,11 @@ class LogSummary:
             if not text or text.isspace():
                 self.blank += 1
                 return
-            if continues and self._shape is not None and container == self._container:
+            before = self._before.get(container) if continues else None
+            if before is not None and not (is_trace(text) and before.goes_well(text)):
                 self.continued += 1
-                self._shape.continued += 1
-                self._shape.trail(text)
+                before.continued += 1
+                before.trail(text)
                 return
             time = self._time
             self.untimed += 1
@@ -182,7 +183,9 @@ class LogSummary:
         if template.data is None:
             template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
         shape: Shape = template.data
-        self._shape, self._container = shape, container
+        self._before[container] = shape
+        if len(self._before) > MOST_STREAMS:
+            del self._before[next(iter(self._before))]
         if shape.since is None:
             shape.since = FirstLine.of(entry, time)
         shape.take(number, time, bucket)

@@ -141,8 +141,8 @@ class Unusual:
             self._tell_cause(shape, finding)
         self._place(shape, finding)
         if shape.first.trace.is_stack and shape.continued:
-            several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
-            finding.notes.append(several.format(shape.continued))
+            several = "stack traces, " if shape.count > 1 else "stack trace of "
+            finding.notes.append(f"{several}{counted(shape.continued, 'line')}")
         elif shape.continued:
             finding.notes.append(counted(shape.continued, "continuation line"))
         return finding

@@ -255,8 +255,34 @@ def test_a_stack_trace_stays_with_the_line_of_its_container() -> None:
     lines += [("web", trace[1]), ("db", at(2, "INFO start")), ("web", trace[1]), ("db", "")]
     log = read([f"{name}-1  | {line}" for name, line in lines])
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
-    assert (finding.trace.lines, finding.text) == (trace, "caught")
-    assert (log.continued, log.blank) == (2, 1)
+    assert (finding.trace.lines, finding.text) == ([*trace, trace[1]], "caught")
+    assert (log.continued, log.blank) == (3, 1)
+    assert balanced(log)
+
+
+def test_a_stack_trace_that_another_container_interrupts_is_one() -> None:
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in f',
+        "    g()",
+        "X: gone",
+    ]
+    lines = [line for part in trace for line in (f"web-1  | {part}", f"db-1  | {at(1, 'INFO ok')}")]
+    log = read([f"web-1  | {at(0, f'INFO served {i}')}" for i in range(9)] + lines)
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert (finding.count, finding.trace.key_lines) == (1, ["X: gone"])
+    assert finding.notes == ["stack trace of 3 lines"]
+    assert balanced(log)
+
+
+@pytest.mark.parametrize("level", ["INFO ", ""])
+def test_lines_that_went_well_are_no_errors_because_a_stack_trace_follows_one(level: str) -> None:
+    lines = [at(i, f"{level}served {i}") for i in range(30)]
+    trace = ["java.io.IOException: gone", "\tat a.B.c(B.java:7)"]
+    log = read([*lines[:9], *trace, *lines[9:]])
+    assert sum(log.levels[level] for level in ("error", "suspect", "fatal")) == 1
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert finding.notes == ["stack trace of 1 line"]
     assert balanced(log)
 
 
