@@ -49,6 +49,8 @@ _TEXTS = {
     "notebook": re.compile(r'\s*\{\s*"(?:cells|worksheets|nbformat)"\s*:'),
 }
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+_SKIPPED = re.compile(rb"[P-_]\*M\x18")
+"""A frame of zstd without text, which may come first."""
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
 HEAD = 128
 """Bytes that determine every kind. They include the MIME type of an OpenDocument or EPUB file."""
@@ -71,6 +73,8 @@ def kind_of(head: bytes) -> str:
             if kind == "zip":
                 return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
             return kind
+    if _SKIPPED.match(head):
+        return "zstd"
     text = head.decode(by_mark(head) or "utf-8-sig", "replace").removeprefix("\ufeff")
     return next((kind for kind, begin in _TEXTS.items() if begin.match(text)), "plain")
 

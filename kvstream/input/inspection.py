@@ -233,6 +233,13 @@ _HOLE = re.compile(rb"(?<=[^\n\r\0])\0+(?=[^\n\r\0])")
 _OF_NO_TEXT = re.compile(rb"[\x01-\x06\x10-\x17\x19\x1c-\x1f\x7f]")
 _TAR = slice(257, 262)
 """The place of ``ustar`` in an archive, whose other bytes may be text and NULs."""
+_PACKED = {
+    b"PK\x03\x04": "a ZIP archive", b"PK\x05\x06": "an empty ZIP archive", b"\x1f\x9d": "compress",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!\x1a\x07": "a RAR archive", b"]\0\0": "LZMA",
+    b"\x04\x22\x4d\x18": "LZ4", MAGIC["pdf"]: "a compressed PDF",
+    **{MAGIC[kind]: f"{kind}, twice packed" for kind in ("gzip", "xz", "zstd")},
+}  # fmt: skip
+"""What must be unpacked first, by its first bytes. `not_text` sees no PDF that is a file."""
 
 
 def without_hole(first: bytes) -> bytes:
@@ -242,11 +249,14 @@ def without_hole(first: bytes) -> bytes:
 
 def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
     """Return why a file with these first bytes, behind `hole` NULs, is binary, or None."""
+    what = next((each for magic, each in _PACKED.items() if start.startswith(magic)), "")
+    if what or start[_TAR] == b"ustar":
+        return f"{name} is binary ({what or 'a tar archive'}); unpack it first, and name the files."
     if (not hole and b"\0" not in start) or by_mark(start):
         return None
     lines = start.count(b"\n")
     holes = sum(1 for _ in _HOLE.finditer(start))
-    if 0 < lines >= holes and not _OF_NO_TEXT.search(start) and start[_TAR] != b"ustar":
+    if 0 < lines >= holes and not _OF_NO_TEXT.search(start):
         return None
     remedy = "convert it to text first, or read it as it is with --text."
     if name.endswith(".kvs"):  # a memory file that was given as a source

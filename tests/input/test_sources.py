@@ -127,7 +127,7 @@ def test_zstd_frames_one_after_the_other(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     skipped = b"\x52\x2a\x4d\x18\x03\0\0\0xyz"  # a skippable frame
     path, large = tmp_path / "a", b"0" * 3_000_000
-    frames = [zstandard.compress(b"one\n"), skipped, zstandard.compress(large), skipped]
+    frames = [skipped, zstandard.compress(b"one\n"), skipped, zstandard.compress(large), skipped]
     path.write_bytes(b"".join(frames))
     assert text_of(open_sources([str(path)])) == "one\n" + large.decode()
 
@@ -229,6 +229,21 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
     assert text_of(open_sources([str(path)], plain=True)) == "abcdef"
     with pytest.raises(SourceError, match="standard input is binary"):
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
+
+
+def test_an_archive_is_named(tmp_path: Path) -> None:
+    pages = {"a.zip": b"PK\x05\x06" + bytes(18), "b.pdf.gz": gzip.compress(b"%PDF-1.4\n1 0 obj\n")}
+    pages["c.tgz"] = gzip.compress(
+        b"a.txt".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + b"It\n"
+    )
+    pages["d.gz.xz"] = lzma.compress(gzip.compress(b"It rained.\n"))
+    whats = ("an empty ZIP archive", "a compressed PDF", "a tar archive", "gzip, twice packed")
+    for (name, data), what in zip(pages.items(), whats, strict=True):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=rf"{name} is binary \({what}\); unpack it first"):
+            open_sources([str(tmp_path / name)])
+        with pytest.raises(SourceError, match=rf"input is binary \({what}\)"):
+            text_of(open_sources(["-"], stdin=io.BytesIO(data)))
 
 
 def test_files_that_kvstream_wrote_are_left_out_of_a_folder(tmp_path: Path) -> None:
