@@ -128,6 +128,10 @@ def answer(
                 yield Notice(told)
             basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
+    if repeats:
+        skipped = f"Repeats of passages that were left out: {repeats:,}."
+        notes = [*memory.trace.notes, skipped]
+        result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
     if sight is not None:
         result = replace(result, narrowed=sight)
     # No support is measured for a summary, which rests on the whole text, or for an extract.

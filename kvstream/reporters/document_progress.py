@@ -67,6 +67,10 @@ class CollectedLines(Collected):
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
+        if isinstance(event, events.DocumentDone) and not event.present:
+            receipts = (record.get("receipt") or {} for record in event.records)
+            for told in dict.fromkeys(note for each in receipts for note in each.get("notes", ())):
+                self.tell(f.about(event.name, told))
         if isinstance(event, events.CollectionStarted):
             self.tell(start_line(self.tally))
         elif self.tally.clock() >= self.next_line and self.tally.began is not None:

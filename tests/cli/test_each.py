@@ -326,6 +326,19 @@ def test_a_warning_names_its_document_once() -> None:
     ]  # fmt: skip
 
 
+def test_what_was_skipped_is_told_of_every_document(
+    tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("Ada hid\0 it.\nBerta saw it.\n" * 9)
+    ran = cli("summarize", str(tmp_path), "--each", "--extract", *SMALL[:2])
+    for name in "ab":
+        path = tmp_path / f"{name}.txt"
+        assert f"\n{path}: Repeats of passages that were left out: 1" in ran.stderr
+        assert f"\n{path}: 9 NULs skipped" in ran.stderr
+    assert "left out" not in cli("summarize", str(tmp_path), "--each", "--extract", "-q").stderr
+
+
 def test_a_signal_during_a_write_of_the_panel_loses_no_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
