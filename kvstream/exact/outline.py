@@ -171,13 +171,16 @@ def _named(title: str, line: Line, depth: int = 0) -> Part:
 def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, tuple[int, Line]]) -> list[Part]:
     """Return the parts with their ends and places."""
     open: dict[int, tuple[int, Line, bool]] = {}
-    parts, source = [], -1
+    parts: list[Part] = []
+    source = -1
     for part, line in reversed(found):
         if part.source != source:
             source, open = part.source, {}
         levels = [level for level in open if level <= part.level]
         # The open heading of the highest number of these levels begins first.
         end, last, heads = min((open[level] for level in levels), default=(*ends[source], False))
+        if end == part.begin and parts:  # bookmarks of one page, whose places on it are unknown
+            end = parts[-1].end
         place, first = "", line.block.place
         if first is None:
             behind = last.number + last.text.count("\n", 0, -1)  # of several lines without words

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain, groupby, islice
@@ -57,6 +57,8 @@ _NAMED = re.compile(
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
     re.IGNORECASE,
 )
+_CLOCK = re.compile(r"(\d\d+):(\d\d):(\d\d)")
+"""The place of a caption."""
 _DAY = re.compile(r"\W{0,4}(?P<day>\d{4}-\d\d-\d\d)(?![\d-])")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _WHEN = re.compile(
@@ -268,9 +270,14 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     name = " ".join(named["name"].casefold().split())
     titles = [(part, part.title.casefold()) for part in parts]
     exact = [part for part, title in titles if title in (name, only.casefold())]
+    cells: list[Part] = []  # of a notebook, below a heading
+    for part, title in titles:
+        if re.sub(r", cell \d+$", "", title) == name:
+            joins = bool(cells) and cells[-1].end == part.begin
+            cells[-1:] = [replace(cells[-1], end=part.end)] if joins else [*cells[-1:], part]
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
     inside = [part for part, title in titles if re.search(rf"\b{re.escape(name)}\b", title)]
-    return exact or bare or (inside if len(name) > 2 and not number_of(name) else [])
+    return exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else [])
 
 
 def _check_order(only: str, first: int, last: int) -> None:
@@ -372,6 +379,10 @@ def _time(line: Line, parser: LineParser) -> float | None:
         head = re.search(r"^Date: (.*)", line.block.text, re.MULTILINE)
         with suppress(ValueError, TypeError):
             return parsedate_to_datetime(head[1]).timestamp() if head else None
+    place = line.block.place
+    if isinstance(place, str) and (clock := _CLOCK.fullmatch(place)):
+        hours, minutes, seconds = map(int, clock.groups())
+        return 3600.0 * hours + 60 * minutes + seconds
     time, _ = parser.parse(line.text[:500].rstrip())
     if time is None and (found := _STAMP.match(line.text)):
         time, _ = parser.parse(_as_in_a_log(found))

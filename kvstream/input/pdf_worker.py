@@ -262,9 +262,14 @@ def _inside(words: Any, box: Box) -> str:
 
 def _bookmarks(document: Any) -> list[tuple[str, int, int]]:
     """Return title, level (from 0) and page (from 1) of the bookmarks that name a page."""
-    found = ((mark, mark.get_dest()) for mark in islice(document.get_toc(), MOST_BOOKMARKS))
-    places = ((mark, dest.get_index()) for mark, dest in found if dest is not None)
-    return [(mark.get_title(), mark.level, page + 1) for mark, page in places if page is not None]
+    found: list[tuple[str, int, int]] = []
+    for mark in islice(document.get_toc(), MOST_BOOKMARKS):
+        dest = mark.get_dest()
+        page = None if dest is None else dest.get_index()
+        with contextlib.suppress(UnicodeDecodeError):  # a damaged title
+            if page is not None and (title := mark.get_title()).strip():
+                found.append((title, mark.level, page + 1))
+    return found
 
 
 def main() -> None:

@@ -266,6 +266,45 @@ def test_bookmarks_of_a_pdf(tmp_path: Path) -> None:
         assert {name for name in names if f"in {name}, page" in text} == inside, only
 
 
+def test_bookmarks_of_one_place_and_damaged_ones(tmp_path: Path) -> None:
+    pages = [["", "It rained."], ["", "It snowed."]]
+    first = 4 + 2 * len(pages)
+    titles = [(b"(Chapter 1)", 0), (b"(Chapter 2)", 0), (b"<FEFF0041D8>", 1), (b"( )", 1)]
+    marks = [
+        b"<< /Title %s /Parent %d 0 R /Dest [%d 0 R /Fit] /Next %d 0 R >>"
+        % (title, first, 3 + 2 * page, first + number + 1)
+        for number, (title, page) in enumerate(titles, 1)
+    ]
+    marks[-1] = marks[-1].replace(b"/Next %d 0 R" % (first + len(marks) + 1), b"")
+    root = b"<< /Type /Outlines /First %d 0 R /Last %d 0 R >>" % (first + 1, first + len(marks))
+    catalog = b"/Type /Catalog /Pages 2 0 R"
+    made = pdf([drawn(lines) for lines in pages], more=[root, *marks])
+    path = tmp_path / "a.pdf"
+    path.write_bytes(made.replace(catalog, catalog + b" /Outlines %d 0 R" % first))
+    for only in ("chapter 1", "chapter 2"):
+        text = "".join(block.text for block in open_sources(str(path), only=only))
+        assert text.split() == ["It", "rained.", "It", "snowed."]
+
+
+def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
+    texts = ["# Rain", "a", "# Snow", "b", "c", "# Rain again"]
+    cells = [{"cell_type": "markdown", "source": text} for text in texts]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    assert read(path, only="section Snow").split() == ["#", "Snow", "b", "c"]
+    path.write_text(json.dumps({"cells": cells * 2, "nbformat": 4}))
+    with pytest.raises(SourceError, match="2 parts are Snow: Snow, cell 3, Snow, cell 9"):
+        read(path, only="Snow")
+
+
+def test_times_of_captions(tmp_path: Path) -> None:
+    path = tmp_path / "a.srt"
+    path.write_text("".join(f"{i}\n00:0{i}:00,000 --> 00:0{i}:01,000\nx{i}\n\n" for i in range(5)))
+    assert read(path, since="00:02", until="00:03:30").split() == ["x2", "x3"]
+    with pytest.raises(SourceError, match="its times are from 00:00:00 to 00:04:00"):
+        read(path, since="00:05")
+
+
 MAIL = "".join(
     f"From {name}@example.org Mon Jan  1 10:00:0{i} 2024\nFrom: {name} <{name}@e.org>\n"
     f"Subject: Plan\nDate: Mon, {i} Jan 2024 10:00:00 +0000\n\nI am {name}.\n\n"
