@@ -199,6 +199,8 @@ class Row:
     """Whether it determines how a model keeps memory."""
     stored: str = ""
     """Name in the header of a memory file; empty if a memory does not depend on it."""
+    once: str = ""
+    """Why a second value is an error; if empty, the last one counts."""
     one_text: str = ""
     """Why ``--each`` cannot use it."""
     one_reading: bool = False
@@ -482,6 +484,8 @@ class RunSettings:
         False, "Answer",
         "Ask for a short phrase. Models without a chat template answer briefly anyway.",
         advanced=True, per_answer=True,
+        excludes={"extract": "--brief is for written answers, and --extract writes none; leave one "
+                  "of them out."},
         without={**OF_ANSWERS,
                  "summarize": "a summary is not a short phrase. Limit it with --max-tokens."},
     )  # fmt: skip

@@ -162,15 +162,16 @@ class Scope:
     def _missing(self, last: int) -> str:
         name = self.name
         times = f"from {self._times[0]} to {self._times[-1]}" if self._times else ""
-        if self.span is not None and times and last >= self.span[1]:
+        timed = self.since or self.until
+        if self.span is not None and timed and last >= self.span[1]:
             name += " in that time"
-            has = f"the times of the text are {times}"
+            has = f"the times of the text are {times}" if times else "its lines have no times"
         elif self.span is not None:
             has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
         elif self.sender:
             names = ", ".join(self._seen[:LISTED])
             has = f"there are messages from {names}" if names else "it has no messages"
-            if self.since or self.until:
+            if timed:
                 name += " in that time"
                 has += f", and the times are {times}" if times else ", and its lines have no times"
         elif times:

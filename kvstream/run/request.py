@@ -143,6 +143,7 @@ class Request:
         '100-200", "messages from Greta", or another heading. Not with --follow, --shards and '
         "--checkpoint.",
         parse=stated, metavar="PART", variable=False, without=OF_READING,
+        once='--only names one part: two in a row as "chapters 2-3", others in a run for each.',
     )  # fmt: skip
     since: str | None = row(
         None, "Input and output",

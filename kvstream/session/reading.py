@@ -252,6 +252,13 @@ class Reading:
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
         of_plan = []
+        whole = [record for record in self.sources.records if record.part is None]
+        if self.after is not None and len(set(whole)) < len(whole):
+            twice = next(record.name for record in reversed(whole) if whole.count(record) > 1)
+            of_plan.append(
+                f"{twice} was read more than once, and memory holds entries of each reading. Read "
+                "every source once."
+            )
         if system := self.plan.prompt.broken(self.plan.system or ""):
             of_plan.append(broken_apart("system text", system))
         sight, budget = self.model.sight, self.plan.sizes.budget

@@ -401,7 +401,7 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert '--since "10:50" reads a part.' in told  # of which day?
     counted = "How many lines contain ERROR between 10:05 and 10:06?"
     _, told = ask(capsys, str(path), counted, "-m", "pocket", "-n", "2")
-    assert '--since "10:05" --until "10:06" reads a part.' in told
+    assert told.count('--since "10:05" --until "10:06" reads a part.') == 1
     assert "Counted" not in told
     dated = "What happened on 2 May 2024?"
     _, told = ask(capsys, str(path), dated, "-m", "pocket", "-n", "2")

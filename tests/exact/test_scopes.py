@@ -348,6 +348,10 @@ def test_times(tmp_path: Path) -> None:
         read(path, since="2024-06-01")
     with pytest.raises(SourceError, match="is lines 1-2 in that time: the times of the text are"):
         read(path, only="lines 1-2", since="2024-05-02")
+    plain = tmp_path / "plain.txt"
+    plain.write_text("one\ntwo\n")
+    with pytest.raises(SourceError, match="is lines 1-2 in that time: its lines have no times"):
+        read(plain, only="lines 1-2", since="10:00")
     with pytest.raises(UsageError, match="not a time"):
         read(path, since="yesterday")
     for since, hits in (("3 pm", 3), ("10:30 a.m.", 3), ("Thursday", 2), ("Thursday at 11am", 1)):

@@ -59,6 +59,12 @@ def test_a_memory_of_0_2_is_read_on(session: Session, tmp_path: Path) -> None:
     read_on = returned(session.read(source, Request(command="remember"), memory))
     assert [record.name for record in read_on.trace.records] == ["story.txt", str(more)]
     assert read_on.trace.read > 738
+    assert not any("more than once" in told for told in read_on.warnings)
+    for _ in range(2):
+        again = session.read(open_sources([str(more)]), Request(command="remember"), read_on)
+        read_on = returned(again)
+    told = [told for told in read_on.warnings if "was read more than once, and memory" in told]
+    assert [each.partition(" was")[0] for each in told] == [str(more)]
 
 
 def test_a_checkpoint_of_0_2_is_taken_up(session: Session, tmp_path: Path) -> None:

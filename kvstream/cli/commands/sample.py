@@ -35,6 +35,7 @@ SPOOLED_BYTES = 16 * 1024**2
 )  # fmt: skip
 @option(
     "--into", metavar="FILE", section="Text",
+    once="--into names one text: join several into a file first, or run the command for each.",
     help="Plant the facts in this text (- is standard input) instead of a made-up one.",
 )  # fmt: skip
 @option(

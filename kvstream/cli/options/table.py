@@ -232,6 +232,7 @@ def click_option(row: Row, command: str = "") -> Option:
         multiple=row.name == "set",
         show_default=shown,
         advanced=row.advanced,
+        once=row.once,
         envvar=None if row.variable else (),
         **attributes,
     )

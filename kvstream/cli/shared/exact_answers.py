@@ -215,7 +215,10 @@ def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked
     """Return the options of a reading that answers these questions."""
     if any(each.estimates or each.kind == "count" for each in asked.values()):
         say(ESTIMATED)
-    return _of_part(paths, options.asking(questions=tuple(asked)), asked)
+    # The hints of one counted question were told before it was left to a model.
+    told = not options.each and [each.kind for each in asked.values()] == ["count"]
+    left = options.asking(questions=tuple(asked))
+    return _of_part(paths, left, asked, (lambda hint: None) if told else say)
 
 
 def note_estimates(questions: Iterable[str]) -> None:
@@ -227,11 +230,16 @@ def note_estimates(questions: Iterable[str]) -> None:
         say(ESTIMATED)
 
 
-def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
+def _of_part(
+    paths: Sequence[str],
+    options: Options,
+    asked: Mapping[str, Asked],
+    tell: Callable[[str], None] = say,
+) -> Options:
     """Return options that read only the part that one question names, if the text has it.
 
     A time without a day is certain only if all of the text is of one day; else a hint names the
-    options.
+    options. `tell` gets what a user should know.
     """
     again = bool(paths) and all(map(can_be_read_again, paths))
     request = options.request
@@ -240,7 +248,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     if len(asked) > 1 or options.each:
         if named := next((a.scope for a in asked.values() if a.scope and a.kind != "other"), ""):
             several = "several questions" if len(asked) > 1 else "--each"
-            say(f'All of the text is read for {several}; --only "{named}" reads a part.')
+            tell(f'All of the text is read for {several}; --only "{named}" reads a part.')
         return options
     [each] = asked.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
@@ -252,7 +260,7 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     ):  # fmt: skip
         if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
-            say(f"The question names a time, but all of the text is read; {given} reads a part.")
+            tell(f"The question names a time, but all of the text is read; {given} reads a part.")
         return options
     if not (each.scope or times):
         return options
@@ -263,14 +271,14 @@ def _of_part(paths: Sequence[str], options: Options, asked: Mapping[str, Asked])
     except (SourceError, UsageError) as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
         if each.kind != "other" and (each.scope or timed):
-            say(f"The question names {named}, but all of the text is read. {error}")
+            tell(f"The question names {named}, but all of the text is read. {error}")
         return options
     if each.kind == "other":
-        say(f'The question names {each.scope}, but all of the text is read; --only "{each.scope}" '
+        tell(f'The question names {each.scope}, but all of the text is read; --only "{each.scope}" '
             "reads it alone.")  # fmt: skip
         return options
     if not options.quiet:
-        say(f"Reads only {sources.scope.name}, which the question names.")
+        tell(f"Reads only {sources.scope.name}, which the question names.")
     return narrow
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shlex
 import stat
@@ -65,6 +66,12 @@ def split_arguments(
             raise click.UsageError(
                 f"{last!r} is a {kind}, so there is no question: add it as the last argument "
                 "(or give it with -Q, if this is the question).",
+                ctx,
+            )
+        if paths and re.fullmatch(r"\S*(?:/\S*|\w\.[A-Za-z]\w{0,4})", last):
+            raise click.UsageError(
+                f"{last!r} looks like the name of a file, but there is none; check the path, or "
+                "give it with -Q if it is the question.",
                 ctx,
             )
         arguments, questions = tuple(paths), (last,)
