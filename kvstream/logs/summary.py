@@ -167,14 +167,14 @@ class LogSummary:
                 before.continued += 1
                 before.trail(text)
                 return
-            time = self._time
+            time = None if self._begins else self._time  # that of another source says nothing
             self.untimed += 1
         else:
             self._go_back(time, number)
             self._begins = False
             self._timed = self.sources[-1][0] if self.sources else ""
-        self._time = time
-        if self.by_line or (time is None and number > UNTIMED):
+            self._time = time
+        if self.by_line or (self._time is None and number > UNTIMED):
             self.by_line, time = True, None
             bucket: int | None = int(number // self.width)
         else:

@@ -299,14 +299,28 @@ def test_lines_that_continue_another_are_a_stack_trace_only_if_they_look_like_on
 
 def test_colors_are_no_part_of_a_log() -> None:
     red = "\x1b[2m{}\x1b[0m \x1b[31mERROR\x1b[0m db: pool is full"
-    lines = [red.format(at(0, "").strip()), "\x1b[31mCaused by:\x1b[39m a.B: gone"]
+    of_rsyslog = at(0, "#033[1;31mERROR#033[0m db: pool is full")
+    lines = [of_rsyslog, red.format(at(0, "").strip()), "\x1b[31mCaused by:\x1b[39m a.B: gone"]
     inner = {"time": "2024-05-01T00:00:01Z", "log": "\x1b[31mERROR\x1b[0m db: pool is full\n"}
     log = read([*lines, json.dumps(inner)])
     (finding,) = report(log).findings
-    assert (finding.count, finding.level, finding.text) == (2, "error", "pool is full")
+    assert (finding.count, finding.level, finding.text) == (3, "error", "pool is full")
     assert finding.example == at(0, "ERROR db: pool is full")
     assert finding.trace.lines == ["Caused by: a.B: gone"]
     assert finding.first_time == 1_714_521_600
+
+
+def test_a_source_without_times_has_none_of_another() -> None:
+    log = read([at(i, "INFO web: up") for i in range(9)])
+    log.begin("b.log")
+    log.feed("ERROR worker died\n" * 20)
+    log.close()
+    (finding,) = [f for f in report(log).findings if f.level == "error"]
+    assert (finding.first_time, finding.notes) == (None, [])
+    assert not log.by_line
+    log.feed(at(20, "INFO worker up\n") + "ERROR worker died again\n")
+    log.close()
+    assert next(s for s in log.shapes if "again" in s.text).first_time == log.total.high
 
 
 def test_frequent_values_are_named() -> None:
