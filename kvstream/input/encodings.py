@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -25,16 +26,23 @@ GUESSED = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "cp866",
     "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
-"""Encodings without a state, so that every character has bytes of its own."""
+GUESSED_LATER = ("cp1255", "cp1256", "cp874")
+"""Encodings of which a short text in another one could be."""
 ENOUGH = 200
 """Number of non-ASCII bytes with which a guess is hardly ever wrong."""
 HIGH = bytes(range(0x80, 0x100))
+MOSTLY = 0.8
+"""Share of UTF-8 in a damaged text, and not by chance in one of another encoding."""
 FEW = 8
 """With fewer non-ASCII bytes, their frequencies do not allow a guess."""
 ALIKE = 0.05
 """Scores of charset-normalizer with a smaller difference count as equal. Western is then chosen."""
 _WESTERN = frozenset([0x80, 0x85, *range(0x91, 0x98)])
 """Bytes of Western texts that are control characters in Latin-1: quotes, dashes, the euro."""
+_KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
+_HALF_KANA = re.compile("[\uff61-\uff9f]")
+ISO_2022_JP = re.compile(rb"\x1b\$[@B](?:[!-~]{2})+\x1b\([BJ]")
+"""Japanese in 7 bits, with the sequences around it that switch the set of characters."""
 _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
@@ -55,6 +63,8 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
     marked = by_mark(head) if begins else None
     if marked is not None:
         return marked
+    if ISO_2022_JP.search(head):
+        return "iso2022_jp"
     first = re.search(rb"[\x80-\xff]", head)
     begin = 0 if first is None else max(0, first.start() - BEFORE)
     sample = head[begin : begin + SAMPLE]
@@ -70,17 +80,21 @@ def _guess(sample: bytes) -> str | None:
     """Return the likeliest encoding; None for damaged UTF-8, or if no encoding fits."""
     from charset_normalizer import from_bytes
 
-    if _mostly_utf8(sample):
+    share = _share_of_utf8(sample)
+    if share < MOSTLY and (japanese := _japanese(sample)):
+        return japanese
+    if share >= 0.5:
         return None
     high = [byte for byte in sample if byte > 127]
     western = all(byte >= 0xA0 or byte in _WESTERN for byte in high)
     if len(high) < FEW:
         # Too little for a guess, such as one or two names in an ASCII text.
-        return "cp1252" if western and len(high) * 4 <= len(sample) else None
-    found = from_bytes(sample, cp_isolation=list(GUESSED), preemptive_behaviour=False)
+        return "cp1252" if western and len(high) * 3 <= len(sample) else None
+    names = [*GUESSED, *(GUESSED_LATER if len(high) >= ENOUGH else ())]
+    found = from_bytes(sample, cp_isolation=names, preemptive_behaviour=False)
     best = found.best()
     if best is None:
-        return None
+        return "cp1252" if western and len(high) * 3 <= len(sample) else None
     alike = [match for match in found if match.chaos <= best.chaos + ALIKE]
     if western and any(
         "cp1252" in match.could_be_from_charset and match.coherence >= best.coherence - ALIKE
@@ -90,12 +104,24 @@ def _guess(sample: bytes) -> str | None:
     return best.encoding
 
 
-def _mostly_utf8(sample: bytes) -> bool:
-    """Return whether half of the non-ASCII bytes or more are UTF-8, so that the rest is damage."""
+def _japanese(sample: bytes) -> str | None:
+    """Return the encoding in which a text has kana, which nearly every Japanese sentence has."""
+    for name in ("cp932", "euc_jp"):
+        decoder = codecs.getincrementaldecoder(name)()
+        with suppress(UnicodeDecodeError):
+            text = decoder.decode(sample)
+            wide = sum(char > "\x7f" for char in text)
+            if 4 * len(_KANA.findall(text)) >= wide >= 4 * len(_HALF_KANA.findall(text)):
+                return name
+    return None
+
+
+def _share_of_utf8(sample: bytes) -> float:
+    """Return how much of the bytes beyond ASCII is UTF-8. From half on, the rest is damage."""
     text = sample.decode("utf-8", "ignore")
     right = sum(len(char.encode()) for char in text if ord(char) > 127)
     wrong = len(sample) - len(text.encode())
-    return right >= wrong
+    return right / (right + wrong)
 
 
 def html_decoder(head: bytes, charset: str | None = None) -> tuple[codecs.IncrementalDecoder, str]:
@@ -154,19 +180,23 @@ class OtherDecoder(BlockDecoder):
     def _decoded(
         self, data: bytes, final: bool
     ) -> tuple[str, np.ndarray, Sequence[tuple[int, int]]]:
+        state = self._decoder.getstate()[1]
         text = self._decoder.decode(data[len(self.rest) :], final)
         self.rest = self._decoder.getstate()[0]
         if len(text) == len(data):  # the end of a control string is a letter in cp1252
             for found in _ENDED.finditer(data):
                 if ord(text[found.start()]) == data[found.start()]:
                     text = f"{text[: found.end() - 1]}\x9c{text[found.end() :]}"
-        widths = self._widths(data[: len(data) - len(self.rest)], text, final=final)
+        widths = self._widths(data[: len(data) - len(self.rest)], text, state, final=final)
         wrong = [i for i, char in enumerate(text) if char == "\ufffd"] if "\ufffd" in text else []
         ends = np.cumsum(widths)
         return text, widths, [(int(ends[i] - widths[i]), int(ends[i])) for i in wrong]
 
-    def _widths(self, data: bytes, text: str, *, final: bool) -> np.ndarray:
-        """Return the number of bytes in ``data`` of each character of ``text``, int64 [n]."""
+    def _widths(self, data: bytes, text: str, state: int, *, final: bool) -> np.ndarray:
+        """Return the number of bytes in ``data`` of each character of ``text``, int64 [n].
+
+        `state` is that of the decoder before the data.
+        """
         if len(text) == len(data):
             return np.ones(len(text), dtype=np.int64)
         if self.encoding.startswith("utf-"):
@@ -182,6 +212,7 @@ class OtherDecoder(BlockDecoder):
             return widths
         # Damaged bytes, or characters with several encoded forms: decode byte by byte.
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
+        decoder.setstate((b"", state))
         each: list[int] = []
         waiting = 0
         for at in range(len(data)):

@@ -24,7 +24,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
 from kvstream.input.controls import without_controls
-from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, encoding_of
+from kvstream.input.encodings import ENOUGH, FEW, HIGH, ISO_2022_JP, OtherDecoder, encoding_of
 from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
@@ -340,10 +340,11 @@ class SourceSet:
                     yield TextBlock("", self._position, index)
                     time.sleep(WAIT_SECONDS)
                     continue
-                if guessing and not piece.isascii():
+                switches = guessing and ISO_2022_JP.search(piece) is not None
+                if guessing and (switches or not piece.isascii()):
                     if on_disk:
                         piece = _with_more(piece, pieces)
-                    known = decoder is None or _letters(piece) >= FEW
+                    known = decoder is None or switches or _letters(piece) >= FEW
                     guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
                         held, decoder = self._decoder(index, source, piece, before=decoder)

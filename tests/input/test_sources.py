@@ -25,7 +25,7 @@ from kvstream.collection.results import write_records
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import CONTROLS, BlockDecoder
-from kvstream.input.encodings import OtherDecoder
+from kvstream.input.encodings import OtherDecoder, encoding_of
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.memory.file import write
@@ -529,6 +529,36 @@ WORDS = {
     "utf-16-be": "\ufeffIt rained. Ünd 漢字 😀. " * 40,
     "utf-32-le": "\ufeffIt rained. " * 40,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cp932", "灯台守の手紙。\n机の上の手紙を読む。\n"),
+        ("euc_jp", "お知らせ\n会議は明日の午前十時に始まります。\n"),
+        ("cp1255", "המגדלור האיר את הלילה.\n" * 20),
+        ("cp1256", "أضاءت المنارة الليل ودخلت السفينة.\n" * 20),
+        ("cp874", "ผู้ดูแลประภาคารจุดตะเกียง\n" * 20),
+        ("cp1252", "Två små åar på ön.\n"),
+    ],
+)
+def test_short_texts_and_those_of_few_letters_beyond_them(name: str, text: str) -> None:
+    assert encoding_of(text.encode(name)) == name
+
+
+def test_japanese_of_7_bits(tmp_path: Path) -> None:
+    text = "灯台守の手紙\nread on\n机の上\n" * 7
+    data = text.encode("iso2022_jp")
+    (tmp_path / "a").write_bytes(data)
+    for sources in (
+        open_sources([str(tmp_path / "a")]),
+        open_sources(["-"], stdin=Drip([data[:200], data[200:213], data[213:]])),
+    ):
+        ends = [(block, block.offsets()) for block in sources]
+        assert "".join(block.text for block, _ in ends) == text
+        assert ends[-1][1][-1] == len(data)
+        begin, whole = ends[0][1][text.index("手紙") : text.index("紙") + 2][[0, -1]]
+        assert (b"\x1b$B" + data[begin:whole]).decode("iso2022_jp") == "手紙"
 
 
 @pytest.mark.parametrize("name", WORDS)
