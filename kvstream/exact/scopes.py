@@ -384,25 +384,23 @@ def _time(line: Line, parser: LineParser) -> float | None:
     if isinstance(place, str) and (clock := _CLOCK.fullmatch(place)):
         hours, minutes, seconds = map(int, clock.groups())
         return 3600.0 * hours + 60 * minutes + seconds
-    time, _ = parser.parse(line.text[:500].rstrip())
-    if time is None and (found := _STAMP.match(line.text)):
-        time, _ = parser.parse(_as_in_a_log(found))
+    time, _ = parser.parse(_as_in_a_log(line.text[:500].rstrip()))
     if time is None and (found := _DAY.match(line.text)):
         with suppress(ValueError):
             return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
     return time
 
 
-def _as_in_a_log(stamp: re.Match[str]) -> str:
-    """Return a time as a log writes it, with seconds and century."""
-    a, sep, b, c = stamp.group("a", "sep", "b", "c")
-    date = (
-        f"{a}-{b}-{c}"
-        if len(a) == 4
-        else f"{a:0>2}{sep}{b:0>2}{sep}{c if len(c) > 2 else '20' + c}"
-    )
-    half = f" {stamp['half'].upper()}M" if stamp["half"] else ""
-    return f"{date} {stamp['clock']}{stamp['second'] or ':00'}{half} "
+def _as_in_a_log(text: str) -> str:
+    """Return a text whose time a log would not have with seconds and the century."""
+    found = _STAMP.match(text)
+    if found is None or (found["second"] and max(map(len, found.group("a", "c"))) == 4):
+        return text
+    a, sep, b, c = found.group("a", "sep", "b", "c")
+    century = "20" * (len(c) == 2)
+    date = f"{a}-{b}-{c}" if len(a) == 4 else f"{a:0>2}{sep}{b:0>2}{sep}{century}{c}"
+    half = f" {found['half'].upper()}M" if found["half"] else ""
+    return f"{date} {found['clock']}{found['second'] or ':00'}{half} {text[found.end() :]}"
 
 
 def _shown(time: float, parser: LineParser, line: Line) -> str:
@@ -437,7 +435,7 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
         given = datetime.fromisoformat(value)
         return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
     for end in ("", ":00", f" {rest[:8]}"):
-        time, _ = deepcopy(parser).parse(f"{value}{end} x")
+        time, _ = deepcopy(parser).parse(_as_in_a_log(f"{value}{end} x"))
         if time is not None:
             return time
     raise UsageError(

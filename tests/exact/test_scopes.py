@@ -378,7 +378,7 @@ def test_times(tmp_path: Path) -> None:
     "stamp",
     [
         "20.11.26, 10:3{} -", "[20.11.2026, 10:3{}:59]", "11/20/26, 10:3{}\u202fAM -",
-        "20/11/2026, 10:3{} -", "[2026-11-20, 10:3{}]", "2026-11-20 10:3{}",
+        "20/11/2026, 10:3{} -", "20.11.26 10:3{}", "[2026-11-20, 10:3{}]", "2026-11-20 10:3{}",
     ],
 )  # fmt: skip
 def test_times_of_chats(tmp_path: Path, stamp: str) -> None:
@@ -388,6 +388,7 @@ def test_times_of_chats(tmp_path: Path, stamp: str) -> None:
     kept = lambda **part: "".join(line[-1] for line in read(path, **part).splitlines())  # noqa: E731
     assert kept(since="2026-11-20 10:32") == "2345"
     assert kept(until="10:33:59") == "0123"
+    assert kept(since=stamp.format(4).strip("[] -")) == "45"
     if "," in stamp:  # else it is a line of a log
         assert kept(only="messages from A", since="10:32") == "24"
         told = (
