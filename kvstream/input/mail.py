@@ -30,6 +30,7 @@ SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _BEGIN = re.compile(rb"From .*\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.* \d{4}")
 """The line before a message in an mbox: sender and date."""
 _STUFFED = re.compile(rb">+From ")
+_UUENCODED = ("x-uuencode", "uuencode", "x-uue", "uue")
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/=\s]")
 _HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
 
@@ -166,6 +167,8 @@ class Mail:
                 yield binascii.a2b_base64(letters[:whole])
             elif encoding == "quoted-printable":
                 yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
+            elif encoding in _UUENCODED:
+                yield _of_uuencode(line)
             else:
                 yield line
         if len(rest) > 1:
@@ -226,10 +229,21 @@ def _lines(read: Read) -> Iterator[bytes]:
         yield rest
 
 
+def _of_uuencode(line: bytes) -> bytes:
+    """Return the bytes of a line; it may be longer than its first character says."""
+    if re.match(rb"begin \d|end\s|\s*$", line):
+        return b""
+    length = (line[0] - 32) & 63
+    with suppress(binascii.Error):
+        return binascii.a2b_uu(line[: (length * 4 + 5) // 3])
+    return line
+
+
 def _plain(value: str) -> str:
-    """Return the value of a header as one line, decoded."""
+    """Return the value of a header as one line, decoded, without control characters."""
     with suppress(HeaderParseError, LookupError, ValueError):  # else it is shown as it stands
         value = str(make_header(decode_header(value)))
+    value = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", value)
     return " ".join(value.encode("utf-8", "replace").decode().split())
 
 

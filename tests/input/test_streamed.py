@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import gzip
 import io
 import json
@@ -59,6 +60,10 @@ def letter(body: bytes, headers: bytes = b"") -> bytes:
          "Die Fähre fährt um neun"),
         ("Content-Type: text/plain; charset=iso-8859-1\nContent-Transfer-Encoding: 8bit",
          "Fähre".encode("latin-1"), "Fähre"),
+        ("Content-Transfer-Encoding: x-uuencode",
+         b"begin 644 a.txt\n" + binascii.b2a_uu(b"It sails at nine, and not at ten, as before. ")
+         + binascii.b2a_uu(b"Liv") + b"`\n\nend\n",
+         "It sails at nine, and not at ten, as before. Liv"),
         # The header is wrong.
         ("Content-Transfer-Encoding: base64", b"Not (yet) base64.\nMore\n", "Not (yet) base64."),
         ("Content-Type: text/plain; charset=koi8-r\nContent-Transfer-Encoding: base64",
@@ -87,7 +92,7 @@ def test_the_body_of_a_mail_is_decoded(
 def test_headers_of_a_mail_are_decoded(tmp_path: Path) -> None:
     data = (
         b"Received: from a by b\nFrom: =?utf-8?q?J=C3=B6rg?= <j@example.org>\n"
-        b"Subject: =?iso-8859-1?b?RuRocmU=?=\n =?utf-8?q?_am_Montag?=\n"
+        b"Subject: =?iso-8859-1?b?RuRocmU=?=\n =?utf-8?q?_am=1B_Montag?=\n"
         b"Date: Mon, 5 May 2025 09:00:00 +0200\nMIME-Version: 1.0\n\nText.\n"
     )
     [head, text] = blocks_of(tmp_path, "mail", data)
