@@ -43,7 +43,10 @@ def choose(
     asked = (i for i in load(paths) if i.questions and (not heldout or is_heldout(i.document)))
     items = [item for item in asked if all(test(item.record) for test in tests)]
     if not items:
-        raise UsageError("No record fits; use a KEY=VALUE of the records in --where.")
+        raise UsageError(
+            "No record fits; leave --where, --explicit and --heldout out, or use values of the "
+            "records in --where."
+        )
     if limit is not None and limit < len(items):
         items = random.Random(seed).sample(items, limit)
     return items

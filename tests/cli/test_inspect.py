@@ -73,6 +73,14 @@ def test_a_single_step_is_counted_in_the_singular(cli, tmp_path) -> None:
     assert ", 1 step in " in cli("inspect", path).stdout
 
 
+def test_a_part_of_a_source_is_no_whole(cli, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("Ada hid it.\nBerta saw it.\n")
+    target = str(tmp_path / "a.kvs")
+    ran = cli("remember", str(tmp_path / "a.txt"), "-o", target, "-q", *FEW, "--only", "line 1")
+    assert ran.code == 0, ran.stderr
+    assert f"{tmp_path / 'a.txt'} (12 of 26 bytes)" in cli("inspect", target).stdout
+
+
 def test_passages_for_another_model_are_counted(cli, written, session, tmp_path) -> None:
     from kvstream.memory import saving
     from kvstream.memory.contents import Beside

@@ -106,6 +106,8 @@ def test_what_is_no_pattern_is_refused(cli: Any, tmp_path: Path) -> None:
     ran = cli("ask", str(tmp_path / "a"), "Q?", "--follow", "--until-answer", "(")
     assert ran.code == 2
     assert "is not a regular expression" in ran.stderr
+    ran = cli("ask", str(tmp_path / "a"), "Q?", "--follow", "--until-answer", "")
+    assert "The value is empty" in ran.stderr
     ran = cli("ask", str(tmp_path / "a"), "Q?", "--until-answer", "x")
     assert "has no effect without --follow" in ran.stderr
 

@@ -111,7 +111,8 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["written"]))
     yield "file", f"{f.size(memory['bytes'])}, written {written} by kvstream {record['version']}"
     for source in memory["sources"][:SOURCES]:
-        yield "source", f"{source['name']} ({f.number(source['bytes'])} bytes)"
+        part = f"{f.number(source['part'])} of " if "part" in source else ""
+        yield "source", f"{source['name']} ({part}{f.number(source['bytes'])} bytes)"
     if (more := len(memory["sources"]) - SOURCES) > 0:
         yield "", f"and {f.number(more)} more, which --json names"
     for question in memory["questions"] or ["(none: made without a question)"]:

@@ -20,7 +20,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import Command, Option, given_options, typed
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
-from kvstream.settings import ModelSettings, Row, row, table
+from kvstream.settings import ModelSettings, Row, row, stated, table
 from kvstream.version import __version__
 
 SECTIONS = ("Following", "Many documents", "Memory", "Model", "Answer", "Input and output")
@@ -41,9 +41,9 @@ OTHER_MODELS = "the best fetched model, else pocket; with --memory the model tha
 
 
 def regex_of(pattern: str) -> str:
-    """Return a regular expression. Raises UsageError if it is none."""
+    """Return a regular expression. Raises UsageError if it is none, or empty."""
     try:
-        re.compile(pattern)
+        re.compile(stated(pattern))
     except re.error as error:
         raise UsageError(f"{pattern!r} is not a regular expression: {error}.") from None
     return pattern
