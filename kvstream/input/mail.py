@@ -218,8 +218,11 @@ class Mail:
 
 def _lines(read: Read) -> Iterator[bytes]:
     """Yield lines with their ends; a very long one in pieces."""
-    rest = b""
+    rest, returns = b"", None
     while data := read(BLOCK):
+        if returns is None:
+            returns = b"\n" not in data and b"\r" in data[:-1]
+        data = data.replace(b"\r", b"\n") if returns else data
         *lines, rest = (rest + data).split(b"\n")
         yield from (line + b"\n" for line in lines)
         if len(rest) > LONGEST_LINE:

@@ -1,10 +1,14 @@
 """Remove from a text what is for a terminal and not for a reader: control sequences, and NULs.
+Lines that end in a carriage return alone get a newline instead.
 
 The sequences are those of ECMA-48, with 7 and with 8 bits. NULs fill the hole in a log that was cut
 while a program wrote it, and in a file that was not stored completely.
 """
 
 from __future__ import annotations
+
+import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,9 +32,19 @@ class ControlFilter:
         """Whether the last block ended within a control string of more than LONGEST characters."""
         self._in_line = False
         """Whether the last character was not a newline."""
+        self._returns: bool | None = None
+        """Whether lines end in a carriage return, as those of the first block do; None: no text."""
 
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
+        left = self._filtered(block, final=final)
+        if left is not None and self._returns is None and left.text:
+            self._returns = "\n" not in left.text and "\r" in left.text[:-1]
+        if left is None or not self._returns:
+            return left
+        return replace(left, text=re.sub(r"\r(?!\n)", "\n", left.text))
+
+    def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         held, text = self._held, block.text
         signs = ASCII_SIGNS if text.isascii() else SIGNS
         if held is None and not self._in_string and not any(map(text.__contains__, signs)):

@@ -82,7 +82,8 @@ def test_the_body_of_a_mail_is_decoded(
     tmp_path: Path, headers: str, body: bytes, text: str
 ) -> None:
     data = letter(body, headers.encode() + b"\n" if headers else b"")
-    for each in (data, data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")):
+    unix = data.replace(b"\r\n", b"\n")
+    for each in (data, *(unix.replace(b"\n", end) for end in (b"\r\n", b"\r"))):
         found = text_of(tmp_path, "a.eml", each)
         assert text in found
         assert "Transfer" not in found

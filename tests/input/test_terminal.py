@@ -192,3 +192,12 @@ def test_8_bit_strings_in_another_encoding_than_utf_8(tmp_path: Path, sequence: 
     sources = open_sources([str(tmp_path / "a.txt")])
     assert "".join(block.text for block in sources) == "El niño y la señora.\n" * 9
     assert sources.warnings == [f"{tmp_path / 'a.txt'} is not UTF-8; it was read as cp1252."]
+
+
+def test_lines_that_end_in_a_carriage_return(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes("Ünd\rtwo\r\x1b[1mthree\r".encode())
+    assert "".join(block.text for block in open_sources([str(path)])) == "Ünd\ntwo\nthree\n"
+    for kept in (b"10%\r20%\n30%\r40%\n", b"one\r\ntwo\r\n", b"one\r"):
+        path.write_bytes(kept)
+        assert "".join(block.text for block in open_sources([str(path)])) == kept.decode()
