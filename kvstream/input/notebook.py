@@ -34,6 +34,9 @@ _OLD_TYPES = {
 """Types of outputs as notebooks of format 3 name them."""
 _PICTURE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]*")
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)", re.MULTILINE)
+_NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
+"""What Python writes beside JSON."""
+_BEGUN = re.compile(r"[-A-Za-z]{1,8}\Z")
 _TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
 
 
@@ -180,7 +183,7 @@ class _ShortStrings:
     def __init__(self, read: Read) -> None:
         self._read, self._decoder = read, codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._rest = ""
-        """The beginning of an escape sequence."""
+        """The beginning of an escape sequence, or of a word outside of strings."""
         self._length = -1
         """Characters so far of the string that is open; -1: none is."""
         self._ready = b""
@@ -207,7 +210,9 @@ class _ShortStrings:
                 yield f"{CUT}{token}" if self._length > LONGEST_STRING else token
                 self._length = 0 if self._length < 0 else -1
             elif self._length < 0:
-                yield token
+                begun = None if final else _BEGUN.search(token)
+                self._rest = begun[0] if begun else ""
+                yield _NO_NUMBER.sub("null", token[: len(token) - len(self._rest)])
             else:
                 room = LONGEST_STRING - self._length
                 self._length += len(token)

@@ -252,6 +252,14 @@ def test_a_notebook_of_format_3_is_read(tmp_path: Path) -> None:
     assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 1 × picture."]
 
 
+def test_numbers_that_python_writes_beside_json(tmp_path: Path, monkeypatch: Any) -> None:
+    metadata = {"x": [float("nan"), float("inf"), -float("inf"), True]}
+    cell = {"cell_type": "code", "source": "NaN is -Infinity", "metadata": metadata}
+    for size in (1, 2, 7, 1 << 16):
+        monkeypatch.setattr("kvstream.input.notebook.BLOCK", size)
+        assert text_of(tmp_path, "a.ipynb", json.dumps({"cells": [cell]})) == "NaN is -Infinity\n\n"
+
+
 def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
     for data in ("{", '{"cells": [', '{"cells": []}', "[1, 2]", notebook({"source": 1})[:60]):
         with pytest.raises(SourceError) as refused:
