@@ -227,7 +227,11 @@ class Shape(Series):
     def goes_well(self, line: str) -> bool:
         """Return whether several lines went well before one that a trace follows. The trace is then
         not theirs, and they are no errors."""
-        return self.level in ("", "info") and self.count > 1 and not line[0].isspace()
+        well = self.level in ("", "info") or (
+            self.level in ("debug", "notice") and not self.continued
+        )
+        begins = not line.startswith((" ", "\t", "Caused by:"))  # else it is of another thread
+        return well and self.count > 1 and begins
 
     def trail(self, line: str) -> None:
         """Note a line that continues the last one."""
@@ -235,7 +239,8 @@ class Shape(Series):
             if first is not None and first.trace.line in (0, self.last_line):
                 first.trace.line = self.last_line
                 first.trace.add(line)
-        if self.level in ("", "info", "suspect") and is_trace(line):
+        alone = self.level in ("", "info") and self.count == 1
+        if (alone or self.level == "suspect") and is_trace(line):
             self.level, self.rush = "error", self.rush or Rush()
 
     def _check(self, rest: str) -> None:

@@ -275,7 +275,7 @@ def test_a_stack_trace_that_another_container_interrupts_is_one() -> None:
     assert balanced(log)
 
 
-@pytest.mark.parametrize("level", ["INFO ", ""])
+@pytest.mark.parametrize("level", ["INFO ", "DEBUG ", ""])
 def test_lines_that_went_well_are_no_errors_because_a_stack_trace_follows_one(level: str) -> None:
     lines = [at(i, f"{level}served {i}") for i in range(30)]
     trace = ["java.io.IOException: gone", "\tat a.B.c(B.java:7)"]
@@ -284,6 +284,8 @@ def test_lines_that_went_well_are_no_errors_because_a_stack_trace_follows_one(le
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert finding.notes == ["stack trace of 1 line"]
     assert balanced(log)
+    log = read([*lines[:9], trace[1], *lines[9:]])  # of another thread
+    assert not log.levels["error"]
 
 
 def test_lines_that_continue_another_are_a_stack_trace_only_if_they_look_like_one() -> None:
