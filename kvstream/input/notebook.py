@@ -36,7 +36,7 @@ _PICTURE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]*")
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)", re.MULTILINE)
 _NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
 """What Python writes beside JSON."""
-_BEGUN = re.compile(r"[-A-Za-z]{1,8}\Z")
+_BEGUN = re.compile(r"[-A-Za-z]{1,9}\Z")
 _TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
 
 
