@@ -37,6 +37,8 @@ FAR = 2.5
 """Rows with more space between them, in heights of a row, belong to different bands."""
 MOST_BOXES = 20_000
 """On a page with more stretches of text, columns are not looked for."""
+SAMPLED = 200
+"""Characters of a page whose direction is looked at."""
 FLOWS = 0.3
 """Minimum share of lines that the line below continues in columns of prose."""
 BARELY = 0.15
@@ -176,23 +178,69 @@ def _common(some: list[Range], others: list[Range], width: float) -> list[Range]
     return [each for each in both if each[1] - each[0] >= width]
 
 
+class _Turned:
+    """The text of a page on which it runs upward or downward, as if it were upright."""
+
+    def __init__(self, words: Any, *, up: bool) -> None:
+        self._words, self._up = words, up
+        self.count_rects = words.count_rects
+
+    def get_rect(self, number: int) -> Box:
+        left, bottom, right, top = self._words.get_rect(number)
+        return (bottom, -right, top, -left) if self._up else (-top, left, -bottom, right)
+
+    def get_text_bounded(self, *box: float) -> str:
+        """Return the text of a box, or all lines: PDFium writes neither line ends nor spaces."""
+        if not box:
+            lines = [sorted(row.boxes) for row in _rows(self)]
+            return "\n".join(" ".join(_inside(self, box) for box in line) for line in lines)
+        left, bottom, right, top = box
+        own = (-top, left, -bottom, right) if self._up else (bottom, -right, top, -left)
+        text: str = self._words.get_text_bounded(*own)
+        return text
+
+
+def _upright(words: Any) -> Any:
+    """Return the text of a page so that it runs from left to right."""
+    from pypdfium2.raw import FPDFText_GetCharAngle
+
+    count = words.count_chars()
+    sample = range(0, count, count // SAMPLED + 1)
+    angles = [math.degrees(FPDFText_GetCharAngle(words, at)) for at in sample]
+    for up, angle in ((True, 270), (False, 90)):
+        if 2 * sum(abs(each - angle) < 45 for each in angles) > len(angles):
+            turned = _Turned(words, up=up)
+            few = words.count_rects() <= MOST_BOXES
+            return turned if few and _letters(turned) == _letters(words) else words
+    return words
+
+
+def _letters(words: Any) -> Counter[str]:
+    return Counter("".join(words.get_text_bounded().split()))
+
+
+def _rows(words: Any) -> list[_Row]:
+    """Return the rows of a page from its top to its bottom."""
+    rows: list[_Row] = []
+    boxes = (words.get_rect(number) for number in range(words.count_rects()))
+    for number, box in sorted(enumerate(boxes), key=lambda each: -each[1][3] - each[1][1]):
+        if box[2] > box[0] and not (rows and rows[-1].takes(number, box)):
+            rows.append(_Row(number, box))
+    return rows
+
+
 def _page_text(words: Any) -> tuple[str, bool]:
     """Return the text of a page, and whether the order of its columns is doubtful.
 
     PDFium returns text in the order in which it is drawn. Where a page draws columns row by row,
     columns of prose are read one after the other, and a row of a table is a line.
     """
+    words = _upright(words)
     text = words.get_text_bounded()
-    count = words.count_rects()
-    if not 2 * LEAST_ROWS <= count <= MOST_BOXES:
+    if not 2 * LEAST_ROWS <= words.count_rects() <= MOST_BOXES:
         return text, False
-    rows: list[_Row] = []
-    boxes = (words.get_rect(number) for number in range(count))
-    for number, box in sorted(enumerate(boxes), key=lambda each: -each[1][3] - each[1][1]):
-        if box[2] > box[0] and not (rows and rows[-1].takes(number, box)):
-            rows.append(_Row(number, box))
     bands: list[_Band] = []
-    for row in rows:
+    for row in _rows(words):
         if not (bands and bands[-1].takes(row)):
             bands.append(_Band(row))
     read = [_as_columns(words, band) if band.by_row() else None for band in bands]

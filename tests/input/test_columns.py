@@ -144,3 +144,16 @@ def test_a_doubtful_order_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
         "".join([*mixed, *lines(RIGHT)]).replace(" ", "")
     )
     assert notes == [f"{tmp_path / 'a.pdf'}: the order of the columns is doubtful on 1 of 1 pages."]
+
+
+@pytest.mark.parametrize("turn", [b"0 1 -1 0 750 0 cm ", b"0 -1 1 0 -150 750 cm "])
+def test_text_that_runs_upward_or_downward_is_read_as_if_it_were_upright(
+    tmp_path: Path, turn: bytes
+) -> None:
+    rows = by_row(["Ship", "Gull", "Swan"], ["Crew", "12", "33"], ["Port", "Brno", "Riga"], step=90)
+    prose = [(50, 700 - 12 * number, line) for number, line in enumerate(lines(LEFT))]
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf([turn + shown(page) for page in (prose, rows)]))
+    text, table = (part.text for part in parts_of("pdf", path, [], []))
+    assert text.splitlines() == lines(LEFT)
+    assert table.splitlines() == ["Ship | Crew | Port", "Gull | 12 | Brno", "Swan | 33 | Riga"]
