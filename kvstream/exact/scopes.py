@@ -165,7 +165,11 @@ class Scope:
         timed = self.since or self.until
         if self.span is not None and timed and last >= self.span[1]:
             name += " in that time"
-            has = f"the times of the text are {times}" if times else "its lines have no times"
+            has = (
+                f"the times of the text are {times}"
+                if times
+                else "its lines have no times that kvstream knows"
+            )
         elif self.span is not None:
             has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
         elif self.sender:
@@ -173,11 +177,15 @@ class Scope:
             has = f"there are messages from {names}" if names else "it has no messages"
             if timed:
                 name += " in that time"
-                has += f", and the times are {times}" if times else ", and its lines have no times"
+                has += (
+                    f", and the times are {times}"
+                    if times
+                    else ", and its lines have no times that kvstream knows"
+                )
         elif times:
             has = f"its times are {times}"
         else:
-            has = "its lines have no times"
+            has = "its lines have no times that kvstream knows"
         return f"No part of the text is {name}: {has}."
 
 
