@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from kvstream.cli.config import config_path
 from kvstream.cli.options.option import Option, typed
-from kvstream.errors import SourceError, UsageError, closest
+from kvstream.errors import KvstreamError, closest
 
 
 class SectionedCommand(click.Command):
@@ -71,7 +71,7 @@ class SectionedCommand(click.Command):
         except click.UsageError as error:
             vars(error)["message"] += self._set_elsewhere(ctx, error.message)
             raise
-        except (UsageError, SourceError) as error:
+        except KvstreamError as error:
             error.args = (f"{error}{self._set_elsewhere(ctx, str(error))}",)
             raise
 
