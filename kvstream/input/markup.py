@@ -34,6 +34,7 @@ _BLOCKS = frozenset([
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
+_EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
 
@@ -97,17 +98,26 @@ class _Page:
         self._dropped = 0
         self._pre = 0
         self._reading = False
+        self._raised = False
+        """Whether a superscript begins behind a letter or a digit."""
+        self._last = ""
+        """The last character of the line."""
         self._heading: list[str] | None = None
         self._in_head = False
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
+        tag = tag.rpartition(":")[2]
         if tag in _DROPPED:
             self._dropped += 1
         if self._dropped:
             return
         if tag in _READINGS or tag == "rb":
             self._reading = tag != "rb"
+        if tag in _BLOCKS or tag == "br":
+            self._last = ""
+        elif tag == "sup":
+            self._raised = self._last.isalnum()
         # A low heading in a table stands for bold text.
         is_heading = tag in _HEADINGS and (tag < "h4" or self.lines.table is None)
         if is_heading or tag == "pre":
@@ -128,11 +138,14 @@ class _Page:
 
     def end(self, tag: str) -> None:
         self.depth -= 1
+        tag = tag.rpartition(":")[2]
         if self._dropped:
             self._dropped -= tag in _DROPPED
             return
         if tag in _READINGS or tag == "ruby":
             self._reading = False
+        elif tag == "sup":
+            self._raised = False
         if tag in _HEADINGS:
             self._name(int(tag[1]))
         if tag == "table":
@@ -162,6 +175,10 @@ class _Page:
             return
         text = text.replace("\u00ad", "")
         text = text if self._pre else _SPACE.sub(" ", text)
+        if self._raised and _EXPONENT.match(text):  # of a note or a power, and not of 1st
+            text = f"^{text.lstrip()}"
+        self._raised = self._raised and text.isspace()
+        self._last = text[-1:] or self._last
         if self._heading is not None:
             self._heading.append(text)
             if sum(map(len, self._heading)) > LONGEST_HEADING:

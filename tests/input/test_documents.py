@@ -382,6 +382,12 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
         ("<ruby>手<rt>て</rt>紙<rt>がみ</rt></ruby>", "手紙"),
         ("<ruby>灯<rb>台<rt>とう<rt>だい</ruby>守", "灯台守"),
         ("<ruby><rb>灯<rt>とう<rb>台<rt>だい</ruby>守", "灯台守"),
+        (
+            "Anna<sup><a>1</a></sup> has 10<sup>−6</sup> m<sup><i>2</i></sup>",
+            "Anna^1 has 10^−6 m^2",
+        ),
+        ("1<sup>st</sup>, it<sup>.1</sup>.<sup>2</sup><br><sup>1</sup>Note", "1st, it.1.2\n1Note"),
+        ("<x:b>light</x:b><x:b>house</x:b></p><x:p>dark</x:p>", "lighthouse\n\ndark"),
         ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),
     ],
 )
