@@ -54,6 +54,9 @@ class SectionedCommand(click.Command):
             self._refuse_without_effect(ctx)
             self._refuse_repeated(ctx, args)
             return rest
+        except KvstreamError as error:  # of a value
+            self._add_elsewhere(ctx, error)
+            raise
         except click.NoSuchOption as error:
             text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
             if text is None or not text.startswith(error.option_name):
@@ -72,8 +75,11 @@ class SectionedCommand(click.Command):
             vars(error)["message"] += self._set_elsewhere(ctx, error.message)
             raise
         except KvstreamError as error:
-            error.args = (f"{error}{self._set_elsewhere(ctx, str(error))}",)
+            self._add_elsewhere(ctx, error)
             raise
+
+    def _add_elsewhere(self, ctx: click.Context, error: KvstreamError) -> None:
+        error.args = (f"{error}{self._set_elsewhere(ctx, str(error))}",)
 
     def _set_elsewhere(self, ctx: click.Context, message: str) -> str:
         """Name the options in a message that the environment or the config file set."""
