@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import UsageError, meant
+from kvstream.errors import KvstreamError, UsageError, meant
 from kvstream.store.small_files import small_text
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
@@ -152,8 +152,9 @@ def for_command(
             if name in own:
                 try:
                     defaults[name] = convert(own[name], value)
-                except UsageError as error:
-                    raise UsageError(f"{place(path, *keys, key)}: {key}: {error}") from None
+                except KvstreamError as error:
+                    told = f"{place(path, *keys, key)}: {key}: {error}"
+                    raise type(error)(told) from None
     return defaults
 
 
