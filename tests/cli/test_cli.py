@@ -35,6 +35,8 @@ def test_the_last_argument_is_the_question(cli, fake_session, book) -> None:
     assert ran.code == 0
     assert ran.stdout == "It is 51234.\n"
     assert fake_session.last.questions == ("Where is the key?",)
+    for question in ("他/她是谁？", "and/or?", "3.5"):  # no names of files
+        assert cli("ask", book, question, "-q").code == 0
 
 
 def test_with_q_every_argument_is_a_source(cli, fake_session, book) -> None:

@@ -68,7 +68,7 @@ def split_arguments(
                 "(or give it with -Q, if this is the question).",
                 ctx,
             )
-        if paths and re.fullmatch(r"\S*(?:/\S*|\w\.[A-Za-z]\w{0,4})", last):
+        if paths and re.fullmatch(r"\S*(?:/\S*|\w\.[A-Za-z]\w{0,4})(?<![?？])", last):
             raise click.UsageError(
                 f"{last!r} looks like the name of a file, but there is none; check the path, or "
                 "give it with -Q if it is the question.",
