@@ -25,7 +25,7 @@ from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 from kvstream.input.table_reader import header_of
 from kvstream.logs.line_parser import LineParser
-from kvstream.reporters.format import counted
+from kvstream.reporters.format import counted, shortened
 
 DAY = 86400
 SAMPLE = 50
@@ -50,6 +50,11 @@ _FEW = re.compile(
 _FROM = re.compile(
     rf"(?:the |an? )?(?:(?P<which>{ORDINALS}|latest) )?(?:message|e-?mail|mail)s?"
     r"(?: (?:from|by) (?P<name>.+))?",
+    re.IGNORECASE,
+)
+_MESSAGES = re.compile(
+    r"(?:message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+)"
+    r"(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
     re.IGNORECASE,
 )
 _NAMED = re.compile(
@@ -223,6 +228,18 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         return scope
     parts = outline(sources.again())
     found = _found(parts, only)
+    if not found and (few := _MESSAGES.fullmatch(only)):
+        first, last = int(few["first"]), int(few["last"] or few["first"])
+        _check_order(only, first, last)
+        scope = Scope(only)
+        begin, end = _message(sources.again(), scope, str(first))
+        if last > first:
+            try:
+                end = _message(sources.again(), scope, str(last))[1]
+            except SourceError:  # there are fewer
+                end = _message(sources.again(), scope, "last")[1]
+        scope.ranges = ((begin, end),)
+        return scope
     pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not found else ():
         if not found and len(around := _found(parts, outer)) == 1:
@@ -321,7 +338,7 @@ def _told(parts: list[Part]) -> str:
 def _listed(parts: list[Part]) -> str:
     """Name parts, the numbered ones first."""
     some = [part for part in parts if part.number] or parts
-    told = [f"{p.title[:40]}{f' ({p.place})' if p.place else ''}" for p in some[:LISTED]]
+    told = [f"{shortened(p.title, 40)}{f' ({p.place})' if p.place else ''}" for p in some[:LISTED]]
     more = f" and {len(some) - LISTED:,} more" if len(some) > LISTED else ""
     return ", ".join(told) + more
 

@@ -333,6 +333,12 @@ def test_messages(tmp_path: Path) -> None:
         assert read(chat, only=f"{only} message from C").count("\n") == 1
     with pytest.raises(SourceError, match="there are messages from A, B, C"):
         read(chat, only="last message from D")
+    for only, numbers in (("message 2", "1"), ("messages 2-3", "12"), ("mails 4 to 9", "34")):
+        assert "".join(line[-1] for line in read(chat, only=only).splitlines()) == numbers
+    with pytest.raises(SourceError, match="no message 6: it has 5 messages"):
+        read(chat, only="message 6")
+    chat.write_text("# Message 1\n\na\n\n# Message 2\n\nb\n")
+    assert read(chat, only="message 2").split()[-1] == "b"
 
 
 def test_times(tmp_path: Path) -> None:
