@@ -11,6 +11,7 @@ document instead: ``[pages, [[title, level, page], ...]]``.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -26,6 +27,8 @@ MEMORY = 4 * 1024**3
 ENOUGH = 64 * 1024
 """Characters of text after which a response ends."""
 MOST_BOOKMARKS = 10_000
+MOST_MARKS = 1000
+"""Maximum fields and comments of a page."""
 PROCESSOR = 3600
 """Maximum seconds of processor time, because the parent process may have ended."""
 CHANGED = "it changed while it was read"
@@ -308,6 +311,41 @@ def _inside(words: Any, box: Box) -> str:
     return text
 
 
+def _filled_in(document: Any, page: Any) -> list[str]:
+    """Return what was written on a page: values of form fields, text boxes and comments."""
+    from pypdfium2 import raw
+
+    found: list[str] = []
+    for index in range(min(raw.FPDFPage_GetAnnotCount(page), MOST_MARKS)):
+        mark = raw.FPDFPage_GetAnnot(page, index)
+        kind = raw.FPDFAnnot_GetSubtype(mark)
+        if kind in (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT):
+            text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
+            found.append(
+                text if kind == raw.FPDF_ANNOT_FREETEXT or not text else f"[Comment: {text}]"
+            )
+        elif kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
+            field = document.formenv, mark
+            value = _string(raw.FPDFAnnot_GetFormFieldValue, *field)
+            name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, *field)
+            name = name or _string(raw.FPDFAnnot_GetFormFieldName, *field).rpartition(".")[2]
+            found.append(f"{name}: {value}" if value not in ("", "Off") else "")
+        raw.FPDFPage_CloseAnnot(mark)
+    return [*filter(None, found)]
+
+
+def _string(read: Any, *of: Any) -> str:
+    """Return a string of PDFium as one line."""
+    from pypdfium2.raw import FPDF_WCHAR
+
+    size = read(*of, None, 0)
+    if not 2 < size <= ENOUGH:
+        return ""
+    held = ctypes.create_string_buffer(size)
+    read(*of, ctypes.cast(held, ctypes.POINTER(FPDF_WCHAR)), size)
+    return " ".join(held.raw[: size - 2].decode("utf-16-le", "replace").split())
+
+
 def _bookmarks(document: Any) -> list[tuple[str, int, int]]:
     """Return title, level (from 0) and page (from 1) of the bookmarks that name a page."""
     found: list[tuple[str, int, int]] = []
@@ -338,6 +376,8 @@ def main() -> None:
                     document.close()
                 document, asked = None, (path, state)
                 document = pypdfium2.PdfDocument(path)
+                if document.get_formtype():
+                    document.init_forms()
                 # Check that this is still the same file. Only size and time are compared, because
                 # some network file systems change a file's inode number later.
                 if state_of(path)[2:] != state[2:]:
@@ -352,7 +392,10 @@ def main() -> None:
             while number + len(texts) < len(document) and len(texts) < most:
                 page = document[number + len(texts)]
                 words = page.get_textpage()
-                texts.append(_page_text(words))
+                text, doubtful = _page_text(words)
+                texts.append(
+                    ("\n".join([*filter(None, [text]), *_filled_in(document, page)]), doubtful)
+                )
                 words.close()
                 page.close()
                 if sum(len(text) for text, _ in texts) > ENOUGH:

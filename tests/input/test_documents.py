@@ -266,6 +266,26 @@ def test_a_short_pdf_keeps_every_line(tmp_path: Path) -> None:
     assert sources.warnings == []
 
 
+def test_what_was_written_on_a_pdf_is_read(tmp_path: Path) -> None:
+    marks = [
+        b"/Subtype /Widget /FT /Tx /T (keeper) /V (Berta Olm)",
+        b"/Subtype /Widget /T (x) /Parent << /FT /Tx /T (row) /TU (Age in years) /V (42) >>",
+        b"/Subtype /Widget /FT /Btn /T (box) /V /Off",
+        b"/Subtype /FreeText /Contents (The lamp\\nis new.)",
+        b"/Subtype /Text /Contents (Who says so?)",
+        b"/Subtype /Popup /Contents (Who says so?)",
+    ]
+    annots = b" ".join(b"<< /Type /Annot %s /Rect [0 0 9 9] >>" % mark for mark in marks)
+    form = pdf([drawn(["Keeper:"]), drawn(["Page 2"])])
+    form = form.replace(b"/Type /Catalog", b"/Type /Catalog /AcroForm << /Fields [] >>")
+    form = form.replace(b"/Type /Page ", b"/Type /Page /Annots [%s] " % annots, 1)
+    text = text_of(opened(tmp_path, "a.pdf", form))
+    assert text.splitlines() == [
+        "Keeper:", "keeper: Berta Olm", "Age in years: 42", "The lamp is new.",
+        "[Comment: Who says so?]", "Page 2",
+    ]  # fmt: skip
+
+
 def test_pages_of_a_pdf_without_text_are_counted(tmp_path: Path) -> None:
     mixed = pdf([drawn(["It rained."]), b"", drawn(["It froze."]), b""])
     sources = opened(tmp_path, "a.pdf", mixed)
