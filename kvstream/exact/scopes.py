@@ -440,10 +440,15 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     weekday the first one from there; a day stands for its beginning, or its end. Raises UsageError.
     """
     value = value.strip()
-    if found := _MONTH_DAY.match(value):  # of the first year
-        with suppress(ValueError):
-            day = f"{datetime.fromtimestamp(first, UTC):%Y} {found[0]}"
-            value = f"{datetime.strptime(day, '%Y %b %d').date()}{value[found.end() :]}"
+    if found := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
+        year = datetime.fromtimestamp(first, UTC).year
+        days = []
+        for each in (year - 1, year, year + 1):
+            with suppress(ValueError):  # February 29
+                days.append(datetime.strptime(f"{each} {found[0]} +0000", "%Y %b %d %z"))
+        if days:
+            day = min(days, key=lambda day: abs(day.timestamp() - first))
+            value = f"{day.date()}{value[found.end() :]}"
     if (found := _WHEN.fullmatch(value)) and not value.isdigit():
         clock = rest
         if found["hour"]:

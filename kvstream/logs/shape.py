@@ -241,7 +241,11 @@ class Shape(Series):
                 first.trace.add(line)
         alone = self.level in ("", "info") and self.count == 1
         if (alone or self.level == "suspect") and is_trace(line):
-            self.level, self.rush = "error", self.rush or Rush()
+            self.fail()
+
+    def fail(self) -> None:
+        """Count the lines as errors."""
+        self.level, self.rush = "error", self.rush or Rush()
 
     def _check(self, rest: str) -> None:
         """Update `same` if a line whose values are not read has other values."""

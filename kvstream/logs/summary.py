@@ -157,12 +157,14 @@ class LogSummary:
         if pieces > 1:
             self.continued += pieces - 1
             self.splitter.shortened += len(text) == LONGEST_LINE
+        apart = False
         if time is None:
             if not text or text.isspace():
                 self.blank += 1
                 return
             before = self._before.get(container) if continues else None
-            if before is not None and not (is_trace(text) and before.goes_well(text)):
+            apart = before is not None and is_trace(text) and before.goes_well(text)
+            if before is not None and not apart:
                 self.continued += 1
                 before.continued += 1
                 before.trail(text)
@@ -186,6 +188,8 @@ class LogSummary:
         self._before[container] = shape
         if len(self._before) > MOST_STREAMS:
             del self._before[next(iter(self._before))]
+        if apart:
+            shape.fail()
         if shape.since is None:
             shape.since = FirstLine.of(entry, time)
         shape.take(number, time, bucket)

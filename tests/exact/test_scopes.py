@@ -373,6 +373,8 @@ def test_times(tmp_path: Path) -> None:
     old = tmp_path / "old.log"
     old.write_text("Dec 31 23:00:00 h a: one\nJan  1 01:00:00 h a: two\n")
     assert read(old, since="Jan  1").endswith("two\n")
+    assert read(old, since="Jan 1 00:30") == "Jan  1 01:00:00 h a: two\n"
+    assert read(old, until="Dec 31") == "Dec 31 23:00:00 h a: one\n"
     with pytest.raises(SourceError, match="from Dec 31 23:00:00 to Jan  1 01:00:00"):
         read(old, since="Jan  2")
     diary = tmp_path / "diary.txt"

@@ -273,6 +273,11 @@ def test_a_stack_trace_that_another_container_interrupts_is_one() -> None:
     assert (finding.count, finding.trace.key_lines) == (1, ["X: gone"])
     assert finding.notes == ["stack trace of 3 lines"]
     assert balanced(log)
+    lines = [f"{name}-1  | {part}" for part in trace for name in ("web", "db")]  # two at once
+    log = read(
+        [f"{name}-1  | {at(i, 'INFO served')}" for i in range(9) for name in ("web", "db")] + lines
+    )
+    assert dict(log.levels) == {"info": 18, "error": 2}
 
 
 @pytest.mark.parametrize("level", ["INFO ", "DEBUG ", ""])
