@@ -137,9 +137,11 @@ class LineParser:
     def _entry(self, text: str, name: str, stamp: str, number: int, pieces: int) -> Entry:
         """Parse a line from which `container_line` has taken what a runtime added."""
         time, rest = self.parse(text)
-        continuation = self._continuations.setdefault(name, Continuation())
-        if len(self._continuations) > MOST_STREAMS:
-            del self._continuations[next(iter(self._continuations))]
+        continuation = self._continuations.get(name)
+        if continuation is None:
+            continuation = self._continuations[name] = Continuation()
+            if len(self._continuations) > MOST_STREAMS:
+                del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
         if text[:1] == "{":  # the text of a record may have colors and several lines
             rest, *more = without_controls(rest).split("\n")
