@@ -41,7 +41,9 @@ _WESTERN = frozenset([0x80, 0x85, *range(0x91, 0x98)])
 """Bytes of Western texts that are control characters in Latin-1: quotes, dashes, the euro."""
 _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _HALF_KANA = re.compile("[\uff61-\uff9f]")
-ISO_2022_JP = re.compile(rb"\x1b\$[@B](?:[!-~]{2})+\x1b\([BJ]")
+_NOT_KOREAN = re.compile("[\u3072-\u3093\u30a1-\u30fa]")
+"""Kana of which the bytes are rare in Korean, where letters stand alone only for laughter."""
+ISO_2022_JP = re.compile(rb"\x1b\$[@B](?:[!-~]{2})+(?:\x1b\([BJ]|\Z)")
 """Japanese in 7 bits, with the sequences around it that switch the set of characters."""
 _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
@@ -111,6 +113,8 @@ def _japanese(sample: bytes) -> str | None:
         with suppress(UnicodeDecodeError):
             text = decoder.decode(sample)
             wide = sum(char > "\x7f" for char in text)
+            if name == "euc_jp" and not _NOT_KOREAN.search(text):
+                continue
             if 4 * len(_KANA.findall(text)) >= wide >= 4 * len(_HALF_KANA.findall(text)):
                 return name
     return None
