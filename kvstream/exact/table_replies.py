@@ -26,13 +26,9 @@ class RowQuestions:
     """The questions that the rows of a table answer."""
 
     def __init__(
-        self,
-        blocks: Iterable[TextBlock],
-        names: Sequence[str],
-        questions: Sequence[str],
-        *,
+        self, blocks: Iterable[TextBlock], names: Sequence[str], questions: Sequence[str], *,
         whole: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`whole`: the blocks are all of the text. Raises NotReadError for one without a table."""
         self.queries: dict[str, list[tuple[Table, Query]]] = {}
         """The first tables that fit a question. If two do, the rows do not answer it."""

@@ -11,38 +11,45 @@ def _set(words: str) -> frozenset[str]:
 
 
 OPERATIONS = {
-    "max": "largest highest biggest greatest latest maximum maximal max most",
-    "min": "smallest lowest earliest minimum minimal min least fewest poorest",
-    "sum": "sum total totals",
-    "mean": "mean average avg averages averaged",
-    "median": "median",
-    "count": "count",
-    "distinct": "different distinct unique",
-}
+    "max": "largest highest biggest greatest latest maximum maximal max most best",
+    "min": "smallest lowest earliest minimum minimal min least fewest poorest worst",
+    "sum": "sum total totals", "median": "median", "count": "count",
+    "mean": "mean average avg averages averaged", "distinct": "different distinct unique",
+}  # fmt: skip
 OPERATION = {word: name for name, words in OPERATIONS.items() for word in words.split()}
 PHRASES = {
-    "how many": "count", "number of": "count", "on average": "mean", "arithmetic mean": "mean",
-    "sum total": "sum", "total sum": "sum", "sum up": "sum", "sum up to": "sum", "add up": "sum",
-    "add up to": "sum", "adds up to": "sum", "come to": "sum",
+    "how many": "count", "how many times": "count", "number of": "count", "on average": "mean",
+    "arithmetic mean": "mean", "sum total": "sum", "total sum": "sum", "sum up": "sum",
+    "sum up to": "sum", "add up": "sum", "add up to": "sum", "adds up to": "sum", "come to": "sum",
+    "at most": "max", "at least": "min",
 }  # fmt: skip
 QUANTITY = frozenset(("most", "least", "fewest"))
 """Words that compare sums, if rows share the value that is asked for: who sold the most units."""
-TOTALLY = frozenset(
-    ("in total", "together", "altogether", "combined", "all in all", "all together")
-)
+YEARS = _set("year founded built born birth opened released published established date time")
+"""Words of columns whose numbers are years."""
+GOOD = _set("rating score point star accuracy revenue profit")
+"""Words of columns whose largest figure is the best."""
+PERSONS = _set("people person persons everyone everybody")
+PEOPLE = PERSONS | _set("staff employee member student patient passenger player customer guest")
+"""Names of files and columns whose rows are persons."""
+SAME = [*map(_set, (
+    "film movie", "book novel", "order purchase", "customer client buyer", "city town",
+    "employee staff worker colleague", "shop store", "author wrote", "rating rated",
+))]  # fmt: skip
+"""Words of the same meaning."""
+TOTALLY = ("in total", "together", "altogether", "combined", "all in all", "all together")
 IMPLIED = (
     ("max", "slowest", "ms millisecond latency duration time second elapsed"),
     ("min", "fastest|quickest", "ms millisecond latency duration time second elapsed"),
     ("max", "priciest|dearest|costliest|most expensive", "price cost fee"),
     ("min", "cheapest|least expensive", "price cost fee"),
-    ("max", "oldest", "age"), ("min", "youngest", "age"),
+    ("max", "oldest", "age"), ("min", "youngest", "age"), ("max", "tallest", "height"),
+    ("min", "oldest", "year"), ("max", "newest", "year"),
     ("max", "heaviest", "weight mass"), ("min", "lightest", "weight mass"),
     ("max", "longest", "duration length hour minute"),
     ("min", "shortest", "duration length hour minute"),
-    ("max", "tallest", "height"), ("min", "coldest", "temperature temp"),
-    ("max", "hottest|warmest", "temperature temp"),
-    ("", "earn|earns|earned", "salary wage pay income"),
-    ("", "cost|costs", "price fee"),
+    ("max", "hottest|warmest", "temperature temp"), ("min", "coldest", "temperature temp"),
+    ("", "earn|earns|earned", "salary wage pay income"), ("", "cost|costs", "price fee"),
 )  # fmt: skip
 """Words that name an operation, or none, and a column by one of its words."""
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
@@ -50,18 +57,14 @@ ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", 
 LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
 """Words of columns whose numbers are names: nobody means their sum by ``total orders``."""
 FILLERS = frozenset(("the", "a", "an", "all", "of", "column", "field", "value", "its", "their"))
-_BEFORE = _set("in for from of with by at on to about among within under over across through")
-"""Words before a value."""
 EMPTY = _set(
-    "the a an its their our my this that these those there here we i you they he she it us me "
-    "them is are was were be been being do does did has have had having can could would should "
-    "will whole entire overall exact exactly only just value values amount amounts quantity "
-    "number numbers field column figure figures and so then also what's whats get got made make "
-    "makes sold sell sells bought went go came come back gets ended end hold holds see saw "
-    "measured "
-    "recorded listed found reached year file sheet csv tsv dataset thanks yet far "
-    "take takes took score scored scores spend spent "
-    "i'd much large high big low into up out off placed ran run won sent received how"
+    "our my this that these those there here we i you they he she it us me them be been being do "
+    "does did having can could would should will whole entire overall exact exactly only just "
+    "values amount amounts quantity number numbers figure figures and so then also what's whats "
+    "get got made make makes sold sell sells bought went go came come back gets ended end hold "
+    "holds see saw listed measured recorded found reached year file sheet csv tsv dataset thanks "
+    "yet far take takes took score scored scores spend spent i'd much large high big low into up "
+    "out off placed ran run won sent received how"
 )
 """Words that change nothing."""
 FRONT = _set(
@@ -69,6 +72,13 @@ FRONT = _set(
     "says show shows tell want"
 )
 """Words that change nothing before what is asked for."""
+WORK = re.compile(r"work(?:s|ed|ing)? (?:(?:in|at|on|from|the (?:most|least|fewest)|\w+ly)\b|$)")
+"""Work that changes nothing, not for somebody."""
+YEAR = re.compile(r"(?:1[5-9]|20)\d\d(?:-\d\d){0,2}$")
+IN_YEAR = re.compile(rf"(?:in|from|on) ({YEAR.pattern[:-1]}) (?P<more>(?:to|on|until|-) )?")
+TEMPORAL = re.compile(r"(?:in|from|after|before|since|until|later|earlier)\b", re.IGNORECASE)
+NOT_IT = re.compile(r"(?:not|\w+n['’]t) (?:(?:yet|been|an?|the|in|from|of|at|on) )*")
+"""A negation of the value behind it."""
 VERBS = _set(
     "made sold sent written analysed analyzed served signed handled recorded measured placed "
     "ordered bought taken done submitted created answered processed"
@@ -76,11 +86,11 @@ VERBS = _set(
 """What is done by somebody whom a row names."""
 WHICH = frozenset(("which", "what", "who", "whose"))
 WORDS_OF = {
-    "which": WHICH, "every": _set("all every each"), "before": _BEFORE,
-    "persons": _set("people person persons ones"),
+    "which": WHICH, "every": _set("all every each"), "persons": _set("people person persons"),
+    "before": _set("in for from of with by at on to about among within under over across through"),
 }  # fmt: skip
 """Other kinds of parts and their words."""
-LISTS = frozenset(("list", "show", "give", "print", "find", "name", "get"))
+LISTS = frozenset(("list", "show", "give", "print", "find", "name", "get", "when"))
 LINKS = (
     "for which", "in which", "that have", "which have", "that has", "that are", "which are",
     "where", "whose", "with", "without", "having", "when", "if", "have", "has", "had", "is", "are",
@@ -90,9 +100,9 @@ LINKS = (
 GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))
 NOT = re.compile(
     r"(?:not|no|never|but|without|or|nor|except|besides|excluding|\w+n['’]t"
-    r"|(?:do|did|does|is|are|was|were|has|have|had)nt)$"
+    r"|should|could|might|will|(?:do|did|does|is|are|was|were|has|have|had)nt)$"
 )
-NOUNS = ("implied", "which", "used", "every", "total")
+NOUNS = ("implied", "which", "used", "flag", "every", "total")
 """Kinds of parts before words that may name the rows, as in: how many orders."""
 UNSURE = ("is", "are", "was", "were", "when", "if")
 """Links after which a value needs a word that states the relation."""
@@ -100,18 +110,18 @@ POLITE = (
     r"(?:(?:please|can you|could you|would you|tell me|do you know|so|and"
     r"|(?:i want|i need|i'd like|i would like)(?: to know)?)[, ]+)*"
 )
-BE = r"(?:is |are |was |were |of |lies )?"
-AT_LEAST = r"at least|>=|no less than|greater than or equal to|no fewer than"
-AT_MOST = r"at most|<=|no more than|less than or equal to|up to"
-MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|lat)e?r? than|above|over|exceeding|after"
-LESS = (
-    r"<|(?:less|lower|smaller|fewer|shorter|younger|lighter|earlier|cheaper) than|below|under"
-    r"|before"
+TAIL = (
+    r"(?:,? (?:(?:in|of|from|over) (?:the|this|that)(?: whole| entire)? (?:table|file|data|csv|tsv"
+    r"|sheet|dataset)|please|overall|in all|exactly|thanks|thank you))+$"
 )
+BE = r"(?:is |are |was |were |of |lies )?"
+AT_LEAST = r"at least|since|>=|no less than|greater than or equal to|no fewer than"
+AT_MOST = r"at most|<=|no more than|less than or equal to|up to"
+MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|tall|lat)e?r? than|above|over|exceeding|after"
+LESS = r"<|(?:less|(?:low|small|few|short|young|light|earli|cheap)er) than|below|under|before"
 COMPARES = _set(
-    "not before after since until more less fewer above below over under between than within "
-    "around "
-    "about near from neither either negative positive roughly almost"
+    "not before after since until more less fewer above below over under between than within about "
+    "around near from neither either negative positive roughly almost"
 )
 """How no value begins that a cell must equal."""
 RELATIONS = (
@@ -128,13 +138,16 @@ RELATIONS = (
 )
 AMOUNTS = {">=": AT_LEAST, "<=": AT_MOST, ">": MORE, "<": LESS}
 FLAGS = {"yes": True, "true": True, "y": True, "no": False, "false": False, "n": False}
-NUMBER = r"[-+$€£]?\d[\d.,]*[%€]?"
+NUMBER = r"\d{4}-\d\d-\d\d|[-+$€£]?\d[\d.,]*[%€]?"
 TOKEN = re.compile(
     r"[\"“‘'`](?P<quoted>[^\"”’'`]+)[\"”’'`](?!\w)|[<>=!]=?|(?!- )[^\s,;?!\"“”()]*[^\s,;?!\"“”().:]"
 )
-LIST = rf"(?:{'|'.join([*LISTS, *WHICH])}|(?:all |the )*(?:rows|records|entries))\b"
+LIST = (
+    rf"(?:(?:(?:in|at) )?(?:{'|'.join([*LISTS, *WHICH])})|(?:all |the )*(?:row|record|entrie)s)\b"
+)
 ASKS = (
-    rf"^{LIST}.* (?:{'|'.join(LINKS)}|in|for|from|of|about) "
+    rf"^{LIST}.* (?:{'|'.join(LINKS)}|in|for|from|of|about|by|than|after|before|since) "
+    rf"|^who \w+ (?:the )?(?-i:[A-Z])"
     rf"|\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}"
     rf"|{'|'.join(words for name, words, _ in IMPLIED if name)})\b"
 )
@@ -151,7 +164,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 def singular(word: str) -> str:
     """Return a word without the s of a plural."""
-    if len(word) > 4 and word.endswith("ies"):
+    if len(word) > 4 and word.endswith("ies") and word != "movies":
         return f"{word[:-3]}y"
     return word[:-1] if len(word) > 2 and word[-1] == "s" and word[-2] not in "su" else word
 
@@ -160,3 +173,13 @@ def singular(word: str) -> str:
 def loose(text: str) -> str:
     """Return a value for comparison: without case, underscores and the s of a plural."""
     return " ".join(singular(word) for word in re.split(r"[\s_-]+", text.casefold().strip()))
+
+
+def related(word: str, name: str) -> str:
+    """Return how a word means a word of a column, as a noun, verb or adverb: who directed it."""
+    same, stem = any({word, name} <= group for group in SAME), re.sub("(?:ed?|ing)$", "", word)
+    if (same and word == "wrote") or (stem[2:] and name in (f"{stem}er", f"{stem}or")):
+        return "verb"
+    if word == f"{name}ly":
+        return "adverb"
+    return "adjective" if name == f"{word}ity" else "noun" * same

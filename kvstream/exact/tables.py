@@ -60,23 +60,23 @@ class Numbers:
     units: Counter[str] = field(default_factory=Counter)
     unsure: str = ""
     """A number whose comma may be a decimal point."""
+    dated: bool = False
+    """Whether the values are dates, which have no numbers but an order."""
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Numbers:
         only: Counter[str] = Counter()
-        unsure = ""
+        unsure, dates, values = "", 0, [*values]
         for value in values:
+            dates += ISO.match(value.strip()) is not None
             found = _UNIT.fullmatch(value.strip())
-            fits = [
-                p for p, style in _STYLES.items() if found and style.fullmatch(found[2].strip())
-            ]
+            fits = [p for p, s in _STYLES.items() if found and s.fullmatch(found[2].strip())]
             if len(fits) == 1:
                 only[fits[0]] += 1
             elif len(fits) == 2 and "," in value and not unsure:
                 unsure = value.strip()
         point = "," if only[","] and not only["."] else "."
-        settled = only[","] or any(only[p] for p in ".")
-        return cls(point, unsure="" if settled else unsure)
+        return cls(point, unsure="" if only else unsure, dated=2 * dates > len(values))
 
     def parse(self, value: str) -> Decimal | None:
         """Return the number of a cell, without sign of a currency or percent; None: it is none."""
@@ -122,20 +122,20 @@ class Figures:
         """Count a row that meets the conditions."""
         self.rows += 1
         if query.show is not None and len(self.shown) < MOST_VALUES:
-            self.shown[cell(row, query.show).strip()] += 1
+            self.shown.update(filter(None, [cell(row, query.show).strip()]))
         if query.operation == "list" and len(self.listed) < LISTED:
             self.listed.append(("" if query.show is None else cell(row, query.show), row))
         if query.of is None:
             self.cited += [row] * (len(self.cited) < CITED)
             return
         text = cell(row, query.of).strip()
-        value = None if text.casefold() in _NOTHING else numbers.parse(text)
+        if text.casefold() in _NOTHING:
+            self.empty += 1
+            return
+        value = numbers.parse(text)
         if value is None:
-            if text.casefold() in _NOTHING:
-                self.empty += 1
-            else:
-                self.wrong += 1
-                self.wrong_at = self.wrong_at if self.wrong > 1 else (text, row.line)
+            self.wrong += 1
+            self.wrong_at = self.wrong_at if self.wrong > 1 else (text, row.line)
             return
         self.numbers += 1
         if query.operation == "median":
@@ -185,7 +185,7 @@ def sample_of(rows: Sequence[Row], width: int, names: Sequence[str], *, complete
     """
     some = rows[: max(1, MOST_CELLS // max(1, width))]
     values: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    figures, numeric, shared = set[int](), set[int](), set[int]()
+    figures, numeric, shared, dates = set[int](), set[int](), set[int](), set[int]()
     flags: dict[int, dict[bool, str]] = {}
     for column in range(width):
         filled = [t for t in (cell(row, column).strip() for row in some) if t]
@@ -194,6 +194,7 @@ def sample_of(rows: Sequence[Row], width: int, names: Sequence[str], *, complete
         for value, text in zip(spelled, filled, strict=True):
             values[value].setdefault(column, text)
         style = Numbers.of(filled)
+        dates |= {column} if style.dated else set()
         numbers = [n for n in map(style.parse, filled) if n is not None]
         apart = len(numbers) > 9 and len({*numbers}) == len(filled)  # as the numbers of orders
         whole = apart and all(n == n.to_integral_value() for n in numbers)
@@ -207,7 +208,7 @@ def sample_of(rows: Sequence[Row], width: int, names: Sequence[str], *, complete
             flags[column] = {FLAGS[text.casefold()]: text for text in filled}
     stems = (re.findall(r"[^\W_]+", PurePath(name).stem.casefold()) for name in names)
     return Sample(
-        values, frozenset(figures), frozenset(numeric), flags, frozenset(shared),
+        values, frozenset(figures), frozenset(numeric), flags, frozenset(dates), frozenset(shared),
         complete and len(some) == len(rows), frozenset(map(singular, chain.from_iterable(stems))),
     )  # fmt: skip
 
@@ -275,7 +276,7 @@ class _Test:
     def __init__(self, condition: Condition, numbers: Numbers) -> None:
         self.condition, self.numbers = condition, numbers
         self.loose = loose(condition.value)
-        self.value, self.end = (_asked(text) for text in (condition.value, condition.end))
+        self.value, self.end = (Numbers().parse(text) for text in (condition.value, condition.end))
 
     def holds(self, text: str) -> bool:
         """Return whether a cell meets the condition."""
@@ -288,7 +289,7 @@ class _Test:
         if relation in ("=", "!="):
             return self._equal(text) == (relation == "=")
         start = self.condition.value
-        if ISO.match(start):
+        if ISO.match(start) or self.numbers.dated:
             if not ISO.match(text):
                 return False
             have = text[: len(start)]
@@ -310,17 +311,9 @@ class _Test:
 
 def computable(query: Query) -> bool:
     """Return whether the values of all comparisons are numbers."""
-    return all(
-        _asked(value) is not None or ISO.match(value) is not None
-        for each in query.where
-        if each.relation in (">", "<", ">=", "<=", "between")
-        for value in (each.value, each.end or each.value)
-    )
-
-
-def _asked(text: str) -> Decimal | None:
-    """Return a number of a question, which writes it in the English way."""
-    return Numbers().parse(text)
+    some = [each for each in query.where if each.relation in (*ORDER, "between")]
+    values = [value for each in some for value in (each.value, each.end or each.value)]
+    return all(Numbers().parse(value) is not None or ISO.match(value) for value in values)
 
 
 def cell(row: Row, column: int) -> str:

@@ -223,6 +223,72 @@ def test_values_of_the_first_rows_are_known(question: str) -> None:
     assert may_ask(question) or BY_WORDS.get(question) is None
 
 
+BOOKS = ["title", "author", "genre", "year", "pages", "rating", "humidity", "added", "lent"]
+TITLE, AUTHOR, GENRE, YEAR, PAGES, RATING, HUMID, ADDED, LENT = range(9)
+CREW = ["name", "team", "hired", "remote"]
+KINDS = {
+    "number of stolen crime books": None,
+    "number of crime books": Query("count", where=where((GENRE, "=", "crime", "", False))),
+    "how many books are not crime": Query("count", where=where((GENRE, "!=", "crime", "", False))),
+    "how many books are not printed in crime": None,
+    "how many books were not lent?": Query("count", where=where((LENT, "=", "no"))),
+    "which authors have no lent book": None,  # a row without one says nothing of the others
+    "how many people work remotely": Query("count", where=where((3, "=", "yes"))),
+    "how many people work for Ada": None,
+    "how many people read crime": None,  # rows are books
+    "team with the most people": Query("count", by=1, best="max"),
+    "genre with the most people": None,
+    "which author has the most lent books":
+        Query("count", where=where((LENT, "=", "yes")), by=AUTHOR, best="max"),
+    "which author has the fewest lent books": None,  # one may have none
+    "which genre is the most lent": None,
+    "how many authors are there?": Query("distinct", show=AUTHOR),
+    "how many ratings are there?": None,
+    "how many books are there": Query("count"),
+    "who was hired first?": None, "who is the oldest": None, "who fell first": None,
+    "who was hired first and last": None, "the last row in Sales": None,
+    "what is the oldest book": Query("min", YEAR),
+    "what is the newest rating": None,
+    "list everyone in Sales": Query("list", where=where((1, "=", "Sales", "", False))),
+    "list everyone in crime": None,
+    "how humid did it get at most in crime":
+        Query("max", HUMID, where=where((GENRE, "=", "crime", "", False))),
+    "which genre is the most humid": None, "how many books have at least one rating": None,
+    "Which novel has the best rating?": Query("max", RATING),
+    "which novel has the best year": None, "Which actor has the best rating?": None,
+    "If I read every book, how many pages would that be in total?": Query("sum", PAGES),
+    "If I burned every second book, how many pages would that be in total?": None,
+    "which books are by Bo Ek": Query("list", where=where((AUTHOR, "=", "Bo Ek", "", False))),
+    "which books are about Bo Ek": None,
+    "how many books are from after 1990": Query("count", where=where((YEAR, ">", "1990"))),
+    "how many books after 12": None, "how many books from 1990 on": None,
+    "how many books are older than 40 years": None,
+    "how many books were added in 2020": Query("count", where=where((ADDED, "starts", "2020"))),
+    "list the books shorter than 85 pages": Query("list", where=where((PAGES, "<", "85"))),
+    "list the books shorter than 85 minutes": None,
+    "who wrote Salt?": Query("list", show=AUTHOR, where=where((TITLE, "=", "Salt", "", False))),
+    "who hired Ada": None, "who wrote the preface of Salt": None, "who should write Salt": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", KINDS)
+def test_kinds_of_words_and_what_is_near_them(question: str) -> None:
+    books = [
+        [f"Book {i}", ("Bo Ek", "Al Moe")[i % 2], ("crime", "travel")[i // 2 % 2],
+         f"{1950 + i * 9}", f"{80 + i * 31}", f"{i / 2}", f"{30 + i / 3}",
+         f"202{i % 4}-03-0{i + 1}", ("yes", "no")[i // 3 % 2]] for i in range(8)
+    ] + [["Salt", "Bo Ek", "crime", "1990", "99", "2.5", "40", "2021-01-01", "no"]]  # fmt: skip
+    crew = [[name, team, f"201{i}-05-01", "yes" if i else "no"] for i, (name, team) in enumerate(
+        (("Ada", "Sales"), ("Ben", "Sales"), ("Cem", "Stock")))]  # fmt: skip
+    found = []
+    for header, cells, name in ((BOOKS, books, "books.csv"), (CREW, crew, "staff.csv")):
+        rows = [Row(each, 0, 0, 0) for each in cells]
+        sample = sample_of(rows, len(header), [name], complete=True)
+        found += filter(None, [query_of(question, header, sample)])
+    assert found[:1] == [KINDS[question]] * (KINDS[question] is not None)
+    assert may_ask(question) or KINDS[question] is None
+
+
 PHRASES = st.lists(
     st.sampled_from([
         *" ".join([*EMPTY, *OPERATION, *PHRASES_OF, *LINKS, *GROUPS, *STAFF_HEADER]).split(),
