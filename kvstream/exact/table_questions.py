@@ -274,8 +274,9 @@ class _Reading:
             return None if base.by is not None else replace(base, operation="distinct", show=show)
         if said:
             named = rows or show is not None or bool(base.where and not base.anywhere)
-            films = len(self.sample.about) < 2 and self._of("about") != []
-            named, enough = named or films, selected or base.by is not None or rows or films
+            films = [p for p in self._of("about") if self._kind(self._ahead(p)) == "op"]
+            own = bool(films) and len(self.sample.about) < 2
+            named, enough = named or own, selected or base.by is not None or rows or own
         else:
             text, asked = self.text.casefold(), ("", "which", "every")
             things = [p for p in self._of("about") if self._kind(self._ahead(p)) in asked]
@@ -287,7 +288,7 @@ class _Reading:
         return replace(base, operation=operation, show=show) if named and enough else None
 
     def _ahead(self, part: _Part) -> int:
-        """Return the place before a part and the values before it: cancelled orders."""
+        """Return the place before a part and the values before it: late orders."""
         place = self.parts.index(part) - 1
         while place >= 0 and self.parts[place].kind in ("given", "flag"):
             place -= 1
@@ -488,7 +489,7 @@ class _Reading:
         before, behind = self._kind(place - 1), [part.kind for part in self.parts[place + 1 :]]
         if before == "which" and behind[:1] == ["column"]:
             return True  # which sales rep
-        if self._of("noun") or behind[:1] in (["column"], ["unknown"]):
+        if self._of("noun") or behind[:1] in (["column"], ["unknown"], ["about"]):
             return False
         if behind[:1] in (["op"], ["rows"]) and before != "given":
             return False  # the third highest, the other rows
