@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
 
-from kvstream.exact.routing import INNER, ORDINALS, OUTER, WORDS
+from kvstream.exact.routing import INNER, ORDINALS, OUTER, TENS, WORDS
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 
@@ -19,7 +19,8 @@ ENTRY = 1000
 the same number or title is ten times as long."""
 LONGEST = 80
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{ORDINALS}|{WORDS}))"
+_COMPOUND = rf"(?:{TENS})(?:[- ](?:{WORDS}))?"
+_NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{_COMPOUND}|{ORDINALS}|{WORDS}))"
 _NUMBERED = re.compile(
     rf"(?:the )?(?P<kind>{'|'.join(OUTER + INNER)}),? (?:no\.? )?{_NUMBER}"
     r"(?:(?:[.:)\]]|\s*[-–—]|$).*|\s+(?-i:[A-Z\"“]).*[^.,;])$"
@@ -57,6 +58,9 @@ def number_of(text: str) -> str:
     text = text.lower().removeprefix("the ")
     if re.fullmatch(r"\d+(?:\.\d+)*", text):
         return text
+    tens, _, ones = text.replace(" ", "-").partition("-")
+    if tens in TENS.split("|"):
+        return str(20 + 10 * TENS.split("|").index(tens) + int(number_of(ones) or 0))
     for names in (WORDS, ORDINALS):
         if text in names.split("|"):
             return "last" if text == "last" else str(1 + names.split("|").index(text))

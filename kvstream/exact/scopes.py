@@ -18,7 +18,7 @@ from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, number_of, outline
-from kvstream.exact.routing import INNER, ORDINALS, OUTER
+from kvstream.exact.routing import INNER, ORDINALS, OUTER, TENS, WORDS
 from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
@@ -35,7 +35,8 @@ LOOKED = 5
 LISTED = 8
 _KINDS = "|".join(OUTER + INNER)
 _NUMBERS = re.compile(
-    rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?(?P<first>[\w.]+|the \w+)"
+    rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?"
+    rf"(?P<first>(?:{TENS})-(?:{WORDS})|[\w.]+|the \w+)"
     r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
     rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
     re.IGNORECASE,

@@ -52,6 +52,9 @@ def check(path: Path, blocks: list[TextBlock]) -> None:
     ("headings", "only"),
     [
         (("CHAPTER I", "CHAPTER II", "CHAPTER III"), "chapter 2"),
+        (("CHAPTER ONE", "CHAPTER TWENTY-THREE", "CHAPTER FORTY"), "chapter twenty-three"),
+        (("CHAPTER ONE", "CHAPTER TWENTY-THREE", "CHAPTER FORTY"), "chapter 23"),
+        (("CHAPTER I", "CHAPTER XL", "CHAPTER L"), "chapter forty"),
         (("Chapter 1. Home", "Chapter 2. Away", "Chapter 3. Back"), "the second chapter"),
         (("Chapter the First", "Chapter the Second", "Chapter the Third"), "chapter II"),
         (("CHAPTER ONE: HOME", "CHAPTER TWO: AWAY", "CHAPTER THREE"), 'chapter "Away"'),

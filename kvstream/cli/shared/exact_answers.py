@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from kvstream.api.exact import (
+    PART,
     Asked,
     asks_of_rows,
     counted,
@@ -46,7 +47,7 @@ Left = list[tuple[Sequence[str], Options]]
 
 def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -> tuple[int, Left]:
     """Answer what needs no model; return the exit code, and what is left for a model to read."""
-    asked = {question: route(question, paths) for question in options.request.questions}
+    asked = {question: route(question) for question in options.request.questions}
     if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
         return 0, [(paths, _for_model(paths, options, asked))]
     paths = sources_or_usage(ctx, paths)
@@ -127,7 +128,8 @@ def _answered(
     the questions that rows answer, if these are all.
     """
     piped = not all(map(can_be_read_again, paths))
-    of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in ("row", "record")]
+    rows = ("", "row", "record")
+    of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in rows]
     found, columns, notes = _of_rows(paths, options, of_rows, interrupts)
     counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
     if piped and len(counts) == len(asked) > 1:
@@ -270,7 +272,7 @@ def _of_part(
         next(iter(sources))
     except (SourceError, UsageError) as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
-        if each.kind != "other" and (each.scope or timed):
+        if each.kind != "other" and (PART.search(each.scope) or timed):
             tell(f"The question names {named}, but all of the text is read. {error}")
         return options
     if each.kind == "other":

@@ -1,0 +1,249 @@
+"""Train the two models that read the wording of a question, and write their weights.
+
+    python docs/research/lab/wording.py [--others FOLDER]
+    python docs/research/lab/wording.py --check docs/research/lab/questions/held-out.txt
+
+Learns from the labeled questions ``questions/?.txt`` (README.md says what the labels mean), and
+from people's questions of `--others` (the shared data), which are all about something else. With
+`--check`, prints how many questions of a file go the right way, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from kvstream.exact import wording
+from kvstream.exact.routing import route
+from kvstream.exact.wording import KINDS, MARKS, ROWS, STEP, Tokens
+
+QUESTIONS = Path(__file__).parent / "questions"
+LETTERS = {"w": 1, "u": 2, "s": 3, "n": 4}
+"""Letters of the labels, and the marks of MARKS that they stand for."""
+EPOCHS, BATCH, RATE, DECAY = 14, 32, 0.15, 1e-3
+KIND_RATE = 0.05
+DROPPED = 0.3
+"""Share of the features that a step of training leaves out."""
+FOLDS = 4
+"""Parts of the questions; the kinds are learned from marks of models that did not see them."""
+WEIGHTS = wording.WEIGHTS
+COUNTS = KINDS[:4]
+WAYS = {"counts and places": COUNTS, "parts": ("scope",), "others": KINDS[5:]}
+
+
+@dataclass(frozen=True)
+class Labeled:
+    kind: str
+    text: str
+    spans: tuple[tuple[int, int, int], ...] = ()
+    """Mark, begin and end of each."""
+
+    def marks(self, tokens: Tokens) -> list[int]:
+        marks = [0] * len(tokens.spans)
+        for mark, begin, end in self.spans:
+            for at, (a, b) in enumerate(tokens.spans):
+                if a < end and b > begin:
+                    marks[at] = mark
+        return marks
+
+
+def labeled(line: str) -> Labeled:
+    """Parse a line such as ``count | How often is {w:Ada} mentioned?``"""
+    kind, _, rest = (part.strip() for part in line.partition("|"))
+    text, spans, at = "", [], 0
+    for found in re.finditer(r"\{([wusn]):([^{}]*)\}", rest):
+        text += rest[at : found.start()]
+        spans.append((LETTERS[found[1]], len(text), len(text) + len(found[2])))
+        text, at = text + found[2], found.end()
+    assert kind in KINDS, line
+    return Labeled(kind, text + rest[at:], tuple(spans))
+
+
+def questions_of(file: Path) -> Iterator[Labeled]:
+    for line in file.read_text().splitlines():
+        if line and not line.startswith("#"):
+            yield labeled(line)
+
+
+def others(folder: Path, seed: int = 7) -> list[Labeled]:
+    """Return people's questions about paragraphs: all that ask how many, and some of the rest."""
+    found = set()
+    for file in sorted(folder.glob("*train*.jsonl.gz")):
+        with gzip.open(file, "rt") as lines:
+            for line in lines:
+                found |= {q for q in _strings(json.loads(line)) if q.endswith("?") and len(q) < 200}
+    asked = sorted(found)
+    random.Random(seed).shuffle(asked)
+    counts = [q for q in asked if re.search(r"\bhow (?:many|often)\b|number of", q, re.IGNORECASE)]
+    return [Labeled("other", q) for q in dict.fromkeys([*counts[:2000], *asked[:2000]])]
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def summed(table: nn.EmbeddingBag, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return the sums of the weights of some features each: count x columns.
+
+    In training, some features are left out at random, so that no weight relies on others.
+    """
+    if table.training:
+        rows = [[row for row in some if random.random() > DROPPED] or some for some in rows]
+    starts = torch.tensor([0, *map(len, rows[:-1])]).cumsum(0)
+    return table(torch.tensor([row for some in rows for row in some]), starts)
+
+
+def zeros(columns: int) -> nn.EmbeddingBag:
+    table = nn.EmbeddingBag(ROWS, columns, mode="sum")
+    nn.init.zeros_(table.weight)
+    return table
+
+
+class Marker(nn.Module):
+    """The conditional random field."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = zeros(len(MARKS))
+        self.steps = nn.Parameter(torch.zeros(len(MARKS), len(MARKS)))
+
+    def loss(self, rows: list[list[list[int]]], marks: list[list[int]]) -> torch.Tensor:
+        """Return the negative log-likelihood of the marks of some questions."""
+        flat = summed(self.table, [row for some in rows for row in some])
+        pad = torch.nn.utils.rnn.pad_sequence
+        own = pad([*torch.split(flat, [*map(len, marks)])], batch_first=True)
+        right = pad([torch.tensor(some) for some in marks], batch_first=True)
+        there = pad([torch.ones(len(some)) for some in marks], batch_first=True)
+        score = (own.gather(2, right[..., None])[..., 0] * there).sum()
+        score = score + (self.steps[right[:, :-1], right[:, 1:]] * there[:, 1:]).sum()
+        total = own[:, 0]
+        for at in range(1, own.shape[1]):
+            following = torch.logsumexp(total[:, :, None] + self.steps, 1) + own[:, at]
+            total = torch.where(there[:, at, None] > 0, following, total)
+        return torch.logsumexp(total, 1).sum() - score + DECAY * (flat**2).sum()
+
+
+def train_marker(rows: Sequence[tuple[list[list[int]], list[int]]], seed: int) -> Marker:
+    torch.manual_seed(seed)
+    model, order = Marker(), random.Random(seed)
+    optimizer = torch.optim.Adagrad(model.parameters(), RATE)
+    some = [each for each in rows if any(each[1])]
+    for _ in range(EPOCHS):
+        order.shuffle(some)
+        for at in range(0, len(some), BATCH):
+            features, marks = zip(*some[at : at + BATCH], strict=True)
+            optimizer.zero_grad()
+            model.loss([*features], [*marks]).backward()
+            optimizer.step()
+    return model
+
+
+def train_kinds(rows: list[tuple[list[int], int]], seed: int) -> nn.EmbeddingBag:
+    table, order = zeros(len(KINDS)), random.Random(seed)
+    optimizer = torch.optim.Adagrad(table.parameters(), KIND_RATE)
+    for _ in range(EPOCHS):
+        order.shuffle(rows)
+        for at in range(0, len(rows), BATCH):
+            features, kinds = zip(*rows[at : at + BATCH], strict=True)
+            sums = summed(table, features)
+            loss = nn.functional.cross_entropy(sums, torch.tensor(kinds), reduction="sum")
+            optimizer.zero_grad()
+            (loss + DECAY * (sums**2).sum()).backward()
+            optimizer.step()
+    return table
+
+
+def use(marker: Marker, kinds: nn.EmbeddingBag | None = None) -> bytes:
+    """Let `wording` read with these weights, and return them as its file has them."""
+    steps, table = marker.steps.detach().flatten(), torch.zeros(ROWS, wording.COLUMNS)
+    table[:, : len(MARKS)] = marker.table.weight.detach()
+    if kinds is not None:
+        table[:, len(MARKS) :] = kinds.weight.detach()
+    whole = torch.cat((steps, table.flatten()))
+    data: bytes = (whole / STEP).round().clamp(-128, 127).to(torch.int8).numpy().tobytes()
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(data)
+        wording.WEIGHTS = Path(file.name)
+        wording._table.cache_clear()
+        wording._table()
+    return data
+
+
+def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
+    """Return the weights of both models."""
+    every = [*questions]
+    random.Random(seed).shuffle(every)
+    tokens = [Tokens(each.text) for each in every]
+    right = [each.marks(own) for each, own in zip(every, tokens, strict=True)]
+    rows = [(own.features(), marks) for own, marks in zip(tokens, right, strict=True)]
+    kinds = [
+        (own.kind_features(marks), KINDS.index(each.kind))
+        for each, own, marks in zip(every, tokens, right, strict=True)
+        if any(marks)
+    ]
+    for fold in range(FOLDS):
+        use(train_marker([row for at, row in enumerate(rows) if at % FOLDS != fold], seed))
+        kinds += [
+            (own.kind_features(wording._marked(own)), KINDS.index(each.kind))
+            for each, own in zip(every[fold::FOLDS], tokens[fold::FOLDS], strict=True)
+        ]
+    return use(train_marker(rows, seed), train_kinds(kinds, seed))
+
+
+def is_right(each: Labeled) -> bool:
+    """Return whether a question goes the right way, with the right words, unit and part."""
+    asked = route(each.text)
+    kind = asked.place or asked.kind
+    if each.kind not in (*COUNTS, "scope"):
+        return kind == "other"
+    marks = {MARKS[mark]: each.text[begin:end] for mark, begin, end in each.spans}
+    parts = not {"part", "sender"}.isdisjoint(marks)
+    words = re.sub("^(?:the|an?) ", "", marks.get("words", ""), flags=re.IGNORECASE)
+    unit = each.kind != "count" or bool(asked.unit) == ("unit" in marks or "sender" in marks)
+    right = asked.words == words * (kind != "scope") and unit and bool(asked.scope) == parts
+    return kind == each.kind and right
+
+
+def check(file: Path) -> None:
+    """Print how many questions of a file go the right way, and those that do not."""
+    some = [*questions_of(file)]
+    for way, kinds in WAYS.items():
+        own = [each for each in some if each.kind in kinds]
+        wrong = [each for each in own if not is_right(each)]
+        print(f"{way}: {len(own) - len(wrong)} of {len(own)}")
+        for each in wrong:
+            print(f"  {each.kind}: {each.text} -> {route(each.text)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", type=Path)
+    parser.add_argument("--others", type=Path, default=Path("../shared/data/qa"))
+    options = parser.parse_args()
+    if options.check is not None:
+        check(options.check)
+        return
+    known = [each for file in sorted(QUESTIONS.glob("?.txt")) for each in questions_of(file)]
+    known += [*questions_of(QUESTIONS / "z.txt")] * 2  # tests have them
+    known += others(options.others)
+    print(len(known), "questions", dict(Counter(each.kind for each in known)))
+    WEIGHTS.write_bytes(train(known))
+
+
+if __name__ == "__main__":
+    main()
