@@ -329,8 +329,9 @@ class SourceSet:
 
     def _blocks(self, index: int, source: Inspected) -> Iterator[TextBlock]:
         decoder: BlockDecoder | None = None
-        guessing, held, controls = True, b"", ControlFilter()
+        guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
+        controls = ControlFilter(returns=on_disk)
         with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):

@@ -1,5 +1,5 @@
 """Remove from a text what is for a terminal and not for a reader: control sequences, and NULs.
-Lines that end in a carriage return alone get a newline instead.
+Lines of a file that end in a carriage return alone get a newline instead.
 
 The sequences are those of ECMA-48, with 7 and with 8 bits. NULs fill the hole in a log that was cut
 while a program wrote it, and in a file that was not stored completely.
@@ -22,7 +22,10 @@ class ControlFilter:
     The bytes of a sequence belong to the character before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, returns: bool = False) -> None:
+        """`returns`: lines may end in a carriage return. The first block tells, so it must not be
+        the part of a pipe that came first.
+        """
         self.nuls = 0
         self.first_nul = 0
         """Global byte offset of the first one."""
@@ -32,7 +35,7 @@ class ControlFilter:
         """Whether the last block ended within a control string of more than LONGEST characters."""
         self._in_line = False
         """Whether the last character was not a newline."""
-        self._returns: bool | None = None
+        self._returns: bool | None = None if returns else False
         """Whether lines end in a carriage return, as those of the first block do; None: no text."""
 
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
