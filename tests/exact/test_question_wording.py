@@ -29,7 +29,7 @@ def score(tokens: Tokens, marks: tuple[int, ...]) -> float:
     return own + sum(STEP * _table()[a * len(MARKS) + b] for a, b in pairwise(marks))
 
 
-@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
 def test_the_marks_are_the_best_of_all(words: list[str]) -> None:
     tokens = Tokens(" ".join(words))
     every = product(range(len(MARKS)), repeat=len(tokens.spans))
