@@ -189,6 +189,14 @@ def test_an_incomplete_class_is_left_out(tmp_path: Path, change: list[str], told
         module = module.replace(before, after)
     install(tmp_path, LISTED, module)
     assert told in run(tmp_path, "methods").stderr
+
+
+def test_doctor_names_a_class_that_is_left_out(tmp_path: Path) -> None:
+    install(
+        tmp_path,
+        LISTED,
+        GOOD.format(body="pass").replace("def select", "x: int = 'a'\n    def select"),
+    )
     ran = run(tmp_path, "doctor")
     assert (ran.returncode, ran.stdout.count("!!  plugin")) == (1, 1)
 

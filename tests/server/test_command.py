@@ -118,6 +118,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
             time.sleep(0.05)
         partial = socket.create_connection((httpx.URL(url).host, httpx.URL(url).port))
         partial.sendall(UNFINISHED)
+        httpx.get(f"{url}/health")  # accepted after the connection before
         process.send_signal(signal.SIGINT)
         assert "[DONE]" in reply.read().decode()
         assert process.poll() is None

@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 
 CLIENT = [sys.executable, "-S", "-E", os.path.abspath(__file__)]
 """Command in front of a script, or of ``-mMODULE``, that starts it this way."""
@@ -51,7 +52,7 @@ def client(arguments: list[str]) -> None:
     server.sendall(told)
     (program,) = struct.unpack("=i", _all(server, 4))
     for number in set(numbers) - set(ignored):
-        signal.signal(number, lambda number, _: os.kill(program, number))
+        signal.signal(number, lambda number, _: _hand_on(program, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     (status,) = struct.unpack("=i", _all(server, 4))
     if os.WIFSIGNALED(status):
@@ -162,6 +163,11 @@ def run(arguments: list[str]) -> None:
     else:
         sys.path[0] = os.path.dirname(what)
         runpy.run_path(what, run_name="__main__")
+
+
+def _hand_on(program: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(program, number)
 
 
 def run_to_its_end(arguments: list[str]) -> None:
