@@ -91,9 +91,10 @@ _NO_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
+_WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _LIMITS = (
     r"\b(?:twice|neither|nor|than|yesterday|today|tonight|(?:last|this|next|on|every) "
-    r"(?:week|month|year|night|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
+    rf"(?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
 )
 """What limits a count beside its words, other than a part and times of the clock."""
@@ -104,7 +105,6 @@ _AND_WHERE = re.compile(
     re.IGNORECASE,
 )
 """What asks for places besides a count."""
-_WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _DAY = rf"(?:\d{{4}}-\d\d-\d\d|{_WEEKDAY})"
 _CLOCK = r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"

@@ -170,7 +170,8 @@ def read(question: str) -> Wording:
     if not tokens.spans:
         return Wording(dict.fromkeys(KINDS, 0.0), {})
     marks = _marked(tokens)
-    sums = [_weight(tokens.kind_features(marks), len(MARKS) + kind) for kind in range(len(KINDS))]
+    rows = tokens.kind_features(marks)
+    sums = [_weight(rows, len(MARKS) + kind) for kind in range(len(KINDS))]
     most = max(sums)
     parts = [exp(each - most) for each in sums]
     texts = {}
@@ -205,18 +206,13 @@ def kind_of(found: Wording) -> str:
 def _marked(tokens: Tokens) -> list[int]:
     """Return the likeliest marks of all tokens (Viterbi)."""
     numbers = range(len(MARKS))
-    sums: list[float] = []
+    first, *others = ([_weight(rows, mark) for mark in numbers] for rows in tokens.features())
+    steps = [[_table()[a * len(MARKS) + b] * STEP for a in numbers] for b in numbers]
+    sums = first
     before: list[list[int]] = []
-    for rows in tokens.features():
-        own = [_weight(rows, mark) for mark in numbers]
-        if not before and not sums:
-            sums = own
-            continue
-        best = [
-            max(numbers, key=lambda a: sums[a] + _table()[a * len(MARKS) + b] * STEP)
-            for b in numbers
-        ]
-        sums = [sums[a] + _table()[a * len(MARKS) + b] * STEP + own[b] for b, a in enumerate(best)]
+    for own in others:
+        best = [max(numbers, key=lambda a: sums[a] + steps[b][a]) for b in numbers]
+        sums = [sums[a] + steps[b][a] + own[b] for b, a in enumerate(best)]
         before.append(best)
     marks = [max(numbers, key=sums.__getitem__)]
     for best in reversed(before):
