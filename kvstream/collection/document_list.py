@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
-from kvstream.input.folders import HIDDEN, files_in
+from kvstream.input.folders import HIDDEN, files_in, name_of
 from kvstream.input.inspection import look, no_text_files, quoted
 from kvstream.input.sources import EXPANSION
 
@@ -90,7 +90,7 @@ def _folder(
         if RESULT.search(path.name) and path.parent.resolve() == results:
             left_out["result of an earlier run"] += 1
             continue
-        document = _document(path, str(path), plain=plain)
+        document = _document(path, name_of(path), plain=plain)
         if document.output:
             left_out[document.output] += 1
         elif " is binary " in document.problem:

@@ -25,14 +25,19 @@ def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
     """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
     Links to folders are not followed; links to files that are yielded anyway, FIFOs, sockets and
-    devices are skipped. ``left_out`` counts other losses by description, and as HIDDEN what is
-    hidden or ignored. Raises OSError if ``folder`` itself cannot be listed.
+    devices are skipped. ``left_out`` counts other losses by description, which can name the first,
+    and as HIDDEN what is hidden or ignored. Raises OSError if ``folder`` itself cannot be listed.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
         left_out[f"folder on no disk ({kind})"] += 1
         return
     yield from _walk(folder, _ignores_above(folder), left_out)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a file as a source, where ``-`` alone is standard input."""
+    return "./-" if str(path) == "-" else str(path)
 
 
 def would_read(folder: Path, path: Path) -> bool:
@@ -64,7 +69,7 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
         except OSError:
             if at == folder:
                 raise
-            left_out["unreadable folder"] += 1
+            _lose("unreadable folder", at, left_out)
             continue
         ignores = _ignores_in(at, ignores)
         found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
@@ -73,6 +78,10 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
                 left_out[HIDDEN] += 1
                 continue
             path = Path(entry.path)
+            if entry.is_symlink() and not os.path.exists(path):
+                if not _ignored(path, ignores, is_folder=False):
+                    _lose("broken link", path, left_out)
+                continue
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not (is_folder or entry.is_file()):
@@ -82,8 +91,8 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
                         if not (target.is_relative_to(here) or here.is_relative_to(target)):
                             left_out["link to another folder"] += 1
                     continue
-            except OSError:  # a link to itself
-                left_out["unreadable folder"] += 1
+            except OSError:
+                _lose("unreadable folder", path, left_out)
                 continue
             if entry.is_symlink() and would_read(folder, path):
                 continue
@@ -94,6 +103,12 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
             else:
                 found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)
+
+
+def _lose(what: str, path: Path, left_out: Counter[str]) -> None:
+    """Count a loss, under a description that names the first of its kind."""
+    new = f"{what} (the first: {path})"
+    left_out[next((key for key in left_out if key.startswith(f"{what} (")), new)] += 1
 
 
 def _ignores_in(folder: Path, ignores: list[_Ignore]) -> list[_Ignore]:

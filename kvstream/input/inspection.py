@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, outputs, pseudo
 from kvstream.input.encodings import by_mark
-from kvstream.input.folders import HIDDEN, files_in
+from kvstream.input.folders import HIDDEN, files_in, name_of
 from kvstream.input.formats import (
     COMPRESSED,
     HEAD,
@@ -154,7 +154,7 @@ def of_folder(
 
     for path in files_in(folder, skipped):
         try:
-            source, problem = look(path, str(path), plain=plain)
+            source, problem = look(path, name_of(path), plain=plain)
         except OSError:
             skipped["unreadable file"] += 1
             continue

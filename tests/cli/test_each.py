@@ -21,6 +21,7 @@ from rich.cells import cell_len
 
 from kvstream.api.collection import ask_each
 from kvstream.cli.shared.each import _not_read
+from kvstream.collection.document_list import documents_in
 from kvstream.events import (
     CollectionEvent,
     CollectionStarted,
@@ -61,6 +62,18 @@ def test_answers_as_they_are_done(letters: Path, cli: Callable[..., Any]) -> Non
     assert [b[1].split()[0] for b in blocks] == ["Ada", "Berta"]
     assert "2 of 2 documents done" in done.stderr
     assert "kept all of it" in done.stderr
+
+
+def test_a_count_of_each_names_what_is_skipped_and_reads_a_file_named_dash(
+    tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "-").write_text("Ada hid the letter.")
+    (tmp_path / "moved").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path)
+    ran = cli("count", ".", "Ada", "--each", stdin=b"Ada, Ada and Ada")
+    assert ran.stdout == "./-:1\n"
+    assert ran.stderr == "Warning: Skipped in .: 1 × broken link (the first: moved).\n"
+    assert [d.name for d in documents_in(["."])[0]] == ["./-"]
 
 
 def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]) -> None:

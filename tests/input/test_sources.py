@@ -302,7 +302,9 @@ def test_directories(tmp_path: Path) -> None:
     assert [str(Path(n).relative_to(tree)) for n in sources.names] == [
         "a.txt", "b.txt", "sub/kept.log", "sub/z",
     ]  # fmt: skip
-    assert sources.warnings == [f"Skipped in {tree}: 1 × binary file."]
+    assert sources.warnings == [
+        f"Skipped in {tree}: 1 × broken link (the first: {tree}/broken), 1 × binary file."
+    ]
     assert text_of(sources) == "a.txt\nb.txt\nsub/kept.log\nsub/z\n"
 
 
@@ -805,10 +807,14 @@ def test_a_codec_that_no_page_is_in_is_not_believed(name: str) -> None:
     assert "A mill stood here. \\u0041" in text_of(open_sources(["-"], stdin=Drip([page])))
 
 
-def test_a_link_to_itself_hides_no_other_file(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_are_named_and_hide_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A mill stood here.")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert "A mill stood here." in text_of(open_sources([str(tmp_path)]))
+    (tmp_path / "moved").symlink_to(tmp_path / "nowhere")
+    sources = open_sources([str(tmp_path)])
+    assert "A mill stood here." in text_of(sources)
+    told = f"Skipped in {tmp_path}: 2 × broken link (the first: {tmp_path}/loop)."
+    assert sources.warnings == [told]
 
 
 def test_a_link_to_a_file_of_the_folder_is_not_read_a_second_time(tmp_path: Path) -> None:

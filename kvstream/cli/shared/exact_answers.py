@@ -108,7 +108,14 @@ def for_each(
     With --each, `failed` gets a source that cannot be read, and the others are read.
     """
     whole = replace(options, request=replace(options.request, only=None, since=None, until=None))
-    names = open_sources(paths, whole, lambda: False).names if options.each else [""]
+    names = [""]
+    if options.each:
+        opened = open_sources(paths, whole, lambda: False)
+        names = opened.names
+        for warning in opened.warnings:
+            say(f"Warning: {warning}")
+        for note in () if options.quiet else opened.notes:
+            say(note)
     for name in names:
         try:
             found = read([name] if name else paths)
