@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
@@ -25,6 +25,11 @@ from kvstream.run.feed import DROP_BLOCK, TokenFeed
 from kvstream.run.request import Request, never
 from kvstream.store import writing
 
+T = TypeVar("T")
+REMEDY = (
+    "It was cut short, altered, or not written by kvstream: name another file for the checkpoint, "
+    "or remove this one to start again."
+)
 SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
     "measure_always",
@@ -45,7 +50,7 @@ class Checkpoint:
         """
         writing.check_writable(path)
         self.path, self.every, self.base = path, every, base
-        self.saved: MemoryFile | None = look(path) if path.exists() else None
+        self.saved: MemoryFile | None = _read(path, look) if path.exists() else None
         self.position: Position | None = None
         if self.saved is not None:
             self.position = _position(path, self.saved.content.notes)
@@ -150,7 +155,17 @@ def _some(feed: TokenFeed, count: int, interrupted: Callable[[], bool]) -> Chunk
 def tokens_of(path: Path) -> int | None:
     """Return the tokens read, by the header; None without a file. Raises as `Checkpoint`."""
     writing.check_writable(path)
-    return _position(path, file.read_notes(path)).tokens if path.exists() else None
+    if not path.exists():
+        return None
+    return _position(path, _read(path, file.read_notes)).tokens
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    """Read a checkpoint, whose remedy is another one than that of a memory file. SourceError."""
+    try:
+        return read(path)
+    except SourceError as error:
+        raise SourceError(str(error).replace(file.REMEDY, REMEDY)) from error
 
 
 def _position(path: Path, notes: Mapping[str, Any]) -> Position:

@@ -36,10 +36,10 @@ def cut(
             )
     plan = session.settle(request)
     check_can_be_joined(plan, session.model, request.run.method)
-    started = session.plan(_again(sources), request)
+    started = session.plan(sources.again(), request)
     # The plan only estimates the length, from the beginning of the text.
-    fits = session.fits(Replayed(_again(sources)), request)
-    looked = _Looked(_again(sources))
+    fits = session.fits(Replayed(sources.again()), request)
+    looked = _Looked(sources.again())
     parts = stretches(looked, 1 if fits else shards)
     if looked.blank:
         raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
@@ -55,16 +55,6 @@ class _Looked(SourceOver):
         for block in self.source:
             self.blank = self.blank and (not block.text or block.text.isspace())
             yield block
-
-
-def _again(sources: RereadableSource) -> RereadableSource:
-    try:
-        return sources.again()
-    except SourceError as error:
-        raise SourceError(
-            "--shards needs a text of known length, and this one can be read only once; "
-            "write it to a file first, and name the file."
-        ) from error
 
 
 def read_part(

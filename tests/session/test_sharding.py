@@ -226,6 +226,10 @@ def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) 
         request(shards=0)
     with pytest.raises(SourceError, match="can be read only once"):
         refused(open_sources(["-"], stdin=io.BytesIO(b"A text. " * 1000)), request())
+    gone = open_sources([str(story)])
+    story.unlink()
+    with pytest.raises(SourceError, match="does not exist"):
+        refused(gone, request())
 
 
 @pytest.mark.parametrize("size", [3, 6000])
