@@ -76,7 +76,7 @@ class Memories:
         """Ask the `best` memories, and return their answers, the most reliable first.
 
         Refusals come last. Other answers are sorted by their probability to be right, then by the
-        rank of their memory. Raises UsageError if no memory can be asked.
+        rank of their memory. Raises SourceError if no memory can be asked.
         """
         best = whole_of("best", best, least=1)
         found = []
@@ -88,7 +88,7 @@ class Memories:
                 continue
             found.append((_preference(answer, place), each, answer))
         if not found:
-            raise UsageError(f"None of the {len(self.files)} files can be used: {self.problems[0]}")
+            raise SourceError(f"No memory file here can be used. The first: {self.problems[0]}")
         found.sort(key=lambda row: row[0])
         return [(each, answer) for _, each, answer in found]
 

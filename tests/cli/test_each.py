@@ -76,6 +76,23 @@ def test_a_count_of_each_names_what_is_skipped_and_reads_a_file_named_dash(
     assert [d.name for d in documents_in(["."])[0]] == ["./-"]
 
 
+def test_figures_of_a_folder_name_what_is_skipped_and_what_fails(
+    tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    (tmp_path / "a.csv").write_text("name,price\nlamp,3\nsail,9\n")
+    (tmp_path / "moved.csv").symlink_to("nowhere")
+    told = f"Skipped in {tmp_path}: 1 × broken link (the first: {tmp_path}/moved.csv)."
+    ran = cli("ask", str(tmp_path), "Which row has the largest price?", "--json")
+    assert json.loads(ran.stdout)["warnings"] == [told]
+    (tmp_path / "empty.csv").write_text("")
+    ran = cli("ask", str(tmp_path), "How many times is lamp mentioned?", "--each", "--json")
+    assert [json.loads(line)["document"][-5:] for line in ran.stdout.splitlines()] == [
+        "a.csv", "y.csv",
+    ]  # fmt: skip
+    assert "Nothing to read" in json.loads(ran.stdout.splitlines()[1])["error"]
+    assert (ran.code, told in ran.stderr) == (7, True)
+
+
 def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]) -> None:
     (letters / "empty.txt").write_text("")
     done = cli("ask", str(letters), "-Q", WHO, "-Q", "Where?", "--each", "--json", *SMALL)

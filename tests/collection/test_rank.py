@@ -146,6 +146,9 @@ def test_a_file_that_breaks_after_the_ranking_costs_no_other_answer(
     answers = memories.answers(question, best=2, max_tokens=4)
     assert [each.path for each, _ in answers] == [ranked[1].path]
     assert str(ranked[0].path) in memories.problems[0]
+    ranked[1].path.write_bytes(b"")
+    with pytest.raises(SourceError, match="No memory file here can be used"):
+        memories.answers(question, best=2, max_tokens=4)
 
 
 def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> None:

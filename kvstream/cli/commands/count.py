@@ -82,7 +82,7 @@ def command(
     if unit is None and unit_of in OFFERED and not options.quiet:
         say(f"This counts the word {words!r}; {command.name} FILE '' --unit {unit_of} counts "
             f"the {unit_of}s.")  # fmt: skip
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     with Interrupts(say) as interrupts:
         interrupts.then = STOPPED
 

@@ -53,7 +53,7 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
     paths = sources_or_usage(ctx, paths)
     rest: dict[tuple[str, ...], list[str]] = {}
     notes: dict[str, None] = {}
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     with ExitStack() as stack:
         check_files(options, paths)
         interrupts = stack.enter_context(Interrupts(say))
@@ -83,6 +83,10 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
                 show(record, output, as_json=options.json, labels=labels)
             notes |= dict.fromkeys(told)
             rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
+        if options.json and failed:
+            output = output or opened_output(stack, replace(options, output=None))
+            for name, reason in failed.items():
+                output.write(json_line({"document": name, "error": reason}, output))
     if rest.keys() == {()} and (options.report or options.stats):
         notes |= {NO_RUN: None}
     for note in notes:
@@ -101,11 +105,14 @@ def _never() -> bool:
 
 
 def for_each(
-    paths: Sequence[str], options: Options, failed: list[str], read: Callable[[Sequence[str]], T]
+    paths: Sequence[str],
+    options: Options,
+    failed: dict[str, str],
+    read: Callable[[Sequence[str]], T],
 ) -> Iterator[tuple[str, T]]:
     """Yield what `read` returns for all sources, with --each for every source, with its name.
 
-    With --each, `failed` gets a source that cannot be read, and the others are read.
+    With --each, `failed` gets a source that cannot be read, and why; the others are read.
     """
     whole = replace(options, request=replace(options.request, only=None, since=None, until=None))
     names = [""]
@@ -120,7 +127,7 @@ def for_each(
         try:
             found = read([name] if name else paths)
         except SourceError as error:
-            failed.append(name)
+            failed[name] = str(error)
             if len(failed) == len(names):
                 raise
             say(f"Failed: {about(name, str(error))}")
@@ -216,7 +223,12 @@ def _of_rows(
     name = "standard input" if piped else ", ".join(paths)
     computed = [f"Computed from the rows of {name}, without a model."]
     notes = [*computed, *sources.notes] if answers else []
-    found = {q: _with_receipt(record, sources, options) for q, record in answers.items()}
+    found = {
+        q: _with_receipt(
+            {**record, "warnings": [*sources.warnings, *record["warnings"]]}, sources, options
+        )
+        for q, record in answers.items()
+    }
     return found, table.header or (), notes
 
 
