@@ -91,6 +91,10 @@ def test_figures_of_a_folder_name_what_is_skipped_and_what_fails(
     ]  # fmt: skip
     assert "Nothing to read" in json.loads(ran.stdout.splitlines()[1])["error"]
     assert (ran.code, told in ran.stderr) == (7, True)
+    into = ("-o", str(tmp_path / "results"))
+    ran = cli("ask", str(tmp_path), "Which row has the largest price?", "--each", *into)
+    assert (ran.code, ran.stdout.count("largest price is 9")) == (7, 1)
+    assert f"The counted answers are not in {into[1]}" in ran.stderr
 
 
 def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]) -> None:

@@ -10,8 +10,8 @@ import click
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared.inputs import asking, sources_or_usage, split_arguments
-from kvstream.cli.shared.running import read
-from kvstream.errors import UsageError
+from kvstream.cli.shared.running import SOME_FAILED, read
+from kvstream.errors import SourceError, UsageError
 
 
 @reading_command("ask")
@@ -46,7 +46,7 @@ def command(
     options = options.asking(questions=questions)
     several = len(options.methods) > 1
     on_the_way = options.request.follow or options.request.every is not None
-    code = 0
+    code, answered = 0, False
     left: list[tuple[Sequence[str], Options]] = [(paths, options)]
     if not (options.dry_run or (options.each and not paths)):
         from kvstream.cli.shared.exact_answers import answer_exactly, note_estimates
@@ -54,11 +54,12 @@ def command(
         if memory or several or on_the_way:
             note_estimates(questions)
         else:
-            code, left = answer_exactly(ctx, paths, options)
+            code, left, answered = answer_exactly(ctx, paths, options)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        return max([code, *(read_each(ctx, "ask", *each) for each in left)])
+        code = max([code, *(read_each(ctx, "ask", *each) for each in left)])
+        return SOME_FAILED if answered and code == SourceError.exit_code else code
     if not left:
         return code
     [(given, options)] = left

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -36,6 +37,7 @@ ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
 NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
+NO_FILES = "Warning: The counted answers are not in {}; only those of a model have files there."
 STOPPED = "showing what was counted so far"
 COLUMNS = 20
 """Columns that a message names."""
@@ -45,11 +47,15 @@ Left = list[tuple[Sequence[str], Options]]
 """Readings of a model: paths with options."""
 
 
-def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -> tuple[int, Left]:
-    """Answer what needs no model; return the exit code, and what is left for a model to read."""
+def answer_exactly(
+    ctx: click.Context, paths: Sequence[str], options: Options
+) -> tuple[int, Left, bool]:
+    """Answer what needs no model; return the exit code, what is left for a model to read, and
+    whether anything was answered.
+    """
     asked = {question: route(question) for question in options.request.questions}
     if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
-        return 0, [(paths, _for_model(paths, options, asked))]
+        return 0, [(paths, _for_model(paths, options, asked))], False
     paths = sources_or_usage(ctx, paths)
     rest: dict[tuple[str, ...], list[str]] = {}
     notes: dict[str, None] = {}
@@ -83,6 +89,9 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
                 show(record, output, as_json=options.json, labels=labels)
             notes |= dict.fromkeys(told)
             rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
+        answered = output is not None
+        if options.each and answered and options.output not in (None, Path("-")):
+            notes |= {NO_FILES.format(options.output): None}
         if options.json and failed:
             output = output or opened_output(stack, replace(options, output=None))
             for name, reason in failed.items():
@@ -97,7 +106,7 @@ def answer_exactly(ctx: click.Context, paths: Sequence[str], options: Options) -
         if questions:
             some = {question: asked[question] for question in questions}
             left.append((names if options.each else paths, _for_model(paths, options, some)))
-    return SOME_FAILED if failed else 0, left
+    return SOME_FAILED if failed else 0, left, answered
 
 
 def _never() -> bool:
