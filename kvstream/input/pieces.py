@@ -116,6 +116,8 @@ class SourcePieces:
                             yield from self._document(inside, unpacked, name)
                             return
                     yield from plain
+                    if kind == "plain" and source.path is not None and source.size is not None:
+                        self._warn_if_cut(name, source.path, source.size)
                 except DamagedError as error:
                     if not source.folder:
                         raise
@@ -127,6 +129,15 @@ class SourcePieces:
             self._messages.damaged(source, failure)
         finally:
             self._opened = None
+
+    def _warn_if_cut(self, name: str, path: Path, size: int) -> None:
+        """Warn of a file that has become shorter than its size at first. Files of the kernel have
+        a size that says nothing, but it stays.
+        """
+        if self.taken < size and path.exists() and path.stat().st_size < size:
+            self._messages.general.append(
+                f"{name} was cut while it was read: of {size:,} bytes, {self.taken:,} were read."
+            )
 
     def _document(self, kind: str, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
         """Yield the text of a document. Raises SourceError without the extra for it."""

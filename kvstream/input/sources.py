@@ -64,6 +64,8 @@ def open_sources(
     messages = Messages()
     general, notes = messages.general, messages.notes
     sources = [each for given in paths for each in named(given, general, notes, plain=plain)]
+    if len(paths) > 1:
+        general += _named_again(sources)
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         last = sources[-1]
         pipe = last.path is not None and last.path.is_fifo()
@@ -95,6 +97,20 @@ class Scope(Protocol):
 
     def select(self, blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         """Yield the blocks of the part."""
+
+
+def _named_again(sources: Sequence[Inspected]) -> list[str]:
+    """Return a warning of files that are read more than once, because several names lead there."""
+    names: dict[str, list[str]] = {}
+    for each in sources:
+        if each.path is not None:
+            names.setdefault(os.path.realpath(each.path), []).append(each.name)
+    again = [some for some in names.values() if len(some) > 1]
+    if not again:
+        return []
+    first = f"{again[0][0]} and {again[0][1]} are one file, which is read {len(again[0])} times"
+    more = f"; {len(again) - 1:,} other files are read again, too" if len(again) > 1 else ""
+    return [f"{first}{more}."]
 
 
 class SourceSet:

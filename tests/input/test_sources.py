@@ -807,6 +807,23 @@ def test_a_codec_that_no_page_is_in_is_not_believed(name: str) -> None:
     assert "A mill stood here. \\u0041" in text_of(open_sources(["-"], stdin=Drip([page])))
 
 
+def test_a_file_that_is_named_twice_or_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("A mill stood here.\n" * 100_000)
+    link.symlink_to(path)
+    assert open_sources([str(tmp_path)]).warnings == []
+    assert open_sources([str(tmp_path), str(link)]).warnings == [
+        f"{path} and {link} are one file, which is read 2 times."
+    ]
+    sources = open_sources([str(path)])
+    blocks = iter(sources)
+    next(blocks)
+    os.truncate(path, 10)
+    list(blocks)
+    [told] = sources.warnings
+    assert f"{path} was cut while it was read: of 1,900,000 bytes, " in told
+
+
 def test_links_that_lead_nowhere_are_named_and_hide_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A mill stood here.")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
