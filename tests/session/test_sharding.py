@@ -212,7 +212,9 @@ def test_an_interrupt_before_a_later_part_begins_keeps_the_parts_before(
     assert "stopped" in memory.warnings[-1]
 
 
-def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) -> None:
+def test_what_cannot_be_read_in_parts_is_refused(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
     def refused(sources: Any, asked: Request) -> None:
         next(read_shards(session, sources, asked, 2))
 
@@ -226,8 +228,10 @@ def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) 
         request(shards=0)
     with pytest.raises(SourceError, match="can be read only once"):
         refused(open_sources(["-"], stdin=io.BytesIO(b"A text. " * 1000)), request())
-    gone = open_sources([str(story)])
-    story.unlink()
+    copy = tmp_path / "copy.txt"
+    copy.write_text(story.read_text())
+    gone = open_sources([str(copy)])
+    copy.unlink()
     with pytest.raises(SourceError, match="does not exist"):
         refused(gone, request())
 
