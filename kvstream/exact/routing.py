@@ -224,6 +224,14 @@ def _span(text: str) -> tuple[str, str, str] | None:
     return rest.strip(" ,"), since, until
 
 
+def iso_dates(text: str) -> str:
+    """Return a text with its dates as ``2026-05-14``, and months of a year as ``2026-05``."""
+    dated = pattern_of(_DATE).sub(_iso, text)
+    return pattern_of(rf"\b({_MONTH}),? (\d{{4}})\b").sub(
+        lambda found: f"{found[2]}-{1 + _MONTHS.index(found[1][:3].lower()):02}", dated
+    )
+
+
 def _iso(found: re.Match[str]) -> str:
     """Return a date as ``2026-05-14`` or ``May 14``; as it is if day and month may be swapped."""
     parts = found.groupdict()

@@ -16,6 +16,7 @@ from typing import Any
 from kvstream.exact import table_words as terms
 from kvstream.exact.routing import pattern_of
 from kvstream.exact.table_words import loose, related, singular, words_of
+from kvstream.input.table_reader import NAMED
 
 LONGEST = 6
 """Words of a value or a column."""
@@ -80,10 +81,14 @@ class AmbiguousError(Exception):
     """Words of a question fit several columns. The message says so."""
 
 
-def may_ask(question: str) -> bool:
-    """Return whether a question has a word that asks for figures or rows of a table."""
-    text = _core(question)
-    return len(text.split()) <= MOST_WORDS and pattern_of(terms.ASKS).search(text) is not None
+def may_ask(question: str, names: Sequence[str] = ()) -> bool:
+    """Return whether a question may be one about the rows of a table.
+
+    `names`: the texts; if these are not all tables by their names, it needs a word for figures.
+    """
+    text, tables = _core(question), bool(names) and all(map(NAMED.search, names))
+    few = len(text.split()) <= MOST_WORDS
+    return few and (tables or pattern_of(terms.ASKS).search(text) is not None)
 
 
 def query_of(question: str, header: Sequence[str], sample: Sample | None = None) -> Query | None:
@@ -305,7 +310,7 @@ class _Reading:
         after = [p for p in others if self.parts.index(p) > at]
         if implied := {column for p in self._of("implied") for column in p.data[1]}:
             if len(implied) > 1:
-                raise AmbiguousError(_several(self._of("implied")[0].text, implied, self.header))
+                raise AmbiguousError(several(self._of("implied")[0].text, implied, self.header))
             own = [p for p in after if self._shown(p) in implied]
             of = implied.pop()
         else:
@@ -577,7 +582,7 @@ class _Reading:
             parts = [set(name) - set(asked) for name in self.names]
             found = [i for i in self._columns(phrase) if not (figures and parts[i] & terms.LABELS)]
         if len(found) > 1:
-            raise AmbiguousError(_several(phrase.strip(), found, self.header))
+            raise AmbiguousError(several(phrase.strip(), found, self.header))
         return found[0] if found else None
 
     def _columns(self, phrase: str, *, any_word: bool = False) -> list[int]:
@@ -587,7 +592,8 @@ class _Reading:
         return [column for column, name in enumerate(self.names) if asked and fits(name)]
 
 
-def _several(phrase: str, columns: Iterable[int], header: Sequence[str]) -> str:
+def several(phrase: str, columns: Iterable[int], header: Sequence[str]) -> str:
+    """Return the message about words of several columns."""
     fitting = ", ".join(header[i] or f"column {i + 1}" for i in sorted(columns))
     return f'"{phrase}" fits several columns: {fitting}. Name one of them.'
 

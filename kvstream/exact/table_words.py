@@ -157,7 +157,7 @@ ASKS = (
 @cache
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name for comparison: small, singular, without articles."""
-    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", " ", name)
+    apart = re.sub(r"(?<=[a-z\d]{2})(?=[A-Z])", " ", name)
     found = tuple(singular(word) for word in re.findall(r"[^\W_]+|%", apart.casefold()))
     return tuple(word for word in found if word not in FILLERS) or found
 

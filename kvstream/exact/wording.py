@@ -1,9 +1,8 @@
 """Read the wording of a question: which words are marks of a count or of a part, and what it asks.
 
-Two linear models decide, from features of words and of classes of words. A linear-chain conditional
-random field (Lafferty et al. 2001) marks the tokens: counted words, units, parts, senders. A
-classifier then reads the question with a sign in place of each mark. ``lab/wording.py`` trains both
-on labeled questions; docs/research/answers.md has the figures.
+Two linear models decide, from features of words and of classes of words. One marks the tokens:
+counted words, units, parts, senders. The other reads the question with a sign in place of each
+mark. ``lab/wording.py`` trains both on labeled questions; docs/research/answers.md has the figures.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp
 from pathlib import Path
-from zlib import crc32
+
+from kvstream.exact.linear import Weights, row_of
 
 MARKS = ("", "words", "unit", "part", "sender")
 """What a token is; the first is none of them."""
@@ -23,13 +22,9 @@ KINDS = ("count", "first", "last", "both", "scope", "hint", "estimate", "other")
 alone; ``hint``: perhaps. ``estimate``: it asks for a number that no words count."""
 CERTAIN, LIKELY = 0.65, 0.5
 """Least probabilities of a count and of a question about one part."""
-ROWS = 2**15
-"""Rows of the table of weights, which features share by their hash."""
-COLUMNS = len(MARKS) + len(KINDS)
-STEP = 1 / 32
-"""The weight of one unit of the table."""
-WEIGHTS = Path(__file__).with_name("wording.int8")
-"""The transitions between marks, then the rows of the table."""
+WEIGHTS = Weights(
+    Path(__file__).with_name("wording.int8"), len(MARKS), len(MARKS) + len(KINDS), 2**15
+)
 _TOKEN = re.compile(r"\w+(?:[-._@/:]\w+)*|['’]s\b|\S")
 _QUOTED = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
 _NUMBER = re.compile(
@@ -131,7 +126,7 @@ class Tokens:
         count = len(self.spans)
         return [
             [
-                _row(number, *(
+                row_of(number, *(
                     forms[form][at + shift] if 0 <= at + shift < count else "^$"[shift > 0]
                     for form, shift in each
                 ))
@@ -145,22 +140,22 @@ class Tokens:
         words, classes = (_signed(forms, marks) for forms in (self.words, self.classes))
         found = sorted({*marks} - {0})
         named = sum(s == "Xx" and not m for s, m in zip(self.shapes[1:], marks[1:], strict=True))
-        rows = [_row("has", found), _row("named", min(named, 3)), _row("begin", *words[:4])]
-        rows += [_row("long", mark, min(5, marks.count(mark))) for mark in found]
-        rows += [_row("has", found, word) for word in words[1:-1]]
+        rows = [row_of("has", found), row_of("named", min(named, 3)), row_of("begin", *words[:4])]
+        rows += [row_of("long", mark, min(5, marks.count(mark))) for mark in found]
+        rows += [row_of("has", found, word) for word in words[1:-1]]
         for mark, word, shape, quoted in zip(
             marks, self.plain, self.shapes, self.quoted, strict=True
         ):
-            rows += [_row("in", mark, word), _row("in", mark, shape, quoted)] if mark else []
+            rows += [row_of("in", mark, word), row_of("in", mark, shape, quoted)] if mark else []
         for name, forms, longest in (("w", words, 3), ("c", classes, 4)):
-            rows += [_row("skip", name, *pair) for pair in zip(forms, forms[2:], strict=False)]
+            rows += [row_of("skip", name, *pair) for pair in zip(forms, forms[2:], strict=False)]
             for size in range(1, longest + 1):
                 rows += [
-                    _row(name, *each)
+                    row_of(name, *each)
                     for each in zip(*(forms[n:] for n in range(size)), strict=False)
                 ]
         bag = sorted({each for each in classes if each[0] == "<"})
-        rows += [_row("bag", a, b) for at, a in enumerate(bag) for b in bag[at:]]
+        rows += [row_of("bag", a, b) for at, a in enumerate(bag) for b in bag[at:]]
         return rows
 
 
@@ -169,18 +164,14 @@ def read(question: str) -> Wording:
     tokens = Tokens(question)
     if not tokens.spans:
         return Wording(dict.fromkeys(KINDS, 0.0), {})
-    marks = _marked(tokens)
-    rows = tokens.kind_features(marks)
-    sums = [_weight(rows, len(MARKS) + kind) for kind in range(len(KINDS))]
-    most = max(sums)
-    parts = [exp(each - most) for each in sums]
+    marks, _ = WEIGHTS.marked(tokens.features())
+    shares = WEIGHTS.shares(tokens.kind_features(marks), len(MARKS))
     texts = {}
     for mark, name in enumerate(MARKS):
         if mark and mark in marks:
             begin = tokens.spans[marks.index(mark)][0]
             end = max(span[1] for span, own in zip(tokens.spans, marks, strict=True) if own == mark)
             texts[name] = _unbroken(question, begin, end)
-    shares = (part / sum(parts) for part in parts)
     return Wording(dict(zip(KINDS, shares, strict=True)), texts)
 
 
@@ -203,34 +194,6 @@ def kind_of(found: Wording) -> str:
     return max(KINDS[5:], key=found.kinds.__getitem__)
 
 
-def _marked(tokens: Tokens) -> list[int]:
-    """Return the likeliest marks of all tokens (Viterbi)."""
-    numbers = range(len(MARKS))
-    first, *others = ([_weight(rows, mark) for mark in numbers] for rows in tokens.features())
-    steps = [[_table()[a * len(MARKS) + b] * STEP for a in numbers] for b in numbers]
-    sums = first
-    before: list[list[int]] = []
-    for own in others:
-        best = [max(numbers, key=lambda a: sums[a] + steps[b][a]) for b in numbers]
-        sums = [sums[a] + steps[b][a] + own[b] for b, a in enumerate(best)]
-        before.append(best)
-    marks = [max(numbers, key=sums.__getitem__)]
-    for best in reversed(before):
-        marks.append(best[marks[-1]])
-    return marks[::-1]
-
-
-@cache
-def _table() -> memoryview:
-    return memoryview(WEIGHTS.read_bytes()).cast("b")
-
-
-def _weight(rows: Sequence[int], column: int) -> float:
-    """Return the sum of the weights of features in a column."""
-    table = _table()
-    return STEP * sum(table[len(MARKS) ** 2 + row * COLUMNS + column] for row in rows)
-
-
 def _signed(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
     """Return forms with one sign in place of each run of the same mark."""
     signed = ["^"]
@@ -240,10 +203,6 @@ def _signed(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
         elif not at or marks[at - 1] != mark:
             signed.append(f"<{mark}>")
     return [*signed, "$"]
-
-
-def _row(*feature: object) -> int:
-    return crc32(repr(feature).encode()) % ROWS
 
 
 def _shape(word: str) -> str:

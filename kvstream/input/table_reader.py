@@ -30,7 +30,7 @@ _IN_TABLE = re.compile(r" \| |^\|[-:| ]+$")
 """A row of a table between other lines."""
 LONGEST_ROW = 10_000
 """Characters of a row of a table between other lines."""
-_NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 class Row(NamedTuple):
@@ -231,7 +231,7 @@ def _checked(lines: Iterable[Line]) -> Iterator[Line]:
 
 def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     """Return what separates the cells, ``json`` for JSON lines; None for other texts."""
-    named = _NAMED.search(name)
+    named = NAMED.search(name)
     if not sample:
         return None
     if sum(_object(line) is not None for line in sample[:20]) * 2 > len(sample[:20]):

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from math import exp
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.exact.wording import (
-    KINDS,
-    MARKS,
-    STEP,
-    Tokens,
-    _marked,
-    _table,
-    _weight,
-    kind_of,
-    read,
-)
+from kvstream.exact.linear import STEP
+from kvstream.exact.wording import KINDS, MARKS, WEIGHTS, Tokens, kind_of, read
 
 WORDS = ["how", "often", "is", "Ada", "mentioned", "in", "chapter", "3", '"', "mails", "?", "é"]
 
 
 def score(tokens: Tokens, marks: tuple[int, ...]) -> float:
     """Return the sum of all weights of some marks, one by one."""
-    own = sum(_weight(rows, mark) for rows, mark in zip(tokens.features(), marks, strict=True))
-    return own + sum(STEP * _table()[a * len(MARKS) + b] for a, b in pairwise(marks))
+    own = sum(WEIGHTS.score(rows, m) for rows, m in zip(tokens.features(), marks, strict=True))
+    return own + sum(STEP * WEIGHTS.data[a * len(MARKS) + b] for a, b in pairwise(marks))
 
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
 def test_the_marks_are_the_best_of_all(words: list[str]) -> None:
     tokens = Tokens(" ".join(words))
-    every = product(range(len(MARKS)), repeat=len(tokens.spans))
-    best = max(score(tokens, marks) for marks in every)
-    assert score(tokens, tuple(_marked(tokens))) == pytest.approx(best)
+    every = [score(tokens, own) for own in product(range(len(MARKS)), repeat=len(tokens.spans))]
+    marks, share = WEIGHTS.marked(tokens.features())
+    assert score(tokens, tuple(marks)) == pytest.approx(max(every))
+    assert share == pytest.approx(exp(max(every)) / sum(map(exp, every)))
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join))

@@ -15,7 +15,6 @@ import gzip
 import json
 import random
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from kvstream.exact import wording
+from kvstream.exact.linear import STEP, Weights
 from kvstream.exact.routing import route
-from kvstream.exact.wording import KINDS, MARKS, ROWS, STEP, Tokens
+from kvstream.exact.wording import KINDS, MARKS, WEIGHTS, Tokens
 
 QUESTIONS = Path(__file__).parent / "questions"
 LETTERS = {"w": 1, "u": 2, "s": 3, "n": 4}
@@ -37,7 +36,6 @@ DROPPED = 0.3
 """Share of the features that a step of training leaves out."""
 FOLDS = 4
 """Parts of the questions; the kinds are learned from marks of models that did not see them."""
-WEIGHTS = wording.WEIGHTS
 COUNTS = KINDS[:4]
 WAYS = {"counts and places": COUNTS, "parts": ("scope",), "others": KINDS[5:]}
 
@@ -97,32 +95,49 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(each)
 
 
-def summed(table: nn.EmbeddingBag, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+def summed(table: nn.EmbeddingBag, rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the sums of the weights of some features each: count x columns.
 
     In training, some features are left out at random, so that no weight relies on others.
     """
-    if table.training:
-        rows = [[row for row in some if random.random() > DROPPED] or some for some in rows]
     starts = torch.tensor([0, *map(len, rows[:-1])]).cumsum(0)
-    return table(torch.tensor([row for some in rows for row in some]), starts)
+    flat = torch.cat([*rows]) % table.num_embeddings
+    kept = (torch.rand(len(flat)) > DROPPED).float() if table.training else None
+    return table(flat, starts, per_sample_weights=kept)
 
 
-def zeros(columns: int) -> nn.EmbeddingBag:
-    table = nn.EmbeddingBag(ROWS, columns, mode="sum")
+def zeros(columns: int, rows: int) -> nn.EmbeddingBag:
+    table = nn.EmbeddingBag(rows, columns, mode="sum", sparse=True)
     nn.init.zeros_(table.weight)
     return table
+
+
+class Mean:
+    """The mean of weights over the second half of the epochs, which is steadier than the last."""
+
+    def __init__(self, *weights: torch.Tensor) -> None:
+        self.weights, self.sums, self.count = weights, [0 * each.detach() for each in weights], 0
+
+    def add(self, epoch: int) -> None:
+        if 2 * epoch >= EPOCHS:
+            self.count += 1
+            for total, each in zip(self.sums, self.weights, strict=True):
+                total += each.detach()
+
+    def use(self) -> None:
+        for total, each in zip(self.sums, self.weights, strict=True):
+            each.data = total / self.count
 
 
 class Marker(nn.Module):
     """The conditional random field."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: int, rows: int) -> None:
         super().__init__()
-        self.table = zeros(len(MARKS))
-        self.steps = nn.Parameter(torch.zeros(len(MARKS), len(MARKS)))
+        self.table = zeros(marks, rows)
+        self.steps = nn.Parameter(torch.zeros(marks, marks))
 
-    def loss(self, rows: list[list[list[int]]], marks: list[list[int]]) -> torch.Tensor:
+    def loss(self, rows: list[list[torch.Tensor]], marks: list[list[int]]) -> torch.Tensor:
         """Return the negative log-likelihood of the marks of some questions."""
         flat = summed(self.table, [row for some in rows for row in some])
         pad = torch.nn.utils.rnn.pad_sequence
@@ -138,50 +153,58 @@ class Marker(nn.Module):
         return torch.logsumexp(total, 1).sum() - score + DECAY * (flat**2).sum()
 
 
-def train_marker(rows: Sequence[tuple[list[list[int]], list[int]]], seed: int) -> Marker:
+def train_marker(
+    rows: Sequence[tuple[list[list[int]], list[int]]], weights: Weights, seed: int
+) -> Marker:
     torch.manual_seed(seed)
-    model, order = Marker(), random.Random(seed)
-    optimizer = torch.optim.Adagrad(model.parameters(), RATE)
-    some = [each for each in rows if any(each[1])]
-    for _ in range(EPOCHS):
+    model, order = Marker(weights.marks, weights.rows), random.Random(seed)
+    optimizer, mean = torch.optim.Adagrad(model.parameters(), RATE), Mean(*model.parameters())
+    some = [([*map(torch.tensor, own)], right) for own, right in rows if any(right)]
+    for epoch in range(EPOCHS):
         order.shuffle(some)
         for at in range(0, len(some), BATCH):
-            features, marks = zip(*some[at : at + BATCH], strict=True)
+            features, right = zip(*some[at : at + BATCH], strict=True)
             optimizer.zero_grad()
-            model.loss([*features], [*marks]).backward()
+            model.loss([*features], [*right]).backward()
             optimizer.step()
+        mean.add(epoch)
+    mean.use()
     return model
 
 
-def train_kinds(rows: list[tuple[list[int], int]], seed: int) -> nn.EmbeddingBag:
-    table, order = zeros(len(KINDS)), random.Random(seed)
-    optimizer = torch.optim.Adagrad(table.parameters(), KIND_RATE)
-    for _ in range(EPOCHS):
-        order.shuffle(rows)
-        for at in range(0, len(rows), BATCH):
-            features, kinds = zip(*rows[at : at + BATCH], strict=True)
+def train_classes(
+    rows: list[tuple[list[int], int]], classes: int, weights: Weights, seed: int
+) -> nn.EmbeddingBag:
+    torch.manual_seed(seed)
+    table, order = zeros(classes, weights.rows), random.Random(seed)
+    optimizer, mean = torch.optim.Adagrad(table.parameters(), KIND_RATE), Mean(table.weight)
+    some = [(torch.tensor(own), right) for own, right in rows]
+    for epoch in range(EPOCHS):
+        order.shuffle(some)
+        for at in range(0, len(some), BATCH):
+            features, kinds = zip(*some[at : at + BATCH], strict=True)
             sums = summed(table, features)
             loss = nn.functional.cross_entropy(sums, torch.tensor(kinds), reduction="sum")
             optimizer.zero_grad()
             (loss + DECAY * (sums**2).sum()).backward()
             optimizer.step()
+        mean.add(epoch)
+    mean.use()
     return table
 
 
-def use(marker: Marker, kinds: nn.EmbeddingBag | None = None) -> bytes:
-    """Let `wording` read with these weights, and return them as its file has them."""
-    steps, table = marker.steps.detach().flatten(), torch.zeros(ROWS, wording.COLUMNS)
-    table[:, : len(MARKS)] = marker.table.weight.detach()
-    if kinds is not None:
-        table[:, len(MARKS) :] = kinds.weight.detach()
-    whole = torch.cat((steps, table.flatten()))
+def use(weights: Weights, marker: Marker, *others: nn.EmbeddingBag, more: bytes = b"") -> bytes:
+    """Let questions be read with these weights; return them as their file has them.
+
+    `others`: the tables of the columns behind the marks; `more`: what stands behind the weights.
+    """
+    table = torch.zeros(weights.rows, weights.columns)
+    known = torch.cat([marker.table.weight, *(each.weight for each in others)], 1).detach()
+    table[:, : known.shape[1]] = known
+    whole = torch.cat((marker.steps.detach().flatten(), table.flatten()))
     data: bytes = (whole / STEP).round().clamp(-128, 127).to(torch.int8).numpy().tobytes()
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(data)
-        wording.WEIGHTS = Path(file.name)
-        wording._table.cache_clear()
-        wording._table()
-    return data
+    weights.data = memoryview(data + more).cast("b")
+    return data + more
 
 
 def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
@@ -197,12 +220,14 @@ def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
         if any(marks)
     ]
     for fold in range(FOLDS):
-        use(train_marker([row for at, row in enumerate(rows) if at % FOLDS != fold], seed))
+        some = [row for at, row in enumerate(rows) if at % FOLDS != fold]
+        use(WEIGHTS, train_marker(some, WEIGHTS, seed))
         kinds += [
-            (own.kind_features(wording._marked(own)), KINDS.index(each.kind))
+            (own.kind_features(WEIGHTS.marked(own.features())[0]), KINDS.index(each.kind))
             for each, own in zip(every[fold::FOLDS], tokens[fold::FOLDS], strict=True)
         ]
-    return use(train_marker(rows, seed), train_kinds(kinds, seed))
+    marker = train_marker(rows, WEIGHTS, seed)
+    return use(WEIGHTS, marker, train_classes(kinds, len(KINDS), WEIGHTS, seed))
 
 
 def is_right(each: Labeled) -> bool:
@@ -242,7 +267,7 @@ def main() -> None:
     known += [*questions_of(QUESTIONS / "z.txt")] * 2  # tests have them
     known += others(options.others)
     print(len(known), "questions", dict(Counter(each.kind for each in known)))
-    WEIGHTS.write_bytes(train(known))
+    WEIGHTS.file.write_bytes(train(known))
 
 
 if __name__ == "__main__":

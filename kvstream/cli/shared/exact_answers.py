@@ -54,7 +54,7 @@ def answer_exactly(
     whether anything was answered.
     """
     asked = {question: route(question) for question in options.request.questions}
-    if not any(each.kind == "count" or asks_of_rows(q) for q, each in asked.items()):
+    if not any(each.kind == "count" or asks_of_rows(q, paths) for q, each in asked.items()):
         return 0, [(paths, _for_model(paths, options, asked))], False
     paths = sources_or_usage(ctx, paths)
     rest: dict[tuple[str, ...], list[str]] = {}
@@ -207,7 +207,7 @@ def _of_rows(
 
     A text that is no table, and a table whose rows cannot be told apart, are left to the model.
     """
-    wanted = [question for question in asked if asks_of_rows(question)]
+    wanted = [question for question in asked if asks_of_rows(question, paths)]
     piped = list(paths) == ["-"]
     if not wanted or not (piped or all(map(can_be_read_again, paths))):
         return {}, (), []
