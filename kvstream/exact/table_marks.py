@@ -23,6 +23,8 @@ CERTAIN = 0.9
 """Least probability of an operation. A model answers what is less certain."""
 CERTAIN_ALL = 0.98
 """The same of a number of all rows: words that are not known may limit it."""
+MOST_COLUMNS = 200
+"""Columns of a table whose questions are read; the time grows with their square."""
 LIKELY = 0.5
 """Least probability of operation, marks and columns together."""
 RELATIONS = {"=": "=", "!": "!=", ">": ">", "<": "<", "G": ">=", "L": "<=", "~": "contains"}
@@ -41,7 +43,7 @@ def computed_query(question: str, header: Sequence[str], sample: Sample) -> Quer
 def marked_query(question: str, header: Sequence[str], sample: Sample) -> Query | None:
     """Return the query of the wording of a question, or None. Raises AmbiguousError."""
     text = cleaned(question)
-    if not text or len(text.split()) > MOST_WORDS:
+    if not text or len(text.split()) > MOST_WORDS or len(header) > MOST_COLUMNS:
         return None
     table = Columns(header, sample)
     asked = read_marks(text, table)

@@ -317,7 +317,8 @@ class Question(Tokens):
             | {str(each[-1]) for each in inside if each[0] == "class"}
         )
         marks = "".join(sorted(span.mark for span in spans))
-        fit = all(a == b for a, b in zip(*self._repeated(columns), strict=True))
+        own_columns = [column for column in columns if column is not None]
+        fit = len({*own_columns}) == len(own_columns)
         features: list[tuple[object, ...]] = [
             ("marks", marks), ("signs", *sorted(signs)), ("begin", *whole[1:4]),
             ("begin", *whole[1:3]), ("fit", fit), ("long", len(whole) // 4),
@@ -344,10 +345,6 @@ class Question(Tokens):
         features += [("bag", a, b) for n, a in enumerate(bag) for b in bag[n + 1 :]]
         features += [("marks", marks, w) for w in bag] + inside
         return [row_of("o", *each) for each in features]
-
-    def _repeated(self, columns: Sequence[int | None]) -> tuple[list[int], list[int]]:
-        some = [c for c in columns if c is not None]
-        return sorted(some), sorted({*some}) + [-1] * (len(some) - len({*some}))
 
     def spans_of(self, marks: Sequence[int], *, negated: bool = True) -> list[Span]:
         """Return the stretches of equal marks. `negated`: a negation before one turns it round."""

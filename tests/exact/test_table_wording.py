@@ -62,3 +62,8 @@ def test_no_words_end_in_an_error(words: list[str], odd: bool) -> None:
             columns = {query.of, query.show, query.by, *(each.column for each in query.where)}
             assert columns - {None} <= {*range(len(header))}
             assert query.operation in {each.rstrip("<>") for each in OPERATIONS}
+
+
+def test_wide_tables_are_left_to_rules() -> None:
+    header = [*HEADER, *(f"more {n}" for n in range(300))]
+    assert marked_query("How many boxes were shipped from Rome?", header, SAMPLE) is None
