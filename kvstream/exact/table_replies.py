@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from kvstream.exact.table_marks import computed_query
-from kvstream.exact.table_questions import AmbiguousError, Query, of_several
+from kvstream.exact.table_questions import AmbiguousError, Query, of_several, query_of
 from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute, sample_of
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import NotReadError, Row, Table, tables_of
@@ -42,7 +42,9 @@ class RowQuestions:
             sample = sample_of(head, len(table.header), names, complete=table.complete and whole)
             for question in questions:
                 try:
-                    query = computed_query(question, table.header, sample)
+                    # Beside other text, a question that no rule reads is one about that text.
+                    read = computed_query if table.whole else query_of
+                    query = read(question, table.header, sample)
                 except AmbiguousError as error:
                     self._told |= {question: _told(str(error))} if table.whole else {}
                     continue

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from kvstream.exact.table_marks import marked_query
 from kvstream.exact.table_questions import AmbiguousError, Condition, Query
+from kvstream.exact.table_replies import RowQuestions
 from kvstream.exact.table_wording import CLASSES, OPERATIONS
 from kvstream.exact.tables import sample_of
+from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import Row
 
 LAB = Path(__file__).parents[2] / "docs" / "research" / "lab"
@@ -42,6 +44,18 @@ def test_what_no_rule_reads() -> None:
     where = (Condition(1, "=", "Rome", stated=False),)
     assert query == Query("sum", 2, where=where)
     assert marked_query("Why did Rome get so few?", HEADER, SAMPLE) is None
+
+
+def test_a_table_beside_other_text_is_read_by_rules_alone() -> None:
+    every = [HEADER, *(row.cells for row in ROWS)]
+    whole = "\n".join(",".join(row) for row in every)
+    lines = [f"| {' | '.join(row)} |" for row in (every[0], ["---"] * len(HEADER), *every[1:])]
+    beside = "\n".join(["# Rome", "", "It was late.", "", *lines, "", "She slept.", ""])
+    for text, computed in ((whole, 1), (beside, 0)):
+        blocks = [TextBlock(text, 0, 0)]
+        asked = "How many boxes were shipped from Rome altogether?"
+        assert len(RowQuestions(blocks, ["sales"], [asked])) == computed
+        assert len(RowQuestions(blocks, ["sales"], ["What is the sum of boxes?"])) == 1
 
 
 WORDS = st.lists(
