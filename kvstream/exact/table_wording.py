@@ -9,7 +9,7 @@ third reads the question with signs in place of the marks and chooses the operat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -245,51 +245,55 @@ class Question(Tokens):
                     if is_known(own):
                         yield word, own, kind
 
-    def column_features(self, span: Span, column: int, around: Mapping[str, set[int]]) -> list[int]:
-        """Return the rows of the features of a column of a mark. `around`: columns that marks of
-        columns near it name.
-        """
-        table, mark = self.table, span.mark
-        kind, name = table.kinds[column], table.names[column]
+    def column_features(self, span: Span, spans: Sequence[Span]) -> list[list[int]]:
+        """Return the rows of the features of each column, as that of a mark among all marks."""
+        table, mark, value = self.table, span.mark, span.mark in VALUES
+        near, every_near = self._around(span, spans)
         own = words_of(span.text)
+        own_stems = {*map(stem, own)}
         exact, having = table.named(span.text)
-        value = mark in VALUES
-        held = self.table.sample.values.get(loose(span.text), {})
-        near = {*map(stem, own)} & table.stems[column]
-        of_kind = table.kinds.count(kind)
-        texts = [c for c, k in enumerate(table.kinds) if k in "ut"]
-        features: list[tuple[object, ...]] = [
-            ("kind", mark, kind), ("kind", value, kind, min(of_kind, 2)),
-            ("number", mark, kind, self.shapes[span.first], self.shapes[span.last]),
-            ("place", mark, kind, column == (texts or [0])[0], column == table.kinds.index(kind)),
-        ]  # fmt: skip
-        if value:
-            features += [
-                ("value", mark in "=!", column in held, len(held) > 1, bool(held)),
-                ("near", column in around["c"], column in around["all"]),
-                ("near", mark, kind, column in around["c"]),
-            ]
-        else:
-            features += [
-                ("exact", column in exact, len(exact) > 1), ("all", column in having, len(having)),
-                ("some", len({*own} & {*name}), bool(near)),
-                ("share", column in having, kind, mark),
-                ("none", not any({*map(stem, own)} & some for some in table.stems), kind, mark),
+        held = table.sample.values.get(loose(span.text), {})
+        text = next((c for c, kind in enumerate(table.kinds) if kind in "ut"), 0)
+        apart = not any(own_stems & some for some in table.stems)
+        words = [w for w in map(str.lower, re.findall(r"\w+", span.text)) if is_known(w)]
+        beside = [
+            (shift, at)
+            for shift in (-2, -1, 1, 2)
+            for at in [span.first + shift if shift < 0 else span.last + shift]
+            if 0 <= at < len(self.known)
+        ]
+        every = []
+        for column, (name, kind) in enumerate(zip(table.names, table.kinds, strict=True)):
+            stems, parts = table.stems[column], [part for part in name if is_known(part)]
+            features: list[tuple[object, ...]] = [
+                ("kind", mark, kind), ("kind", value, kind, min(table.kinds.count(kind), 2)),
+                ("number", mark, kind, self.shapes[span.first], self.shapes[span.last]),
+                ("place", mark, kind, column == text, column == table.kinds.index(kind)),
             ]  # fmt: skip
-            words = [w for w in map(str.lower, re.findall(r"\w+", span.text)) if is_known(w)]
-            features += [("word", word, mark, kind, bool(near)) for word in words]
-            features += [
-                ("pair", singular(word), part) for word in words for part in name if is_known(part)
-            ]
-        for shift in (-2, -1, 1, 2):
-            at = span.first + shift if shift < 0 else span.last + shift
-            if 0 <= at < len(self.known):
+            if value:
+                features += [
+                    ("value", mark in "=!", column in held, len(held) > 1, bool(held)),
+                    ("near", column in near, column in every_near),
+                    ("near", mark, kind, column in near),
+                ]
+            else:
+                same = bool(own_stems & stems)
+                features += [
+                    ("exact", column in exact, len(exact) > 1),
+                    ("all", column in having, len(having)),
+                    ("some", len({*own} & {*name}), same),
+                    ("share", column in having, kind, mark), ("none", apart, kind, mark),
+                ]  # fmt: skip
+                features += [("word", word, mark, kind, same) for word in words]
+                features += [("pair", singular(word), part) for word in words for part in parts]
+            for shift, at in beside:
                 word = self.known[at]
-                same = self.singular[at] in name or stem(self.singular[at]) in table.stems[column]
+                same = self.singular[at] in name or stem(self.singular[at]) in stems
                 features += [("by", mark, shift, word, kind), ("same", value, shift, same)]
                 if is_known(word):
-                    features += [("close", singular(word), part) for part in name if is_known(part)]
-        return [row_of("c", *each) for each in features]
+                    features += [("close", singular(word), part) for part in parts]
+            every.append([row_of("c", *each) for each in features])
+        return every
 
     def operation_features(self, spans: Sequence[Span], columns: Sequence[int | None]) -> list[int]:
         """Return the rows of the features of the question, with a sign in place of each mark."""
@@ -393,11 +397,9 @@ class Question(Tokens):
 
     def column_scores(self, span: Span, spans: Sequence[Span]) -> list[float]:
         """Return the score of each column for a mark."""
-        around = self.around(span, spans)
         return [
-            WEIGHTS.score(self.column_features(span, column, around), len(MARKS))
-            - NEVER * (not self._may_be(span, column))
-            for column in range(len(self.table.header))
+            WEIGHTS.score(rows, len(MARKS)) - NEVER * (not self._may_be(span, column))
+            for column, rows in enumerate(self.column_features(span, spans))
         ]
 
     def _may_be(self, span: Span, column: int) -> bool:
@@ -410,7 +412,7 @@ class Question(Tokens):
             return kind in ("nid" if dated and "-" not in text else "d" if dated else "ni")
         return kind != "d" or dated if span.mark in "=!" else True
 
-    def around(self, span: Span, spans: Sequence[Span]) -> dict[str, set[int]]:
+    def _around(self, span: Span, spans: Sequence[Span]) -> tuple[set[int], set[int]]:
         """Return the columns that the nearest mark of a condition's column names, and all marks."""
         named = {
             other: {c for at in range(other.first, other.last + 1) for c in self.as_columns[at][1]}
@@ -419,10 +421,7 @@ class Question(Tokens):
         }
         beside = [other for other in named if other.mark == "c"]
         nearest = min(beside, key=lambda o: abs(o.begin - span.begin), default=None)
-        return {
-            "c": named[nearest] if nearest else set(),
-            "all": set().union(*(some for some in named.values())),
-        }
+        return named[nearest] if nearest else set(), set().union(*named.values())
 
 
 def is_known(word: str) -> bool:

@@ -1,7 +1,7 @@
 """Train what reads the wording of questions about tables, from ``questions/tables/*.txt``.
 
     python docs/research/lab/table_wording.py
-    python docs/research/lab/table_wording.py --check questions/held-out-tables.txt
+    python docs/research/lab/table_wording.py --check FILE
 
 Writes ``kvstream/exact/table_wording.int8``. README.md says what the labels mean. With `--check`,
 prints how many questions of a file get the right query, and writes nothing.
@@ -38,6 +38,7 @@ from kvstream.exact.table_wording import (
     words_of,
 )  # fmt: skip
 from kvstream.exact.tables import sample_of
+from kvstream.exact.wording import Tokens
 from kvstream.input.table_reader import Row
 from table_templates import questions_of
 from wording import (
@@ -186,9 +187,10 @@ def vocabulary(questions: Sequence[Labeled], tables: Sequence[Columns]) -> bytes
     seen: defaultdict[str, set[int]] = defaultdict(set)
     for each in questions:
         values = [(a, b) for mark, _, a, b in each.spans if mark in VALUES]
-        for found in re.finditer(r"\w+(?:[-._@/:]\w+)*|['’]s\b|\S", each.text):
-            if not any(a <= found.start() < b for a, b in values):
-                seen[found[0].lower()].add(each.table)
+        tokens = Tokens(each.text)
+        for (begin, _), word in zip(tokens.spans, tokens.plain, strict=True):
+            if not any(a <= begin < b for a, b in values):
+                seen[word].add(each.table)
     for at, table in enumerate(tables):
         for name in table.header:
             for word in words_of(name):
@@ -208,10 +210,8 @@ def train_columns(some: Sequence[Known], seed: int) -> nn.EmbeddingBag:
     for each in some:
         for span, right in zip(each.spans, each.columns, strict=True):
             if right is not None:
-                around = each.question.around(span, each.spans)
-                each_column = range(len(each.question.table.header))
-                rows.append(([torch.tensor(each.question.column_features(span, c, around))
-                              for c in each_column], right))  # fmt: skip
+                columns = each.question.column_features(span, each.spans)
+                rows.append(([*map(torch.tensor, columns)], right))
     table, order = zeros(1, WEIGHTS.rows), random.Random(seed)
     optimizer = torch.optim.Adagrad(table.parameters(), KIND_RATE * 2)
     for _ in range(EPOCHS):
