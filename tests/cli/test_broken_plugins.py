@@ -61,7 +61,7 @@ def install(site: Path, listed: str, module: str | None) -> None:
     (info / "entry_points.txt").write_text(listed, errors="surrogateescape")
     if module is not None:
         (site / "thing_plugin.py").write_text(module)
-    (site / "book.txt").write_text("Ada hid the letter under a stone.\n" * 200)
+    (site / "book.txt").write_text("Ada hid the letter under a stone.\n" * 60)
 
 
 @pytest.mark.parametrize("kind", MODULES)

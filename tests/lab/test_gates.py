@@ -126,6 +126,7 @@ def opened(gates: dict[int, Gate]) -> dict[int, Gate]:
     return gates
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", every_second(FORMS))
 def test_training_lowers_the_loss_and_leaves_the_model_alone(
     form: str, folder: Path, tmp_path: Path
@@ -146,7 +147,8 @@ def test_training_lowers_the_loss_and_leaves_the_model_alone(
             assert torch.equal(value, one.gates[layer].state_dict()[name])
 
 
-@pytest.mark.parametrize("blocks", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("blocks", [1, 3])
 def test_a_training_that_was_broken_off_goes_on_where_it_was(
     blocks: int, folder: Path, tmp_path: Path
 ) -> None:

@@ -229,7 +229,8 @@ def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: 
     assert shares["foresight"] > shares["keydiff"]
 
 
-@pytest.mark.parametrize("by_layer", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by_layer", [False, True])
 def test_training_learns_what_questions_look_at(
     pocket: Session, data: Path, monkeypatch: pytest.MonkeyPatch, by_layer: bool
 ) -> None:
