@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,8 @@ def for_command(
 ) -> dict[str, Any]:
     """Return the defaults of one command by the names of its options, as `convert` makes them.
 
-    `known` has the options of every command by name. Raises UsageError with file and line
+    `known` has the options of every command by name. A value that `convert` refuses becomes a
+    function that raises the error: what is typed replaces it. Raises UsageError with file and line
     for other keys, which would otherwise be ignored silently.
     """
     own, anywhere = known[command], set().union(*known.values())
@@ -152,10 +154,14 @@ def for_command(
             if name in own:
                 try:
                     defaults[name] = convert(own[name], value)
-                except KvstreamError as error:
+                except KvstreamError as error:  # raised only if click needs the default
                     told = f"{place(path, *keys, key)}: {key}: {error}"
-                    raise type(error)(told) from None
+                    defaults[name] = partial(_refuse, type(error)(told))
     return defaults
+
+
+def _refuse(error: KvstreamError) -> None:
+    raise error
 
 
 def _refuse_twice(table: Mapping[str, Any], path: Path, *keys: str) -> None:

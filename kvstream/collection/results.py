@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import KvstreamError, SourceError
+from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.reporters.format import escaped
 from kvstream.store.writing import replace
 
@@ -17,14 +17,16 @@ KEY = 12
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder of the results. Raises KvstreamError if no file can be written there."""
+    """Make the folder of the results. Raises UsageError if a file is in its place, KvstreamError if
+    no file can be written there.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle, probe = tempfile.mkstemp(prefix=".probe.", dir=folder)
         os.close(handle)
         os.unlink(probe)
-    except FileExistsError:
-        raise KvstreamError(f"{folder} is a file; name a folder with -o for --each.") from None
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder} is a file, or is below one; name a folder for -o.") from None
     except OSError as error:
         raise KvstreamError(
             f"Cannot write in {folder}: {error.strerror or error}. Choose another folder, or make "

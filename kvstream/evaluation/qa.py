@@ -185,6 +185,16 @@ def _scored_answers(
     return {**record, "questions": scored}
 
 
+def check_within(session: Session, items: Sequence[Item], within: Within) -> None:
+    """Raise UsageError if a context is longer than the text that it is hidden in."""
+    longest = max((len(session.tokenizer.encode(item.context)) for item in items), default=0)
+    if longest > within.tokens:
+        raise UsageError(
+            f"--within {within.tokens:,} is too short: the longest context has {longest:,} tokens. "
+            "Raise it, or choose records with --where."
+        )
+
+
 def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
     """Return the context inside a longer text; place and text are the same for every method."""
     rng = random.Random(f"{seed} {item.id} {within.tokens}")

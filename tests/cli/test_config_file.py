@@ -50,6 +50,13 @@ def test_no_value_is_an_unexpected_error(cli, fake_session, write, tmp_path, key
         assert "Traceback" not in ran.stderr
 
 
+def test_what_is_typed_replaces_a_wrong_value(cli, fake_session, write, tmp_path) -> None:
+    (tmp_path / "book.txt").write_text("A key.")
+    write("model = 'nope'\nbudget = 'lots'\n")
+    ran = cli("ask", f"{tmp_path}/book.txt", "Q?", "-q", "-m", "pocket", "--budget", "1k")
+    assert ran.code == 0, ran.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -604,6 +604,15 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
     assert "unanswerable recognized" in table.stdout  # from the record that the seed draws
 
 
+def test_a_text_around_a_context_is_not_shorter(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(
+        json.dumps({"context": "The door is red.", "question": "Q?", "answers": ["red"]})
+    )
+    ran = cli("bench", "qa", "--data", str(path), *TINY, "--within", "2")
+    assert (ran.code, "--within 2 is too short" in ran.stderr) == (2, True), ran.stderr
+
+
 def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path) -> None:
     """The methods answer for every context, and `whole` only for those that fit."""
     path, saved = tmp_path / "data.jsonl", tmp_path / "saved.jsonl"

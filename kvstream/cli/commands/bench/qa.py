@@ -104,6 +104,8 @@ def command(**values: Any) -> int:
     if values["within"]:
         within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
     session = common.open_session(settings, verbose=values["verbose"])
+    if within is not None:
+        qa.check_within(session, items, within)
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = result_output.measured(every, total, records, values, qa.so_far)
