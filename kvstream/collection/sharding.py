@@ -48,7 +48,8 @@ def read_shards(
     yield started
     opening, here = sources.opening(), os.getcwd()
     alone = replace(request, interrupted=never)
-    number = min(workers.number or len(parts), len(parts))
+    told: list[Any] = []
+    number = workers.used(len(parts), told.append)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
         job = Job(settings, (alone,), Path(place), memories=True)
@@ -59,7 +60,6 @@ def read_shards(
             Task(Document(str(part), 0), target, part=PartTask(opening, here, part))
             for part, target in zip(parts, targets, strict=True)
         )
-        told: list[Any] = []
         done = 0
         for outcome in read_tasks(job, items, number, workers, told.append, request.interrupted):
             yield from (event for event in told if isinstance(event, Notice))

@@ -66,7 +66,7 @@ def _spread(
 ) -> Iterator[Outcome]:
     threads = job.model.threads or 1
     job = replace(job, model=replace(job.model, threads=threads))
-    asked = min(workers.number or len(documents), len(documents))
+    asked = workers.used(len(documents), tell)
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
     longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
     items = todo(job, longest, digests=workers.elsewhere)

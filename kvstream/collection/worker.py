@@ -13,7 +13,7 @@ from typing import Protocol
 from kvstream.collection.document_list import digest_of
 from kvstream.collection.job import Job, Task
 from kvstream.errors import KvstreamError
-from kvstream.events import Outcome
+from kvstream.events import Notice, Outcome
 from kvstream.version import __version__
 
 
@@ -41,6 +41,13 @@ class Workers:
     memory: int = 0
     """Bytes of RAM that each worker reserves."""
     open_reader: Callable[[Job], Reads] = open_reader
+
+    def used(self, tasks: int, tell: Callable[[Notice], None]) -> int:
+        """Return how many workers have a task, and note if that is less than their number."""
+        if self.number is not None and tasks < self.number:
+            told = f"{tasks:,} of {self.number:,} workers start: each has one task at a time."
+            tell(Notice(told, note=True))
+        return min(self.number or tasks, tasks)
 
     @property
     def elsewhere(self) -> bool:

@@ -32,7 +32,7 @@ def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
     if kind is not None:
         left_out[f"folder on no disk ({kind})"] += 1
         return
-    yield from _walk(folder, _ignores_above(folder), left_out)
+    yield from _walk(folder, _ignores_above(folder, left_out), left_out)
 
 
 def name_of(path: Path) -> str:
@@ -46,10 +46,11 @@ def would_read(folder: Path, path: Path) -> bool:
     root, place = (Path(os.path.realpath(each)) for each in (folder, path))
     if not place.is_relative_to(root):
         return False
-    ignores, at = _ignores_above(root), root
+    lost: Counter[str] = Counter()
+    ignores, at = _ignores_above(root, lost), root
     parts = place.relative_to(root).parts
     for part in parts:
-        ignores = _ignores_in(at, ignores)
+        ignores = _ignores_in(at, ignores, lost)
         at /= part
         if part.startswith(".") or _left_out(at, ignores, is_folder=at != place):
             return False
@@ -71,7 +72,7 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
                 raise
             _lose("unreadable folder", at, left_out)
             continue
-        ignores = _ignores_in(at, ignores)
+        ignores = _ignores_in(at, ignores, left_out)
         found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
         for entry in entries:
             if entry.name.startswith("."):
@@ -111,9 +112,9 @@ def _lose(what: str, path: Path, left_out: Counter[str]) -> None:
     left_out[next((key for key in left_out if key.startswith(f"{what} (")), new)] += 1
 
 
-def _ignores_in(folder: Path, ignores: list[_Ignore]) -> list[_Ignore]:
+def _ignores_in(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> list[_Ignore]:
     """Return the rules for the content of a folder: its own, and those above it."""
-    here = _Ignore.of(folder)
+    here = _Ignore.of(folder, left_out)
     return ignores if here is None else [here, *ignores]
 
 
@@ -138,13 +139,14 @@ class _Ignore:
         self.spec = _spec(lines)
 
     @classmethod
-    def of(cls, folder: Path) -> _Ignore | None:
+    def of(cls, folder: Path, left_out: Counter[str]) -> _Ignore | None:
         path = folder / ".gitignore"
         try:
             if not path.is_file():  # reading a FIFO of that name would never end
                 return None
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
+            _lose("unreadable file with patterns", path, left_out)
             return None
         return cls(folder.absolute(), text.splitlines())
 
@@ -173,7 +175,7 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
             return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")
 
 
-def _ignores_above(folder: Path) -> list[_Ignore]:
+def _ignores_above(folder: Path, left_out: Counter[str]) -> list[_Ignore]:
     """Read the ``.gitignore`` files of the folders above, nearest first, up to the repository."""
     top = folder.resolve()
     found: list[_Ignore] = []
@@ -181,7 +183,7 @@ def _ignores_above(folder: Path) -> list[_Ignore]:
         if top.parent == top:
             return []  # not in a repository: files outside the named folder do not apply
         top = top.parent
-        ignore = _Ignore.of(top)
+        ignore = _Ignore.of(top, left_out)
         if ignore is not None:
             found.append(ignore)
     return found

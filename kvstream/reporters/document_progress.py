@@ -38,14 +38,14 @@ class Collected(Teller):
         self.tell_waiting()
         with self.lock:
             self.tally.add(event)
-        if isinstance(event, events.Notice):
+        if isinstance(event, events.Notice) and not event.note:
             self.tell(f"Warning: {event.message}")
         elif isinstance(event, events.DocumentFailed):
             self.tell(f"Failed: {f.about(event.name, event.reason)}")
         elif isinstance(event, events.DocumentDone):
-            for record in event.records:
-                for warning in record.get("warnings", ()):
-                    self.tell(f"Warning: {f.about(event.name, warning)}")
+            told = (warning for record in event.records for warning in record.get("warnings", ()))
+            for warning in dict.fromkeys(told):  # several methods may have the same one
+                self.tell(f"Warning: {f.about(event.name, warning)}")
 
     def finish(self, into: str | None) -> None:
         """End the report of the run; `into` is the folder of the results."""
@@ -71,6 +71,8 @@ class CollectedLines(Collected):
             receipts = (record.get("receipt") or {} for record in event.records)
             for told in dict.fromkeys(note for each in receipts for note in each.get("notes", ())):
                 self.tell(f.about(event.name, told))
+        if isinstance(event, events.Notice) and event.note:
+            self.tell(event.message)
         if isinstance(event, events.CollectionStarted):
             self.tell(start_line(self.tally))
         elif self.tally.clock() >= self.next_line and self.tally.began is not None:

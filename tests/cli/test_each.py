@@ -352,8 +352,8 @@ def test_a_warning_names_its_document_once() -> None:
     reporter = Collected(stream)
     read_as = "a.txt is not UTF-8; it was read as cp1252."
     for warning in ("a.txt: 1 bytes are not UTF-8.", read_as, "Low confidence."):
-        event = done("a.txt", 0.5)
-        reporter.note(DocumentDone("a.txt", ({**event.records[0], "warnings": [warning]},), None))
+        record = {**done("a.txt", 0.5).records[0], "warnings": [warning]}
+        reporter.note(DocumentDone("a.txt", (record, record), None))  # of two methods
     assert stream.getvalue().splitlines() == [
         "Warning: a.txt: 1 bytes are not UTF-8.", f"Warning: {read_as}",
         "Warning: a.txt: Low confidence.",

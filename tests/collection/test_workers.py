@@ -279,6 +279,12 @@ def test_workers_know_the_folder_of_the_results(
         read(job(tmp_path / "others", "remember"), texts, workers=1, address=auto)
 
 
+def test_workers_without_a_task_are_told() -> None:
+    told: list[Any] = []
+    assert Workers(4000).used(3, told.append) == 3
+    assert [(each.message[:22], each.note) for each in told] == [("3 of 4,000 workers sta", True)]
+
+
 def test_too_little_memory_for_a_worker(machines: Machines) -> None:
     with pytest.raises(NoRoomError, match=r"needs 1 CPU, 1024.0 GiB of memory.*--worker-memory"):
         room(ray, Need(memory=2**40))

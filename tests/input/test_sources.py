@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -465,6 +467,15 @@ def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> No
             os.unlink(f"{deep}/{entry}")
         os.rmdir(deep)
         deep = os.path.dirname(deep)
+
+
+def test_an_unreadable_ignore_file_is_told(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / ".gitignore").write_text("*.txt\n")
+    (tmp_path / "z.txt").write_text("And more.")
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=PermissionError))
+    sources = open_sources([str(tmp_path)])
+    assert text_of(sources) == "And more."
+    assert f"(the first: {tmp_path}/.gitignore)" in sources.warnings[0]
 
 
 def ignoring(folder: Path, pattern: str, names: list[str]) -> list[str]:
