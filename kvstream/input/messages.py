@@ -91,7 +91,8 @@ class Messages:
                 )
                 continue
             told += [
-                f"Only the first {length:,} bytes of text of {source.name} were read: {error}"
+                f"Only the first {length:,} bytes of text of {shown_name(source.name)} were read: "
+                f"{error}"
                 for source, length, error in some
             ]
         return told + [

@@ -205,4 +205,4 @@ def not_read(name: str, count: int) -> str:
 
 def shown_name(name: str) -> str:
     """Return the name of a source for a message."""
-    return "standard input" if name == "-" else name
+    return "standard input" if name == "-" else name.replace("\n", "␊")

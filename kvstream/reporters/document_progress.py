@@ -168,7 +168,7 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
         said += [f"{event.worker}:{event.process}"] if event.worker else []
         tail = " · ".join(said)
         room = max(8, width - len(tail) - 3)
-        lines.append(f"{f.end_of(f.visible(name), room)} · {tail}")
+        lines.append(f"{f.end_of(f.in_line(name), room)} · {tail}")
     if len(tally.running) > RUNNING:
         lines.append(f"and {f.number(len(tally.running) - RUNNING)} more")
     return [line[:width] for line in lines]
@@ -179,7 +179,7 @@ def table(tally: Tally, width: int) -> Iterator[str]:
     rows = sorted(tally.best, reverse=True)
     if not rows:
         return
-    names = [f.end_of(f.visible(row.name), NAME) for row in rows]
+    names = [f.end_of(f.in_line(row.name), NAME) for row in rows]
     name = max(f.cells(shown) for shown in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
@@ -199,7 +199,7 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
     if tally.failed:
         yield f"Failed: {f.counted(tally.failed, 'document')}"
         for event in tally.failures:
-            yield f"  {event.name}"
+            yield f"  {f.in_line(event.name)}"
         if tally.failed > LISTED:
             yield f"  and {f.number(tally.failed - LISTED)} more, listed above"
     parts = [f"{f.number(tally.done)} of {f.counted(tally.documents, 'document')} done"]

@@ -39,7 +39,13 @@ class Sink(Protocol):
 
 def about(name: str, message: str) -> str:
     """Return a message about a document with its name. Some messages begin with the name."""
-    return message if message.startswith((f"{name}:", f"{name} ")) else f"{name}: {message}"
+    begins = message.startswith((f"{name}:", f"{name} "))
+    return (message if begins else f"{name}: {message}").replace(name, in_line(name))
+
+
+def in_line(name: str) -> str:
+    """Return a name after `visible`, in one line: names of files may have ends of lines."""
+    return visible(name).replace("\n", "␊").replace("\t", "␉")
 
 
 def visible(text: str) -> str:

@@ -40,6 +40,16 @@ def test_a_message_has_no_control_characters(forked, tmp_path, arguments) -> Non
     assert not RAW.search(done.stderr), repr(done.stderr)
 
 
+def test_a_name_in_a_pipe_has_one_line_without_control_characters(cli, tmp_path) -> None:
+    file(tmp_path, "a\nb\x1b[2J\t.txt", "Ada hid it.\n")
+    file(tmp_path, "c\nd.txt", "")
+    place = f"{tmp_path}/a␊b␛[2J␉.txt"
+    assert cli("count", str(tmp_path), "Ada", "--each").stdout.splitlines()[0] == f"{place}:1"
+    asked = cli("ask", str(tmp_path), "How often does Ada occur?", "--each", "-q")
+    assert asked.stdout.splitlines()[0] == f"==> {place} <=="
+    assert "c\nd" not in cli("ask", str(tmp_path), "Q?", "--each").stderr
+
+
 def test_names_and_texts_reach_no_terminal_through_json_or_stderr(forked, tmp_path) -> None:
     name, content = f"a{HOSTILE}.txt", f"Ada{HOSTILE} hid the letter.\n" * 3
     text = file(tmp_path, name, content)

@@ -21,6 +21,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError
+from kvstream.reporters.format import in_line
 from kvstream.settings import ModelSettings
 
 OFFERED = tuple(unit for unit in UNITS if unit != "word")
@@ -96,6 +97,6 @@ def command(
 
         for name, record in for_each(given, options, failed, read):
             head = {"command": "count", **({"source": name} if name else {})}
-            labels = [name] if name else []
+            labels = [in_line(name)] if name else []
             show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)
     return SOME_FAILED if failed else 0

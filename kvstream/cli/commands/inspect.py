@@ -75,7 +75,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the name of a text and its parts, of which the lower ones are indented."""
-    yield f.visible(str(path))
+    yield f.in_line(str(path))
     yield f"  {f.number(record['tokens'])} tokens, {f.number(record['bytes'])} bytes of text"
     parts = record["parts"]
     levels = sorted({part["level"] for part in parts})
@@ -101,7 +101,7 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the name of the file and its rows, wrapped to the width of a terminal."""
-    yield f.visible(str(path))
+    yield f.in_line(str(path))
     for name, text in _rows(record):
         yield f.hanging(f"  {name:{WIDTH}}", f.visible(text), columns())
 

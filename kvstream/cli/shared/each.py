@@ -19,7 +19,7 @@ from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quie
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped
 from kvstream.reporters.document_progress import Collected, CollectedLines, CollectedLive
-from kvstream.reporters.format import counted, json_line, visible
+from kvstream.reporters.format import counted, in_line, json_line, visible
 
 
 def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
@@ -84,7 +84,7 @@ def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> Non
     elif outcome.records:
         terminal = sys.stdout.isatty()
         show = visible if terminal else str
-        sys.stdout.write(show(f"==> {outcome.name} <==") + "\n")
+        sys.stdout.write(f"==> {in_line(outcome.name)} <==" + "\n")
         for record in outcome.records:
             for line in _answer(record, labels, terminal=terminal):
                 sys.stdout.write(show(line) + "\n")

@@ -29,7 +29,7 @@ from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output,
 from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, place_of, wrapped
-from kvstream.reporters.format import about, fit, json_line, number, strip, visible
+from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
 
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
@@ -84,7 +84,7 @@ def answer_exactly(
                 output.write(json_line(line, output))
                 made = []
             for place, record in enumerate(made):
-                labels = [f"==> {name} <=="] * (name != "" and not place)
+                labels = [f"==> {in_line(name)} <=="] * (name != "" and not place)
                 labels += [f"Question: {record['question']}"] * (len(asked) > 1)
                 show(record, output, as_json=options.json, labels=labels)
             notes |= dict.fromkeys(told)

@@ -20,6 +20,7 @@ from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settl
 from kvstream.cli.shared.running import check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
+from kvstream.reporters.format import in_line
 from kvstream.reporters.plain import Teller
 from kvstream.settings import ModelSettings
 from kvstream.store import reader
@@ -83,7 +84,7 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
                 reporter.tell("Asked 1 memory:" if ranked == 1 else told)
                 for each, answer in sorted(found, key=lambda row: -row[0].score):
                     mark = ">" if answer is best else " "
-                    reporter.tell(f"{mark} {each.path.name}: {answer.text}")
+                    reporter.tell(f"{mark} {in_line(each.path.name)}: {answer.text}")
     return code
 
 
