@@ -6,10 +6,8 @@ import copy
 import gc
 import itertools
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -278,29 +276,32 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[list[str]]:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Yield the command that starts ``-mkvstream`` or a script from a process with PyTorch in it.
 
-    Use it for tests that are not about the start of the program itself: see ``warm.py``.
+    Use it for tests that are not about the start of the program itself: see ``warm.py``. The
+    processes of one run share the server, which ends with the process that hands out the tests.
     """
     from warm import CLIENT
 
     if not sys.platform.startswith("linux"):
         yield CLIENT
         return
-    path = Path(tempfile.mkdtemp()) / "socket"  # the path of a socket must be short
-    server = subprocess.Popen([sys.executable, CLIENT[-1], "--serve", str(path)])
-    try:
-        while not path.exists():
-            assert server.poll() is None
-            time.sleep(0.05)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("WARM", str(path))
-            yield CLIENT
-    finally:
-        server.kill()
-        server.wait()
-        shutil.rmtree(path.parent)
+    run, folder = os.getpid(), tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run, folder = os.getppid(), folder.parent
+    path = folder / "warm"
+    server = None
+    with suppress(FileExistsError):
+        path.with_suffix(".begun").touch(exist_ok=False)
+        command = [sys.executable, CLIENT[-1], "--serve", str(path), str(run)]
+        server = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "0"})
+    while not path.exists():
+        assert server is None or server.poll() is None
+        time.sleep(0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WARM", str(path))
+        yield CLIENT
 
 
 @pytest.fixture

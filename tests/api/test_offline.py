@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-import sys
+from pathlib import Path
 
 PROGRAM = """
 import os
@@ -32,11 +32,12 @@ for offline in (True, False):
 """
 
 
-def test_no_request_is_made() -> None:
+def test_no_request_is_made(warm: list[str], tmp_path: Path) -> None:
     """The same process makes one without ``offline``, so the test would see it."""
     unset = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}
+    (tmp_path / "main.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [*warm, str(tmp_path / "main.py")],
         capture_output=True,
         text=True,
         timeout=200,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from warm import CLIENT
+
+from kvstream.methods import registry
+from kvstream.methods.names import tolerate_malformed_packages
 
 GOOD = """
 from dataclasses import dataclass
@@ -44,14 +48,25 @@ MODULES = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("warm")
+@pytest.fixture
+def run(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Run the program here, with a folder that Python looks through for packages first."""
 
+    def call(site: Path, *arguments: str) -> Any:
+        sys.modules.pop("thing_plugin", None)
+        registry.available.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.chdir(site)
+            patch.syspath_prepend(str(site))
+            patch.setattr(sys, "stdout", sys.stdout)  # a command with plugins replaces it
+            return cli(*arguments)
 
-def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in the folder ``site``, which Python looks through for packages first."""
-    return subprocess.run(
-        [*CLIENT, "-mkvstream", *arguments], capture_output=True, text=True, cwd=site
-    )
+    malformed = tolerate_malformed_packages()
+    before = list(malformed)
+    yield call
+    malformed[:] = before
+    sys.modules.pop("thing_plugin", None)
+    registry.available.cache_clear()
 
 
 def install(site: Path, listed: str, module: str | None) -> None:
@@ -65,23 +80,23 @@ def install(site: Path, listed: str, module: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
+def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kind: str) -> None:
     install(tmp_path, *MODULES[kind])
     shown = run(tmp_path, "methods")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.code == 0, shown.stderr
     assert "snapkv" in shown.stdout
     assert "noise" not in shown.stdout
     assert shown.stderr.count("Warning: ") == 1
     assert "thing" in shown.stderr
     used = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--dry-run")
-    assert (used.returncode, used.stdout) == (2, ""), used.stderr
+    assert (used.code, used.stdout) == (2, ""), used.stderr
     assert "thing" in used.stderr
     for ran in (shown, used):
         assert "Traceback" not in ran.stderr
         assert "Unexpected" not in ran.stderr
     if kind == "no equals sign":
         ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "snapkv", "--dry-run", "-q")
-        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+        assert (ran.code, ran.stderr) == (0, ""), ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,26 +133,28 @@ def test_what_does_not_use_it_works(tmp_path: Path, kind: str) -> None:
         ),
     ],
 )
-def test_an_error_of_a_method_names_its_package(tmp_path: Path, body: str, told: str) -> None:
+def test_an_error_of_a_method_names_its_package(
+    run: Callable[..., Any], tmp_path: Path, body: str, told: str
+) -> None:
     install(tmp_path, LISTED, GOOD.format(body=body))
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
-    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
+    assert (ran.code, ran.stdout) == (1, ""), ran.stderr
     assert len(ran.stderr.splitlines()[-1]) < 500
     assert re.search(f"in the package thing-plugin {re.escape(told)}.*\\.$", ran.stderr)
     assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a\x1b[31m", "x" * 41, "auto", "snapkv"])
-def test_a_name_that_cannot_be_chosen(tmp_path: Path, name: str) -> None:
+def test_a_name_that_cannot_be_chosen(run: Callable[..., Any], tmp_path: Path, name: str) -> None:
     install(tmp_path, LISTED, GOOD.format(body="pass").replace('"thing"', repr(name)))
     ran = run(tmp_path, "methods")
-    assert ran.returncode == 0
+    assert ran.code == 0
     assert "The method 'thing' of " in ran.stderr
     assert "has the name" in ran.stderr
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
-def test_scores_that_are_no_numbers_and_prints_at_the_exit(tmp_path: Path) -> None:
+def test_scores_that_are_no_numbers_and_prints_at_the_exit(warm: list[str], tmp_path: Path) -> None:
     scored = (
         GOOD.format(body="pass").split("@dataclass")[0]
         + """
@@ -157,21 +174,23 @@ class Thing(ScoredMethod):
     install(tmp_path, LISTED, scored)
     command = ["ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q"]
     ran = subprocess.run(
-        [sys.executable, "-m", "kvstream", *command], capture_output=True, text=True, cwd=tmp_path
+        [*warm, "-mkvstream", *command], capture_output=True, text=True, cwd=tmp_path
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "returns scores that are not numbers (NaN) from score" in ran.stderr
     assert "late" in ran.stderr
 
 
-def test_damaged_metadata_and_a_constructor_that_fails(tmp_path: Path) -> None:
+def test_damaged_metadata_and_a_constructor_that_fails(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     fails = "    def __post_init__(self):\n        raise ValueError('mine')\n"
     install(tmp_path, LISTED, GOOD.format(body="pass") + fails)
     [info] = tmp_path.glob("*.dist-info")
     (info / "METADATA").write_bytes(b"\xff\xfe")
-    assert run(tmp_path, "methods").returncode == 0
+    assert run(tmp_path, "methods").code == 0
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
-    assert ran.returncode == 1
+    assert ran.code == 1
     assert "fails in __init__ (ValueError: mine)" in ran.stderr
 
 
@@ -183,7 +202,9 @@ def test_damaged_metadata_and_a_constructor_that_fails(tmp_path: Path) -> None:
         (("    def select", "    x: int = setting(-1, '')\n    def select"), "x must be 0 or more"),
     ],
 )
-def test_an_incomplete_class_is_left_out(tmp_path: Path, change: list[str], told: str) -> None:
+def test_an_incomplete_class_is_left_out(
+    run: Callable[..., Any], tmp_path: Path, change: list[str], told: str
+) -> None:
     module = GOOD.format(body="pass").replace("import Evidence", "import Evidence, Method")
     for before, after in zip(change[::2], change[1::2], strict=True):
         module = module.replace(before, after)
@@ -191,17 +212,19 @@ def test_an_incomplete_class_is_left_out(tmp_path: Path, change: list[str], told
     assert told in run(tmp_path, "methods").stderr
 
 
-def test_doctor_names_a_class_that_is_left_out(tmp_path: Path) -> None:
+def test_doctor_names_a_class_that_is_left_out(run: Callable[..., Any], tmp_path: Path) -> None:
     install(
         tmp_path,
         LISTED,
         GOOD.format(body="pass").replace("def select", "x: int = 'a'\n    def select"),
     )
     ran = run(tmp_path, "doctor")
-    assert (ran.returncode, ran.stdout.count("!!  plugin")) == (1, 1)
+    assert (ran.code, ran.stdout.count("!!  plugin")) == (1, 1)
 
 
-def test_control_characters_of_a_description_are_visible(tmp_path: Path) -> None:
+def test_control_characters_of_a_description_are_visible(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     install(tmp_path, LISTED, GOOD.format(body="pass") + "    __doc__ = 'Rings \\a\\x1b[31m.'\n")
     for more in ((), ("thing",)):
         ran = run(tmp_path, "methods", *more)
@@ -210,7 +233,9 @@ def test_control_characters_of_a_description_are_visible(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("body", ["pass", "raise LookupError('mine')"])
-def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None:
+def test_what_it_prints_and_raises_is_its_own(
+    run: Callable[..., Any], tmp_path: Path, body: str
+) -> None:
     install(tmp_path, LISTED, GOOD.format(body=body))
     ran = run(
         tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-n", "3", "-q"
@@ -219,6 +244,6 @@ def test_what_it_prints_and_raises_is_its_own(tmp_path: Path, body: str) -> None
     assert ran.stderr.count("selecting") >= 3
     assert "selecting" not in ran.stdout
     assert "loaded" not in ran.stdout
-    assert ran.returncode == (0 if body == "pass" else 1), ran.stderr
+    assert ran.code == (0 if body == "pass" else 1), ran.stderr
     if body != "pass":
         assert "LookupError: mine" in ran.stderr

@@ -1,7 +1,7 @@
 """Start programs of the tests as forks of one process that has already imported PyTorch.
 
     python -S -E warm.py SCRIPT|-mMODULE [ARGUMENT]...   # where $WARM names the socket of a server
-    python warm.py --serve SOCKET
+    python warm.py --serve SOCKET PROCESS    # until this process ends
 
 A short program spends most of its time on the import of PyTorch and transformers. The server
 imports them and most of kvstream once, and forks for each request. The fork runs the program with
@@ -33,7 +33,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def main() -> None:
     if sys.argv[1] == "--serve":
-        run_to_its_end(serve(sys.argv[2]))
+        run_to_its_end(serve(sys.argv[2], int(sys.argv[3])))
     else:
         client(sys.argv[1:])
 
@@ -61,8 +61,9 @@ def client(arguments: list[str]) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def serve(path: str) -> list[str]:
-    """Serve requests; return in each fork, with the command line that it has to run."""
+def serve(path: str, user: int) -> list[str]:
+    """Serve requests until the process `user` ends. Return in each fork, with its command line."""
+    ended = os.pidfd_open(user)
     import click
     import rich.console  # noqa: F401  these imports are for the forks
     import torch  # noqa: F401
@@ -89,20 +90,16 @@ def serve(path: str) -> list[str]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(16)
-    listener.settimeout(2)
-    parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:
-        try:
-            asked, _ = listener.accept()
-        except TimeoutError:
-            if os.getppid() != parent:
-                raise SystemExit from None
-            continue
+        if ended in select.select([listener, ended], [], [])[0]:
+            os._exit(0)
+        asked, _ = listener.accept()
         if os.fork():
             asked.close()
             continue
         listener.close()
+        os.close(ended)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         head, received, *_ = socket.recv_fds(asked, 4, MOST_FILES)
         told = _all(asked, struct.unpack("=I", head)[0])
