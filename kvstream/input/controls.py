@@ -12,9 +12,9 @@ LONGEST = 4096
 other text, so it is removed up to the end of its line."""
 HOLE = 16
 """At least so many NULs within a line end it: they stand for the rest of it and for other lines."""
-ASCII_SIGNS = "\0\x07\x0e\x0f\x1b"
+ASCII_SIGNS = "\0\x07\x08\x0e\x0f\x1b"
 SIGNS = f"{ASCII_SIGNS}\x90\x98\x9b\x9d\x9e\x9f"
-"""Every sequence begins with one of these."""
+"""Every sequence begins with one of these, or has a backspace."""
 _BODY = r"[^\x00-\x08\x0a-\x1f\x7f\x9c]"
 """A character of a control string. A string ends with its line at the latest."""
 _STRING = rf"{_BODY}{{0,{LONGEST}}}+(?:\x1b\\|[\x07\x9c])"
@@ -30,8 +30,16 @@ SEQUENCE = re.compile(
 UNFINISHED = re.compile(
     rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
     rf"|\x9b(?:[0-?]*+[ -/]*+|[@-~])|[\x90\x98\x9d-\x9f]{_BODY}{{0,{LONGEST}}}+\x1b?"
-    rf"|(?<!\0)\0{{1,{HOLE - 1}}})\Z"
+    rf"|(?<!\0)\0{{1,{HOLE - 1}}}|(?<!\r)\r+)\Z"
 )
+STRUCK = re.compile(
+    r"(?=([^\n\x08]))(?:.\x08{1,2}(?=\1)|_\x08(?=[^\n])|[|/\\-]\x08|\+\x08(?=o))"
+    r"|(?<=[^\n\x08])\x08_"
+)
+"""What another character overstrikes: in bold and underlined words of a man page, in bullets, and
+in a bar that turns."""
+LONE = re.compile(r"(?<!\r)\r++(?!\n)")
+"""Carriage returns without a newline, of a progress bar or as ends of lines."""
 REST = re.compile(rf"{_BODY}*+\x9c?")
 
 

@@ -347,7 +347,7 @@ class SourceSet:
         decoder: BlockDecoder | None = None
         guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
-        controls = ControlFilter(returns=on_disk)
+        controls = ControlFilter()
         with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):

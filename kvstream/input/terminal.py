@@ -1,5 +1,5 @@
-"""Remove from a text what is for a terminal and not for a reader: control sequences, and NULs.
-Lines of a file that end in a carriage return alone get a newline instead.
+"""Remove from a text what is for a terminal and not for a reader: control sequences, NULs, and
+characters that others overstrike. Lines that end in a carriage return alone get a newline instead.
 
 The sequences are those of ECMA-48, with 7 and with 8 bits. NULs fill the hole in a log that was cut
 while a program wrote it, and in a file that was not stored completely.
@@ -9,11 +9,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.input.controls import ASCII_SIGNS, HOLE, LONGEST, REST, SEQUENCE, SIGNS, UNFINISHED
+from kvstream.input.controls import (
+    ASCII_SIGNS,
+    HOLE,
+    LONE,
+    LONGEST,
+    REST,
+    SEQUENCE,
+    SIGNS,
+    STRUCK,
+    UNFINISHED,
+)
+
+_BACK = re.compile(r"\x08{2,}")
+"""A move back before what a progress bar replaces."""
 
 
 class ControlFilter:
@@ -22,10 +36,7 @@ class ControlFilter:
     The bytes of a sequence belong to the character before it.
     """
 
-    def __init__(self, *, returns: bool = False) -> None:
-        """`returns`: lines may end in a carriage return. The first block tells, so it must not be
-        the part of a pipe that came first.
-        """
+    def __init__(self) -> None:
         self.nuls = 0
         self.first_nul = 0
         """Global byte offset of the first one."""
@@ -35,22 +46,21 @@ class ControlFilter:
         """Whether the last block ended within a control string of more than LONGEST characters."""
         self._in_line = False
         """Whether the last character was not a newline."""
-        self._returns: bool | None = None if returns else False
-        """Whether lines end in a carriage return, as those of the first block do; None: no text."""
+        self._strikes = False
+        """Whether there was a backspace."""
 
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
         left = self._filtered(block, final=final)
-        if left is not None and self._returns is None and left.text:
-            self._returns = "\n" not in left.text and "\r" in left.text[:-1]
-        if left is None or not self._returns:
+        if left is None or "\r" not in left.text:
             return left
-        return replace(left, text=re.sub(r"\r(?!\n)", "\n", left.text))
+        return replace(left, text=LONE.sub(lambda found: "\n" * len(found[0]), left.text))
 
     def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         held, text = self._held, block.text
         signs = ASCII_SIGNS if text.isascii() else SIGNS
-        if held is None and not self._in_string and not any(map(text.__contains__, signs)):
+        plain = not (self._in_string or self._strikes or text.endswith("\r"))
+        if held is None and plain and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
             return block
         offsets = block.offsets()
@@ -59,8 +69,13 @@ class ControlFilter:
             offsets = np.concatenate([held.offsets()[:-1], offsets])
         end = len(text)
         self._held = None
+        self._strikes = self._strikes or "\x08" in text
+        if not final and self._strikes:  # the next block may begin with a backspace
+            line = text.rfind("\n") + 1
+            end = line if end - line < LONGEST else end
         if not final and (cut := UNFINISHED.search(text, max(0, end - 2 * LONGEST))):
-            end = cut.start()
+            end = min(end, cut.start())
+        if end < len(text):
             widths = np.diff(offsets[end:])
             self._held = TextBlock(text[end:], int(offsets[end]), block.source, widths)
         return self._without(text[:end], offsets[: end + 1], block.source)
@@ -93,6 +108,23 @@ class ControlFilter:
             return None
         parts.append(text[last:])
         left = "".join(parts)
+        if "\x08" in left:
+            left, starts = _without_struck(left, starts)
+        if not left:
+            return None
         self._in_line = left[-1] != "\n"
         widths = np.diff(np.append(starts, offsets[-1]))
         return TextBlock(left, int(starts[0]), source, widths)
+
+
+def _without_struck(text: str, starts: np.ndarray) -> tuple[str, np.ndarray]:
+    """Return what is left of a text with backspaces, and the offsets of its characters."""
+    for pattern in STRUCK, _BACK:
+        stays = np.ones(len(text), dtype=bool)
+        for found in pattern.finditer(text):
+            begin, end = found.span()
+            if pattern is _BACK:
+                begin = max(text.rfind("\n", 0, begin) + 1, 2 * begin - end)
+            stays[begin:end] = False
+        text, starts = "".join(compress(text, stays)), starts[stays]
+    return text, starts

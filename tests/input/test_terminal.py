@@ -198,6 +198,21 @@ def test_lines_that_end_in_a_carriage_return(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes("Ünd\rtwo\r\x1b[1mthree\r".encode())
     assert "".join(block.text for block in open_sources([str(path)])) == "Ünd\ntwo\nthree\n"
-    for kept in (b"10%\r20%\n30%\r40%\n", b"one\r\ntwo\r\n", b"one\r"):
-        path.write_bytes(kept)
-        assert "".join(block.text for block in open_sources([str(path)])) == kept.decode()
+    for step in (1, 2, 3, 64):
+        assert read(b"a\n10%\r20%\r\r\x1b[K30%\r", step)[0] == "a\n10%\n20%\n\n30%\n"
+        assert read(b"one\r\ntwo\r\r\n", step)[0] == "one\r\ntwo\r\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("N\bN\bNA\bA_\bM\bME\b_ +\bo b_\b_c", "NAME o b_c"),
+        ("\u5b57\b\b\u5b57 _\bé\bé", "\u5b57 é"),
+        ("x 5%\b\b17%\b\b\b99% |\b/\b-\bok\n\b\b\b\bz", "x 99% ok\nz"),
+        (r"\section" "\begin{a}", r"\section" "\begin{a}"),
+    ],
+)
+def test_overstruck_characters_are_left_out(text: str, left: str) -> None:
+    for step in (1, 3, 100):
+        got, spans, _ = read(f"\bhead\n{text}\n\b\b".encode(), step)
+        assert got == spans.decode() == f"\bhead\n{left}\n"
