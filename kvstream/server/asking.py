@@ -8,7 +8,7 @@ _VERBS = (
     "summari[sz]e|explain|tell|list|find|give|describe|compare|name|identify|extract|count|answer|"
     "translate|quote|outline|show|generate|write|create|suggest|provide|re-?write|re-?phrase|"
     "paraphrase|classify|determine|analy[sz]e|detect|produce|convert|proofread|respond|propose|"
-    "categori[sz]e|evaluate|shorten|simplify|condense|continue|infer|"
+    "categori[sz]e|evaluate|shorten|simplify|condense|continue|infer|refine|reply|tl;?dr|"
     "fasse|übersetze|erstelle|schreibe|erkläre|nenne|beantworte|formuliere|generiere|bitte|"
     "résume[rz]?|traduis(?:ez)?|génère|générez|écri(?:s|vez)|rédigez?|expliquez?|donnez?|"
     "traduce|traduzca|traduza|traduci|genera|escribe|escriba|explica|riassumi|scrivi|resuma|"
@@ -24,7 +24,9 @@ _OBJECT = (
     r"two|three|only|\d+|el|la|los|las|este|esta|lo)\b"
 )
 _REQUEST = re.compile(
-    rf"[\s*\-]*(?:\d+[.)]\s+)?(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
+    r"[\s*\-]*(?:\d+[.)]\s+)?(?:(?:only|just|now|then)\s+|"
+    r"(?:given|based on|using|considering|from|with)\b[^.!?\n]{3,200}?,\s+)?"
+    rf"(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
     rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
     r"i[’']d like you to\b|(?:can|could|would|will) you\b|"
     r"你?[请請]|你需要|你的任[务務]|[总總][结結]|概括|翻[译譯]|生成|列出|解[释釋]|提取)",
@@ -42,6 +44,16 @@ _MANNER = re.compile(
 _OF_TEXT = re.compile(
     r"\b(?:texts?|messages?|contents?|inputs?|following|conversations?|chats?|below|user)\b", re.I
 )
+_CLOSERS = re.compile(r"(?:</?\w[^<>]*>|[\s*_~`!)\]\u200b-\u200f\u2060\ufeff])+$")
+"""Marks, tags and invisible characters behind a question mark."""
+_MARKS = ("?", "？", "؟")
+_BARE = re.compile(
+    r"[\W\d]*(?:who(?:m|se)?|what|when|where|why|how|which|wer|wen|wem|was|wann|wo|warum|wie|welche[rs]?|"
+    r"qui|quand|où|pourquoi|comment|quel(?:le)?s?|quién(?:es)?|qué|cuándo|dónde|cómo|cuál)\b"
+    r"[^\n]{2,150}[^\s.,:;!…\"”’']\s*$|[^\n]{2,150}(?:か|吗|呢)[。.]?\s*$",
+    re.IGNORECASE,
+)
+"""A question without its mark, of one line."""
 _PERSONA = re.compile(r"(?:you are|you[’']re|act as|as an?)\b[^.!?\n]*[.!]\s+", re.IGNORECASE)
 _SPEAKER = re.compile(
     r"^[\s|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M
@@ -63,16 +75,27 @@ def asks(paragraph: str) -> bool:
         return False
     paragraph = _PERSONA.sub("", paragraph, count=1) if _PERSONA.match(paragraph) else paragraph
     first = SENTENCE.split(paragraph, maxsplit=1)[0]
-    if any(text.endswith(("?", "？")) for text in (paragraph, first)):
+    if any(ends_as_question(text) for text in (paragraph, first)):
         return not _ROLE.match(paragraph)
     return _REQUEST.match(paragraph) is not None or _POLITE_END.search(paragraph) is not None
+
+
+def ends_as_question(text: str) -> bool:
+    """Return whether a text ends with a question mark, inside any marks and tags."""
+    return _CLOSERS.sub("", text[-200:]).endswith(_MARKS)
+
+
+def asks_without_mark(paragraph: str) -> bool:
+    """Return whether a last paragraph begins as a question. (A first one can be a title.)"""
+    return _BARE.match(paragraph) is not None
 
 
 def asks_of_a_text(system: str, message: str) -> bool:
     """Return whether a system message asks for work on a message that asks nothing itself."""
     if not (STATEMENT.search(message) or _OF_TEXT.search(system)):
         return False
-    return any(
+    clauses = _CLAUSE.split(system)
+    return ends_as_question(clauses[-1]) or any(
         (_REQUEST.match(clause) or _POLITE_END.search(clause)) and not _MANNER.match(clause)
-        for clause in _CLAUSE.split(system)
+        for clause in clauses
     )

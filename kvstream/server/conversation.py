@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvstream.api.source_objects import Text
 from kvstream.server.asking import asks
 from kvstream.server.client_errors import ApiError
-from kvstream.server.question import Split, instruction_of_system, split
+from kvstream.server.question import MOST, REACH, Split, instruction_of_system, split
 from kvstream.server.schema import ChatRequest, clean, text_of
 
 SYSTEM = "system message"
@@ -136,9 +136,16 @@ def conversation(
         if own is not None and at + 1 == len(messages):
             return Split(text.strip(), clean(own).strip(), "request")
         found = split(text, count, alone=not pieces and not of_memory)
-        if at or not system:
+        before = messages[at - 1] if at else None
+        if before is None and not system:
             return found
         plain = split(text, count, alone=True)
+        if before is not None:
+            waits = before.role == "user" and asks(before.text) and not plain.asks
+            if waits and count(before.text[:REACH]) <= MOST:  # its text came after it
+                pieces.pop()
+                return Split(text.strip(), before.text.strip(), "message")
+            return found
         if plain.asks and (plain.place != "message" or asks(text)):
             return found
         instruction = instruction_of_system(system, text, count)

@@ -6,9 +6,17 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from kvstream.server.asking import SENTENCE, STATEMENT, asks, asks_of_a_text
-from kvstream.server.sections import GAP, Outline, opening_of
+from kvstream.server.asking import (
+    SENTENCE,
+    STATEMENT,
+    asks,
+    asks_of_a_text,
+    asks_without_mark,
+    ends_as_question,
+)
+from kvstream.server.sections import GAP, Outline, defers, opening_of
 
 MOST = 200
 """Maximum number of tokens of a question that is found in a message."""
@@ -21,6 +29,18 @@ _ANNOUNCES = re.compile(r"^(?!.*(?:question|answer|frage)).*[:：]$", re.IGNOREC
 """A request to do something with all that follows."""
 _WRAPPED = re.compile(r"\w[,;:–—-]?$")
 """The end of a line that continues on the next one."""
+_FOLLOWS = re.compile(
+    r"(?:please[ ,]+)?(?:answer|respond|reply|be|keep|use|limit|format|return|output|cite|quote|"
+    r"explain|think|include|give|write|do not|don[’']t|only|in one)\b(?!.*[?？])|"
+    r"\(?(?:[A-Ha-h]|\d)[).:]\s|"
+    r"(?:many |best |kind |warm )?(?:thanks?|thank you|regards|cheers|greetings)\b[^?.]{0,40}\Z",
+    re.IGNORECASE,
+)
+"""The beginning of a paragraph that belongs to a question before it: the manner of the answer,
+one of several choices, or a closing."""
+_MOST_FOLLOWING = 9
+_LITTLE = 16
+"""Maximum number of tokens of a remark beside the question in a conversation."""
 _CLOSED = re.compile(r"(?:</[\w-]+>|```)$")
 
 
@@ -43,11 +63,12 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     """Split a message into text and question; ``count`` returns the number of tokens of a text.
 
     An instruction is behind a heading, a label or a tag that announces it (`_instruction`). If
-    there is other text to read (not `alone`), a message of at most MOST tokens is the question. In
-    a longer message, the question is the last paragraph, or the first one if only the first asks.
-    If the paragraph has more than MOST tokens, its last sentences are the question. A message of
-    one paragraph that is `alone` and has at most MOST tokens is both text and question. A label
-    such as "Answer:" at the end belongs to the paragraph before it.
+    there is other text to read (not `alone`), a message of at most MOST tokens is the question,
+    unless it has a text and a question about it. In other messages, the question is the last
+    paragraph, or the first one if only the first asks. If the paragraph has more than MOST tokens,
+    its last sentences are the question. A message of one paragraph that is `alone` and has at most
+    MOST tokens is both text and question. A label such as "Answer:" at the end belongs to the
+    paragraph before it.
     """
     message = message.strip()
 
@@ -60,7 +81,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     outline = Outline(body, REACH)
     first, last = _paragraphs(body)
     single = first == last == body
-    last_asks = fits(last) and asks(last) and not outline.ends_quoted
+    last_asks = fits(last) and not outline.ends_quoted and (asks(last) or asks_without_mark(last))
     first_asks = not (single or outline.begins_as_text) and fits(first) and asks(first)
     if first_asks and _ANNOUNCES.search(first):
         last_asks = False
@@ -68,7 +89,10 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     if marked is not None:
         content, rest = marked
         return Split(rest, content + end, "instruction")
-    if fits(message) and (single or not alone):
+    rest = body[: len(body) - len(last)] if last_asks else body[len(first) :] * first_asks
+    announces = first_asks and _ANNOUNCES.search(first)
+    about = announces or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
+    if fits(message) and (single or not (alone or about)):
         question = not alone or asks(body) or STATEMENT.search(body) is None
         return Split(message if alone else "", message, "message", question)
     opening = opening_of(body)
@@ -106,9 +130,27 @@ def _paragraphs(message: str) -> tuple[str, str]:
         ends = list(gap.finditer(tail))
         if begins or ends:
             first = head[: begins.start()] if begins else message
-            last = tail[ends[-1].end() :] if ends else message
+            starts = [match.end() for match in ends]
+            last = _with_question(tail, starts) if ends else message
             return first.strip(), _last_line(last.strip())
     return message, message
+
+
+def _with_question(tail: str, starts: Sequence[int]) -> str:
+    """Return the last paragraph with the question that it follows, and with questions before it.
+
+    At least one paragraph is left.
+    """
+    last = tail[starts[-1] :]
+    parts = [tail[a:b].strip() for a, b in pairwise((*starts, len(tail)))]
+    at = len(parts) - 1
+    while at > max(0, len(parts) - _MOST_FOLLOWING) and _FOLLOWS.match(parts[at]):
+        at -= 1
+    if not ends_as_question(parts[at]):
+        return last
+    while at and "\n" not in parts[at - 1] and ends_as_question(parts[at - 1]) and asks(parts[at]):
+        at -= 1
+    return tail[starts[at] :]
 
 
 def _last_line(paragraph: str) -> str:
@@ -119,7 +161,9 @@ def _last_line(paragraph: str) -> str:
     before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line
-    others_ask = asks(before) or re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
+    others_ask = (asks(before) and not defers(before)) or re.search(
+        r"[?？][ \t\r]*$", before, re.MULTILINE
+    )
     alone = before and not others_ask and not _WRAPPED.search(before)
     return line if alone and asks(line) else paragraph
 

@@ -9,7 +9,9 @@ from typing import Literal
 
 from kvstream.server.asking import asks
 
-GAP = re.compile(r"\n[ \t\r]*\n\s*")
+GAP = re.compile(r"\n[ \t\r]*\n\s*|(?<=[.:!?\"”)])[ \t\r]*\n[ \t]*[-=_*]{4,}[ \t\r]*\n\s*")
+"""Empty lines, or a line between sentences. (Under words, such a line makes them a heading.)"""
+_DEFERS = re.compile(r"\b(?:answer|respond|reply)\b[^.\n]*\b(?:query|questions?)\b", re.I)
 _OPENING = re.compile(r"[^\n]{1,400}?(?:[.!?:](?=\s)|[。！？：]|\n)")
 """A first sentence, or the words before a colon."""
 _FENCES = ("```", '"""', "'''", "~~~", "---", "===", "###")
@@ -38,10 +40,11 @@ _MARK = re.compile(
     rf"""(?:^|(?<=>))[ \t]*(?:(?:[->]|\*(?!\*)|\d+[.)])[ \t]+)?(?:
     \#{{1,6}}[ \t]+(?P<heading>[^\n:：]{{1,80}})[:：]?\**
     |(?:\*\*|__)(?P<bold>[^\n*_:：]{{1,60}})(?:[:：](?:\*\*|__)|(?:\*\*|__)(?:[:：]|(?=[ \t\r]*$)))
-    |(?:[=-]{{2,}}|\[)[ \t]*(?P<rule>[\w '’-]{{1,40}}?)[ \t]*(?:[=-]{{2,}}|\])[:：]?(?=[ \t\r]*$)
+    |(?:[=-]{{2,}}|\[)[ \t]*(?P<rule>/?[\w '’-]{{1,40}}?)[ \t]*(?:[=-]{{2,}}|\])[:：]?(?=[ \t\r]*$)
     |(?P<label>(?:{_OWN}[ _-])?(?:{_TASK}|{_QUERY}|{_TEXT}))[ \t]*(?:[:：]|(?=\r?$))
     |(?P<line>[^\W\d][\w '’-]{{0,40}})[:：](?=[ \t\r]*$)
-    |<(?P<tag>[^\W\d][\w-]*)(?:[ \t][^<>\n]*)?>
+    |<(?!(?:p|div|span|[bi]|em|strong|h[1-6]|[uo]l|li|t[drh])\b)
+        (?P<tag>[^\W\d][\w-]*)(?:[ \t][^<>\n]*)?>
     )(?:[ \t\r]*\n[=-]{{3,}}(?=[ \t\r]*$))?""",
     re.MULTILINE | re.IGNORECASE | re.VERBOSE,
 )
@@ -103,6 +106,8 @@ class Outline:
             if instruction is None:
                 continue
             leads = section.begin == 0
+            if last_asks and defers(instruction[0]):
+                return None
             if last_asks and not in_text and not (leads and asks(instruction[0])):
                 return None
             final = section.kind == "query" and (section.tagged or self._ends(section))
@@ -148,6 +153,11 @@ class Outline:
         return len(self._message) - from_end if from_end <= self._reach else min(at, self._reach)
 
 
+def defers(task: str) -> bool:
+    """Return whether a task is to answer a question that stands elsewhere."""
+    return _DEFERS.search(task) is not None
+
+
 def opening_of(text: str) -> str:
     """Return the first sentence of a text, or the words before its first colon; empty if long."""
     found = _OPENING.match(text)
@@ -181,6 +191,8 @@ def _sections(text: str) -> list[Section]:
 
 
 def _kind(name: str) -> Kind:
+    if name.startswith("/"):  # the end of what [NAME] begins
+        return ""
     name = re.sub(r"[\W_]+", " ", name.casefold().replace("’s", "s").replace("'s", "s")).strip()
     kinds: tuple[Kind, ...] = ("query", "task", "text")
     return next((kind for kind in kinds if _NAME[kind].fullmatch(name)), "")

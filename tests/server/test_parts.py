@@ -62,6 +62,12 @@ def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
     assert found.last.question == "Who saw it?"
 
 
+def test_a_text_can_come_after_its_question() -> None:
+    found = talk(("user", "Who saw it?"), ("user", "Here it is:\n\nAda hid it.\n\nGrace saw it."))
+    assert found.last.question == "Who saw it?"
+    assert [piece.text[:7] for piece in found.pieces] == ["Here it"]
+
+
 def test_a_question_to_a_memory_file_has_no_text() -> None:
     assert talk(("user", "Who hid it?"), of_memory=True).pieces == ()
 
@@ -85,6 +91,7 @@ CHAT = "USER: The boats are late.\nASSISTANT: Who saw them?"
         "Summarize the conversation in five words.",
         "You are a translator.\n\n# Task\nTranslate into French.\n# Rules\nBe exact.",
         "你是一名助理，你需要将会话总结为标题",
+        "You see a chat. What is it about?",
     ],
 )
 @pytest.mark.parametrize("of_memory", [False, True])

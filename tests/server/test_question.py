@@ -111,6 +111,55 @@ def test_what_a_text_announces_is_not_taken_for_the_question(prompt, question) -
     assert split(prompt, words, alone=True).question == question
 
 
+TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no money left."
+
+
+@pytest.mark.parametrize(
+    ("end", "question"),
+    [
+        # What follows a question belongs to it.
+        ("Who sold it?\n\nReply in one word.", ...), ("Who sold it?\n\na) Ida\n\nb) Ole", ...),
+        ("Who sold it?\n\nThank you!\nUna", ...), ("Who sold it?\n\nWhen was it?", ...),
+        # A question in marks, or without its own.
+        ("**Who sold it?**", ...), ("(Who sold it?)", ...), ("Who sold it?!", ...),
+        ("<p>Who sold it?</p>", ...), ("Who sold it?\u200b", ...), ("من باع القارب؟", ...),
+        ("who sold the boat", ...), ("wer hat es verkauft", ...), ("船を売ったのは誰ですか。", ...),
+        ("TL;DR", ...),
+        # Prompts of programs.
+        ("[TEXT]\nIt rained.\n[/TEXT]\n[QUESTION]\nWho sold it?\n[/QUESTION]", "Who sold it?"),
+        ("----------\nGiven this text, answer the query.\nQuery: Who sold it?\nAnswer:",
+         "Query: Who sold it?\nAnswer:"),
+    ],
+)  # fmt: skip
+def test_a_question_is_found_whole_at_the_end(end, question) -> None:
+    found = split(f"{TALE}\n\n{end}", words, alone=True)
+    assert (found.question, found.asks) == (end if question is ... else question, True)
+    assert TALE in found.text
+
+
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [
+        ("### Task:\nAnswer the user's query with this text.\n<text>\n", "Who sold it?"),
+        ("Given the chat below, rephrase the last question to stand alone.\n\n", ...),
+        ("Only extract the names.\n\n", ...),
+        ("Refine the summary with this text.\n------------\n", ...),
+    ],
+)
+def test_the_instruction_of_a_program_is_found(before, question) -> None:
+    tagged = question is not ...
+    message = f"{before}{TALE}" + "\n</text>\nWho sold it?" * tagged
+    found = split(message, words, alone=True)
+    assert found.question == (question if tagged else before.split("\n")[0])
+
+
+def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
+    for message in (f"{TALE}\n\nWho sold it?", "Translate this:\n\nIda sold it."):
+        found = split(message, words, alone=False)
+        assert "Ida sold" in found.text
+        assert "Ida" not in found.question
+
+
 @pytest.mark.parametrize(
     ("message", "asks"),
     [
