@@ -14,6 +14,8 @@ from kvstream.server.schema import ChatRequest, clean, text_of
 
 SYSTEM = "system message"
 """The name, in citations, of a system message that is read as text."""
+SHORT = 32
+"""Maximum number of tokens of a system message that has no text to read for certain."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,18 @@ def conversation(
     warnings = []
     system = "\n\n".join(message.text for message in rules if message.text.strip())
     prompt = system
-    # A very long text is not counted.
-    if prompt and (
-        of_memory or len(prompt) > 40 * longest_system or count(prompt) > longest_system
-    ):
+    begin = next(at for at, message in enumerate(messages) if message.role == "user")
+    why = ""
+    if prompt and of_memory:
+        why = "a memory file already has its prompt"
+    elif len(prompt) > 40 * longest_system or count(prompt) > longest_system:  # counts no long text
+        why = f"it has more than {longest_system} tokens"
+    elif count(prompt) > SHORT and (own is None or begin + 1 < len(messages)):
+        first = split(messages[begin].text, count, alone=True)
+        why = "no message has a text" * (first.asks and first.place == "message")
+    if why:
         pieces.append(Text(prompt, SYSTEM))
         prompt = ""
-        long = f"it has more than {longest_system} tokens"
-        why = "a memory file already has its prompt" if of_memory else long
         warnings.append(f"The system message was read as text: {why}.")
 
     def split_of(at: int, text: str) -> Split:

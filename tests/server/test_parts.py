@@ -81,6 +81,26 @@ def test_a_system_message_is_the_prompt_unless_it_is_long_or_the_prompt_is_settl
     assert of_memory.around == ["system message"]
 
 
+def test_a_system_message_with_the_text_of_a_bare_question_is_read() -> None:
+    """Frameworks put the passages that they found into the system message."""
+    system = "Use this context.\n\n" + "Ada hid the letter. " * 10
+    body = {"model": "m", "messages": [{"role": "system", "content": system}]}
+
+    def found(*texts: str):
+        roles = ("user", "assistant", "user")
+        more = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+        request = ChatRequest.model_validate({**body, "messages": [*body["messages"], *more]})
+        return conversation(
+            request, lambda text: len(text.split()), of_memory=False, longest_system=99
+        )
+
+    asked = found("Who hid it?")
+    assert ([p.text for p in asked.pieces], asked.system) == ([system], "")
+    again = found("Who hid it?", "Ada", "And when?")
+    assert again.pieces[0] == asked.pieces[0]
+    assert found(BOOK).system == system
+
+
 CHAT = "USER: The boats are late.\nASSISTANT: Who saw them?"
 
 
