@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 import time
 from typing import Any
@@ -38,6 +39,11 @@ def most_connections(requests: int) -> int:
         if allowed != resource.RLIM_INFINITY:
             most = max(1, min(most, allowed - _FILES))
     return most
+
+
+def _shown(error: BaseException | None) -> str:
+    """Return what h11 says, without the type of the bytes that it quotes."""
+    return re.sub(r"bytearray\(b(.*)\)", r"\1", str(error), flags=re.DOTALL)[:80]
 
 
 class Connection(H11Protocol):
@@ -114,7 +120,7 @@ class Connection(H11Protocol):
             431: f"The headers of the request have more than {LONGEST_HEADERS:,} bytes.",
             501: "The server does not know this Transfer-Encoding; send chunked, or a "
             "Content-Length.",
-        }.get(status, f"The request is not valid HTTP/1.1: {str(error)[:80]}.")
+        }.get(status, f"The request is not valid HTTP/1.1: {_shown(error)}.")
         self._refuse(ApiError(status, why, code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:

@@ -177,6 +177,13 @@ def _check_type(headers: Headers) -> None:
             415, "The body must be JSON: send Content-Type: application/json.",
             code="unsupported_media_type",
         )  # fmt: skip
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise ApiError(
+            415, f"The server does not decompress bodies (Content-Encoding: {coding[:40]}); send "
+            "the body as it is.",
+            code="unsupported_media_type",
+        )  # fmt: skip
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

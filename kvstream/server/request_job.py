@@ -153,7 +153,7 @@ class Answering:
 
     def _uses_cache(self, job: Job) -> bool:
         own = job.request.kvstream
-        return bool(self.cache.most) and (own is None or own.cache)
+        return bool(self.cache.most) and (own is None or own.cache is not False)
 
     def _answer(
         self, job: Job, talk: Conversation, key: str, kept: Memory | None, done: int

@@ -25,6 +25,14 @@ COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
 PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 
+WORDED = {
+    "model_attributes_type": "Input should be an object",
+    "too_short": "Input should have at least {min_length} item",
+    "too_long": "Input should have at most {max_length:,} items, not {actual_length:,}",
+    "finite_number": "Input should be a number",
+}
+"""Errors of pydantic in words for clients."""
+
 
 def make_app(service: Service) -> FastAPI:
     app = FastAPI(
@@ -47,11 +55,13 @@ def make_app(service: Service) -> FastAPI:
             return {"status": "ok"}
         return service.health()
 
+    @app.head("/v1/models", include_in_schema=False)
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         """Return the loaded model and every memory."""
         return {"object": "list", "data": service.catalog.listing()}
 
+    @app.head("/v1/models/{name:path}", include_in_schema=False)
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         """Return one of the models."""
@@ -83,7 +93,7 @@ class _Talk:
 
         self._job = Job(body, sink, service.settings.timeout)
         usage = body.stream_options is not None and body.stream_options.include_usage
-        self._completion = Completion(body.model, with_usage=usage)
+        self._completion = Completion(body.model, with_usage=bool(usage))
         service.worker.submit(self._job)
         request.scope[QUEUED] = True
         self._left = asyncio.create_task(self._leaving())
@@ -214,7 +224,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return Refusal(unknown_inside(*place))
     # pydantic puts names of union members behind the parameter; clients do not know them.
     param = ".".join(place)[:80] or None
-    message = str(first.get("msg", "invalid"))
+    if not place and first.get("type") == "missing":
+        return Refusal(_no_json("it is empty"))
+    kind = str(first.get("type"))
+    message = WORDED.get(kind, str(first.get("msg", "invalid"))).format_map(first.get("ctx", {}))
     if "content" in place:  # pydantic reports the error of each union member separately
         param = ".".join(place[: place.index("content") + 1])
         message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
@@ -231,8 +244,11 @@ async def _http(request: Request, error: Exception) -> Response:
     """Return errors of the framework: unknown paths, other methods, bodies it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        deep = isinstance(error.__cause__, RecursionError)
-        return Refusal(_no_json("it is nested too deep" if deep else "it is not UTF-8"))
+        cause = error.__cause__
+        if isinstance(cause, RecursionError):
+            return Refusal(_no_json("it is nested too deep"))
+        of_text = isinstance(cause, UnicodeError) or not isinstance(cause, ValueError)
+        return Refusal(_no_json("it is not UTF-8" if of_text else "a number has too many digits"))
     message = f"{error.detail}."
     if error.status_code in (404, 405):
         line = f"{request.method[:20]} {request.url.path[:LONGEST_PATH]}"

@@ -39,6 +39,11 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 """Fields that would change the answer, with the values besides null that do not."""
 CHOICES = {"tools": "tool_choice", "functions": "function_call"}
 """Fields that have no effect if another field has the value ``none``."""
+UNREAD = (
+    "tool_calls", "function_call", "audio", "images", "image", "videos", "files", "attachments",
+    "experimental_attachments",
+)  # fmt: skip
+"""Fields of a message with content that is not text."""
 MOST_MESSAGES = 10_000
 """Maximum number of messages, and of parts of a message. Each takes more RAM than its text."""
 
@@ -66,8 +71,8 @@ class Message(Loose):
 
 
 class StreamOptions(Closed):
-    include_usage: bool = False
-    include_obfuscation: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
     """Ignored: whether chunks are padded to the same length."""
 
 
@@ -76,7 +81,7 @@ class Own(Closed):
 
     question: str | None = None
     """The question, instead of the one that is found in the last message."""
-    cache: bool = True
+    cache: bool | None = None
     """Continue from what an earlier request of the same conversation has read."""
 
 
@@ -100,7 +105,17 @@ def unknown_inside(outer: str, name: str) -> ApiError:
 
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
-AsList = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+
+
+def _different(value: Any) -> Any:
+    """Return stop strings as a list, each once and without empty ones; other values as they are."""
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return value
+    return list(dict.fromkeys(filter(None, value)))
+
+
+Stops = BeforeValidator(_different)
 
 
 class ChatRequest(Loose):
@@ -117,7 +132,7 @@ class ChatRequest(Loose):
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[str], Field(max_length=4), AsList] | None = None
+    stop: Annotated[list[str], Field(max_length=4), Stops] | None = None
     """Strings that end the answer; one may stand alone. Empty ones have no effect."""
     kvstream: Own | None = None
 
@@ -133,14 +148,12 @@ class ChatRequest(Loose):
             )
         fields = self.model_extra or {}
         for name, value in fields.items():
-            if name in IGNORED or fields.get(CHOICES.get(name, "")) == "none":
+            if name in IGNORED or value is None or fields.get(CHOICES.get(name, "")) == "none":
                 continue
             if name not in REFUSED:
                 raise unknown(name, type(self).model_fields)
             harmless = REFUSED[name]
-            if value is not None and not any(
-                value == each and type(value) is type(each) for each in harmless
-            ):
+            if not any(value == each and type(value) is type(each) for each in harmless):
                 why = "is not supported by kvstream, and would change the answer; leave it out."
                 raise unsupported(f"{name} {why}", name)
 
@@ -164,9 +177,9 @@ def text_of(message: Message, index: int) -> str:
     if message.role in ("tool", "function"):
         why = f"Messages of the role {message.role} are not supported; kvstream has no tools."
         raise unsupported(why, f"messages.{index}.role")
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in UNREAD:
         if (message.model_extra or {}).get(name) not in (None, [], {}):
-            why = f"{name} in a message is not supported; kvstream has no tools and no audio."
+            why = f"{name} in a message is not supported; kvstream reads text and has no tools."
             raise unsupported(why, f"messages.{index}.{name}")
     if message.content is None or isinstance(message.content, str):
         return clean(message.content or "")

@@ -511,14 +511,27 @@ def test_content_that_is_no_text_is_refused_by_its_name(server, content) -> None
     assert "a string, or at most 10,000 parts of the type text" in found["message"]
 
 
+@pytest.mark.parametrize("name", ["images", "files", "experimental_attachments"])
+def test_what_a_message_has_beside_its_text_is_not_dropped_without_a_word(server, name) -> None:
+    ask = {"role": "user", "content": QUESTION, name: ["AAAA"]}
+    assert error(server.ask(ask, model="book"), 400)["param"] == f"messages.0.{name}"
+    assert said(server.ask({**ask, name: []}, model="book"))
+
+
+def test_models_have_a_head(server) -> None:
+    for path in ("/v1/models", "/v1/models/book"):
+        assert server.http.head(path).status_code == 200
+
+
 def test_harmless_fields_are_ignored(server) -> None:
     more = {
+        "suffix": None, "stop": ["@", "", "@", "~", "", "^"], "kvstream": {"cache": None},
         "user": "u", "store": True, "metadata": {"a": "b"}, "n": 1,
         "tools": [{"type": "function", "function": {"name": "f"}}],
         "response_format": {"type": "text"}, "logprobs": False, "presence_penalty": 0,
         "tool_choice": "none", "function_call": "none", "functions": [{"name": "f"}],
         "service_tier": "auto", "parallel_tool_calls": True,
-        "stream_options": {"include_usage": True, "include_obfuscation": False},
+        "stream_options": {"include_usage": None, "include_obfuscation": False},
     }  # fmt: skip
     assert said(server.ask(QUESTION, model="book", **more)) == (
         said(server.ask(QUESTION, model="book"))
@@ -695,6 +708,11 @@ def test_what_is_no_request_gets_an_error_like_all_others(
         ({}, b'{"a": 1,}', "at character 8"),
         ({}, b"[" * 100_000, "nested too deep"),
         ({}, b'{"a": "\xff"}', "not UTF-8"),
+        ({}, b'{"seed": ' + b"1" * 5000 + b"}", "a number has too many digits"),
+        ({}, b"", "it is empty"),
+        ({}, b"[]", "The body: Input should be an object."),
+        ({}, b'{"model": "m", "messages": []}', "should have at least 1 item."),
+        ({"Content-Encoding": "gzip"}, b"\x1f\x8b", "send the body as it is"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(server, headers, body, told) -> None:
