@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
@@ -40,6 +41,8 @@ def _times(digits: str, unit: int) -> int:
     """Return a number such as ``1.5`` times a unit, rounded down. Raises UsageError."""
     if len(digits) > MOST_DIGITS:
         raise UsageError(f"A number of {len(digits)} digits is more than any machine holds.")
+    if digits.isdecimal():
+        return int(digits) * unit
     if unit == 1 and not float(digits).is_integer():
         raise UsageError(f"{digits} is not a whole number; 1.5k and 1.5MB are.")
     return int(float(digits) * unit)
@@ -47,7 +50,7 @@ def _times(digits: str, unit: int) -> int:
 
 def count_of(count: int | str) -> int:
     """Return a number of tokens or entries: 4096, ``4k`` (k = 1024), ``1.5M`` (M = 1024²)."""
-    if isinstance(count, Integral):
+    if isinstance(count, Integral) and not isinstance(count, bool):
         return int(count)
     text = str(count)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
@@ -111,7 +114,7 @@ def whole(name: str, value: object) -> int:
             return int(value)
         except ValueError:
             raise UsageError(f"{value[:40]!r} is not a whole number.") from None
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise UsageError(f"{name} is a whole number, not {value!r:.80}.")
     return int(value)
 
@@ -278,12 +281,12 @@ def _check_number(row: Row, value: Any) -> None:
     name = row.name.replace("_", "-")
     kind, what = (Real, "number") if row.kind == "float" else (Integral, "whole number")
     number: float = value
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise UsageError(f"{name} is a {what}, not {value!r:.80}.")
     least = float("-inf") if row.least is None else row.least
     most = float("inf") if row.most is None else row.most
     inside = least < number if row.above else least <= number
-    finite = row.kind != "float" or number < float("inf")  # nan is neither
+    finite = row.kind != "float" or number <= sys.float_info.max  # nan is not
     if not (inside and number <= most and finite):
         bound = f"above {row.least}" if row.above else f"{row.least} or more"
         upto = "" if row.most is None else f" and at most {row.most}"

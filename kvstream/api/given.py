@@ -97,7 +97,7 @@ def text_of(name: str, given: object) -> str:
 
 def whole_of(name: str, given: object, *, least: int) -> int:
     """Return the whole number that was passed as the parameter `name`. Raises UsageError."""
-    if not isinstance(given, Integral):
+    if not isinstance(given, Integral) or isinstance(given, bool):
         raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
     if given < least:
         raise UsageError(f"{name}= is at least {least}, not {given}.")

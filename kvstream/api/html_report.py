@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.api.given import kind, path_of
+from kvstream.api.given import kind, path_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.options import require
+from kvstream.api.source_objects import refuse_over
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone
 from kvstream.reporters.format import counted, duration, entries, number, share, size
@@ -114,7 +115,7 @@ class Report:
 
     def begin(self, name: str) -> None:
         """Begin another reading, such as the next method of a comparison."""
-        self._readings.append(_Reading(name))
+        self._readings.append(_Reading(text_of("name", name)))
 
     @property
     def complete(self) -> bool:
@@ -152,12 +153,12 @@ class Report:
     def add(self, memory: Memory) -> None:
         """Add a memory that was read and not asked. Call this before it is asked or released.
 
-        Raises TypeError for anything else.
+        Raises UsageError for anything else.
         """
         from kvstream.memory.kept.positions import kept
 
         if not isinstance(memory, Memory):
-            raise TypeError(f"add() takes a Memory, as of Model.read, not {kind(memory)}.")
+            raise UsageError(f"add() takes a Memory, as of Model.read, not {kind(memory)}.")
         reading, told = self._reading, memory.to_json()
         reading.name = reading.name or memory.method
         reading.series.end()
@@ -183,8 +184,11 @@ class Report:
             share *= 2
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page. Raises as `html`, and KvstreamError if the file cannot be written."""
+        """Write the page. Raises as `html`, KvstreamError if the file cannot be written, and
+        UsageError if it is a source of a run."""
         place = Path(path_of("path", path))
+        kept = (r.kept for r in self._readings if r.kept is not None)
+        refuse_over(place, (record.name for each in kept for record in each.records))
         text = self.html()
         try:
             place.write_text(text, encoding="utf-8", errors="replace")

@@ -16,7 +16,7 @@ from kvstream.api.given import path_of, question_of, several_of, turns_of, whole
 from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.source_objects import SourceLike, open_sources
+from kvstream.api.source_objects import SourceLike, refuse_over, sources_for
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
 
@@ -205,7 +205,7 @@ class Memory:
             )
         asked: dict[str, Any] = {"command": "remember", **options}
         request = api.request_of((), **asked)
-        sources = open_sources(source, text=text, interrupted=request.interrupted)
+        sources = sources_for(request, source, text)
         return (yield from self.read_on(sources, request))
 
     def read_on(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
@@ -236,12 +236,14 @@ class Memory:
 
         The size of the file depends on the budget, not on the length of the text. Then remove the
         checkpoint of the reading, unless it was interrupted. Raises KvstreamError if the file
-        cannot be written.
+        cannot be written, and UsageError if it is a source of the memory.
         """
         from kvstream.memory.saving import save
 
+        place = Path(path_of("path", path))
+        refuse_over(place, (record.name for record in self._engine.trace.records))
         with self._in_use():
-            digest = save(self._engine, Path(path_of("path", path)))
+            digest = save(self._engine, place)
         if self._checkpoint is not None and not self._engine.trace.interrupted:
             self._checkpoint.unlink(missing_ok=True)
             self._checkpoint = None

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
+from kvstream.api.given import kind
+from kvstream.errors import UsageError
 from kvstream.events import Event, Notice, Value, returned
 from kvstream.reporters.plain import Plain
 
@@ -38,6 +40,8 @@ def watched(events: Iterator[Event], progress: Progress) -> Iterator[Event]:
 def _shower(progress: Progress) -> Callable[[Event], None]:
     if callable(progress):
         return progress
+    if progress not in (True, False, None):
+        raise UsageError(f"progress= is True, False or a function, not {kind(progress)}.")
     notebook = in_notebook()
     if progress or (progress is None and notebook):
         # A notebook shows stderr as an error.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +135,14 @@ def sources_for(
     tell: Callable[[str], None] = lambda _: None,
 ) -> SourceSet:
     """Open sources with the options of a request. Raises as `open_sources`."""
-    same = ("plain", "max_unpacked", "follow", "only", "since", "until", "interrupted")
-    options = {name: getattr(request, name) for name in same}
-    return open_sources(source, text=text, due=due or request.due, tell=tell, **options)
+    options = ("plain", "max_unpacked", "follow", "only", "since", "until", "interrupted")
+    if request.checkpoint is not None:
+        paths = (each.content if isinstance(each, Source) else each for each in several(source))
+        refuse_over(request.checkpoint, filter(is_path, paths))
+    return open_sources(
+        source, text=text, due=due or request.due, tell=tell,
+        **{name: getattr(request, name) for name in options},
+    )  # fmt: skip
 
 
 def several(source: SourceLike | None) -> list[Any]:
@@ -147,6 +152,16 @@ def several(source: SourceLike | None) -> list[Any]:
     if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
         return list(source)
     return [source]
+
+
+def refuse_over(path: str | os.PathLike[str], sources: Iterable[Any]) -> None:
+    """Raise UsageError if a file at `path` would replace one of the sources."""
+    for source in sources if os.path.isfile(path) else ():
+        with suppress(ValueError):  # a name that is no path
+            if same(Path(path), Path(source)):
+                raise UsageError(
+                    f"{path} is a source, and the new file would destroy it; name another file."
+                )
 
 
 def is_path(source: object) -> bool:
@@ -187,7 +202,7 @@ def _text(text: str | Iterable[str]) -> NamedStream:
 
     if isinstance(text, str):
         return NamedStream(TEXT, _bytes(text), plain=True)
-    if not isinstance(text, Iterable) or isinstance(text, bytes):
+    if not isinstance(text, Iterable) or isinstance(text, bytes | Mapping | Set):
         raise UsageError(f"text= is a str or an iterable of str, not {type(text).__name__}.")
     return NamedStream(TEXT, _PieceReader(iter(text)), plain=True)
 

@@ -135,14 +135,46 @@ def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     refused(lambda: report.write(None), "path= takes a str or a Path, not None.")
     refused(lambda: report.write(page), "The report has no run to show")
     for given in (None, "a.kvs", report):
-        with pytest.raises(TypeError, match="takes a Memory"):
-            report.add(given)
+        refused(lambda given=given: report.add(given), "add() takes a Memory")
+    refused(lambda: report.begin(None), "name= takes a str, not None.")
     report.begin("a run that never began")
     refused(lambda: report.write(page), "The report has no run to show")
     assert not page.exists()
     report.add(model.read(text=TEXT, budget=300, max_tokens=8))
     report.write(page)
     assert TEXT in page.read_text()
+
+
+def test_a_new_file_never_replaces_a_source(model, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    text, link = tmp_path / "a.txt", tmp_path / "b.txt"
+    text.write_text(TEXT)
+    link.symlink_to(text)
+    report = kvstream.Report()
+    memory = model.read([text, kvstream.Text(TEXT, "a\0b")], budget=300, max_tokens=8)
+    report.add(memory)
+    for path in (text, link):
+        says = f"{path} is a source, and the new file would destroy it; name another file."
+        refused(lambda path=path: memory.save(path), says)
+        refused(lambda path=path: report.write(path), says)
+        refused(lambda path=path: model.read(text, budget=300, checkpoint=path), says)
+        refused(lambda path=path: memory.read(kvstream.Source(text, "a"), checkpoint=path), says)
+    assert text.read_text() == TEXT
+    memory.save(tmp_path / "a.kvs")
+    memory.save(tmp_path / "a.kvs")
+
+
+@pytest.mark.parametrize("progress", ["x", 5, ()])
+def test_progress_is_shown_or_not(model, memory, progress) -> None:
+    says = "progress= is True, False or a function, not "
+    refused(lambda: model.ask(text=TEXT, question="Who?", budget=300, progress=progress), says)
+    refused(lambda: memory.ask("Who?", progress=progress), says)
+    refused(lambda: model.read(text=TEXT, budget=300, progress=progress), says)
+
+
+@pytest.mark.parametrize("text", [{"a": 1}, {"a"}, b"a", 5])
+def test_text_is_text_or_its_pieces(model, text) -> None:
+    refused(lambda: model.read(text=text), "text= is a str or an iterable of str, not ")
 
 
 def test_a_budget_is_in_entries(model, memory, tmp_path: Path) -> None:
@@ -155,6 +187,8 @@ def test_a_budget_is_in_entries(model, memory, tmp_path: Path) -> None:
     small = kvstream.BudgetError
     refused(lambda: model.ask(**asked, budget=70), "A budget of 70 entries leaves", small)
     refused(lambda: model.ask(**asked, budget="1B"), "1 bytes cannot hold one entry of", small)
+    many = f"A budget of {10**30:,} entries exceeds"
+    refused(lambda: model.ask(**asked, budget=10**30), many, small)
     whole = {**asked, "text": TEXT * 200, "method": "full"}
     refused(lambda: model.ask(**whole, budget=300), "The text has more tokens than the", small)
     assert str(Budget(tokens=84)) == "84 entries per head"
@@ -202,6 +236,11 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"temp": "x"}, "temp is a number, not 'x'."),
         ({"max_tokens": None}, "max-tokens is a whole number, not None."),
         ({"seed": "x"}, "'x' is not a whole number."),
+        ({"seed": True}, "seed is a whole number, not True."),
+        ({"temp": True}, "temp is a number, not True."),
+        ({"temp": 10**400}, "temp must be 0 or more, not 1000"),
+        ({"max_tokens": True}, "'True' is not a whole number above 0"),
+        ({"passages": True}, "passages is a whole number, not True."),
         ({"seed": 2**63}, "9223372036854775808 is beyond 64 bits; choose a smaller number."),
         ({"interrupted": 5}, "interrupted= takes a function, not int."),
         ({"preset": 5}, "preset is one of paper, not 5."),
