@@ -8,15 +8,17 @@ _VERBS = (
     "summari[sz]e|explain|tell|list|find|give|describe|compare|name|identify|extract|count|answer|"
     "translate|quote|outline|show|generate|write|create|suggest|provide|re-?write|re-?phrase|"
     "paraphrase|classify|determine|analy[sz]e|detect|produce|convert|proofread|respond|propose|"
-    "categori[sz]e|evaluate|shorten|simplify|condense|continue|infer|refine|reply|tl;?dr|"
+    "categori[sz]e|evaluate|shorten|simplify|condense|continue|infer|refine|reply|tl;?dr|eli5|"
+    "recap|improve|reformat|refactor|transform|elaborate|calculate|recommend|highlight|"
     "fasse|übersetze|erstelle|schreibe|erkläre|nenne|beantworte|formuliere|generiere|bitte|"
     "résume[rz]?|traduis(?:ez)?|génère|générez|écri(?:s|vez)|rédigez?|expliquez?|donnez?|"
+    "faça|crie|escreva|haz|кратко|сделай(?:те)?|изложи(?:те)?|"
     "traduce|traduzca|traduza|traduci|genera|escribe|escriba|explica|riassumi|scrivi|resuma|"
     "переведи(?:те)?|напиши(?:те)?|перескажи(?:те)?|объясни(?:те)?|составь(?:те)?|придумай(?:те)?"
 )
 _NOUNS = (
     "return|review|correct|select|choose|state|title|label|tag|check|complete|make|draft|rank|rate|"
-    "resume"
+    "resume|fix|turn|debug|solve|format|polish|expand|estimate|discuss|sort|group|remove|replace"
 )
 """Verbs that also begin titles: they ask only with an object."""
 _OBJECT = (
@@ -26,14 +28,15 @@ _OBJECT = (
 _REQUEST = re.compile(
     r"[\s*\-]*(?:\d+[.)]\s+)?(?:(?:only|just|now|then)\s+|"
     r"(?:given|based on|using|considering|from|with)\b[^.!?\n]{3,200}?,\s+)?"
-    rf"(?:please\b|question:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
+    rf"(?:please\b|question\b[^\n:.]{{0,40}}:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
     rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
-    r"i[’']d like you to\b|(?:can|could|would|will) you\b|"
+    r"i[’']d like you to\b|i (?:wonder|need)\b|i(?: want|[’']d like| would like) to know\b|"
+    r"let me know\b|true or false\b|(?:can|could|would|will) you\b|"
     r"你?[请請]|你需要|你的任[务務]|[总總][结結]|概括|翻[译譯]|生成|列出|解[释釋]|提取)",
     re.IGNORECASE,
 )
 _POLITE_END = re.compile(
-    r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오)[.!。！]?$"
+    r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오|\bplease)[.!。！:：]?$|_{3}"
 )
 _MANNER = re.compile(
     r"\W*(?:please\s+)?(?:(?:answer|respond|reply|beantworte)\b|(?:give|provide|tell|show|list|find|"
@@ -54,6 +57,12 @@ _BARE = re.compile(
     re.IGNORECASE,
 )
 """A question without its mark, of one line."""
+_ANNOUNCED = re.compile(
+    r"(?!here|this|these|the\b|below|dear|hi\b|hello|hey|i\b|we\b|it\b)"
+    r"(?:[^\s:：]+[ \t]+){2,}[^\s:：]+[ \t]?[:：]$|[^\n:： ]{5,60}[ \t]?[:：]$",
+    re.IGNORECASE,
+)
+"""A line that ends with a colon and is no label, in a language of three words or without spaces."""
 _PERSONA = re.compile(r"(?:you are|you[’']re|act as|as an?)\b[^.!?\n]*[.!]\s+", re.IGNORECASE)
 _SPEAKER = re.compile(
     r"^[\s|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M
@@ -88,6 +97,19 @@ def ends_as_question(text: str) -> bool:
 def asks_without_mark(paragraph: str) -> bool:
     """Return whether a last paragraph begins as a question. (A first one can be a title.)"""
     return _BARE.match(paragraph) is not None
+
+
+def announces(paragraph: str) -> bool:
+    """Return whether a first paragraph asks for something in any language: it ends with a colon, or
+    is a question without its mark. (With a capital, that can be a title.)"""
+    asked = _BARE.match(paragraph) is not None and paragraph[:1].islower()
+    return asked or _ANNOUNCED.match(paragraph) is not None
+
+
+def without_role(paragraph: str) -> str:
+    """Return what somebody says in a conversation without the name of the role in front."""
+    found = _ROLE.match(paragraph)
+    return paragraph[found.end() :] if found else paragraph
 
 
 def asks_of_a_text(system: str, message: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvstream.api.source_objects import Text
 from kvstream.server.asking import asks
@@ -109,7 +109,12 @@ def conversation(
     messages: list[Message] = []
     for index, sent in enumerate(request.messages):
         message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
-        (rules if sent.role in ("system", "developer") else messages).append(message)
+        is_rule = sent.role in ("system", "developer")
+        answered = bool(messages) and messages[-1].role == "assistant"
+        last = index + 1 == len(request.messages)
+        if is_rule and last and answered and asks(message.text.strip()):
+            message, is_rule = replace(message, role="user"), False
+        (rules if is_rule else messages).append(message)
     if not messages or messages[-1].role != "user":
         raise _invalid("The last message must be of the role user: it has the question.")
     if own is not None and not own.strip():

@@ -11,10 +11,12 @@ from itertools import pairwise
 from kvstream.server.asking import (
     SENTENCE,
     STATEMENT,
+    announces,
     asks,
     asks_of_a_text,
     asks_without_mark,
     ends_as_question,
+    without_role,
 )
 from kvstream.server.sections import GAP, Outline, defers, opening_of
 
@@ -85,23 +87,27 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     first_asks = not (single or outline.begins_as_text) and fits(first) and asks(first)
     if first_asks and _ANNOUNCES.search(first):
         last_asks = False
+    if label and not (first_asks or last_asks):  # the end of a conversation: "Assistant:"
+        last_asks = fits(last) and asks(without_role(last))
     marked = outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)
     if marked is not None:
         content, rest = marked
         return Split(rest, content + end, "instruction")
     rest = body[: len(body) - len(last)] if last_asks else body[len(first) :] * first_asks
-    announces = first_asks and _ANNOUNCES.search(first)
-    about = announces or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
+    task = first_asks and _ANNOUNCES.search(first)
+    about = task or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
     if fits(message) and (single or not (alone or about)):
         question = not alone or asks(body) or STATEMENT.search(body) is None
         return Split(message if alone else "", message, "message", question)
     opening = opening_of(body)
     if first_asks and not last_asks:
-        wraps = opening.endswith((":", "：")) and not re.search("[?？]", first[len(opening) :])
+        wraps = _ANNOUNCES.search(opening) and not re.search("[?？]", first[len(opening) :])
         first = opening if wraps else first
         return Split(message[len(first) :].strip(), first, "first paragraph")
     if asks(opening) and fits(opening) and not asks(SENTENCE.split(last[-REACH:])[-1]):
         return Split(message[len(opening) :].strip(), opening, "first sentence")
+    if not (last_asks or single or outline.begins_as_text) and announces(first) and fits(first):
+        return Split(message[len(first) :].strip(), first, "first paragraph")
     if fits(last) and not single:
         text = body[: len(body) - len(last)].strip()
         return Split(text, last + end, "last paragraph", last_asks)

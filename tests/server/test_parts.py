@@ -62,6 +62,11 @@ def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
     assert found.last.question == "Who saw it?"
 
 
+def test_a_last_system_message_can_ask_about_the_conversation() -> None:
+    found = talk(*FIRST, ("system", "Summarize the discussion."))
+    assert (found.last.question, found.system) == ("Summarize the discussion.", "")
+
+
 def test_a_text_can_come_after_its_question() -> None:
     found = talk(("user", "Who saw it?"), ("user", "Here it is:\n\nAda hid it.\n\nGrace saw it."))
     assert found.last.question == "Who saw it?"

@@ -124,7 +124,9 @@ TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no mon
         ("**Who sold it?**", ...), ("(Who sold it?)", ...), ("Who sold it?!", ...),
         ("<p>Who sold it?</p>", ...), ("Who sold it?\u200b", ...), ("من باع القارب؟", ...),
         ("who sold the boat", ...), ("wer hat es verkauft", ...), ("船を売ったのは誰ですか。", ...),
-        ("TL;DR", ...),
+        ("TL;DR", ...), ("I want to know who sold it.", ...), ("True or false: Ole sold it.", ...),
+        ("Her name, please.", ...), ("Ole paid ___.", ...),
+        ("Human: Who sold it?\n\nAssistant:", ...),
         # Prompts of programs.
         ("[TEXT]\nIt rained.\n[/TEXT]\n[QUESTION]\nWho sold it?\n[/QUESTION]", "Who sold it?"),
         ("----------\nGiven this text, answer the query.\nQuery: Who sold it?\nAnswer:",
@@ -144,6 +146,12 @@ def test_a_question_is_found_whole_at_the_end(end, question) -> None:
         ("Given the chat below, rephrase the last question to stand alone.\n\n", ...),
         ("Only extract the names.\n\n", ...),
         ("Refine the summary with this text.\n------------\n", ...),
+        ("Fix each mistake of this text. Send only the text.\n\nText:\n", ...),
+        ("Forkort denne teksten:\n\n", ...),
+        ("短くしてください：\n\n", ...),
+        ("ELI5:\n\n", ...),
+        ("why did they sell it\n\n", ...),
+        ("Question on the text: who sold it\n\n", ...),
     ],
 )
 def test_the_instruction_of_a_program_is_found(before, question) -> None:
@@ -163,6 +171,8 @@ def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
 @pytest.mark.parametrize(
     ("message", "asks"),
     [
+        (f"Here is the text:\n\n{LONG}\n\nIt rained.", False),
+        (f"Why They Left\n\n{LONG}\n\nIt rained.", False),
         ("Ada hid it. Bob saw it.", False), ("Ada hid it.\n\nBob saw it.", False), (LONG, False),
         ("USER: Who?\nASSISTANT: Ada?", False), ("the keeper of Skarholm", True),
         ("Who hid it?", True), (f"{LONG}\n\nName the keeper.", True), (LONG + "Who?", True),
