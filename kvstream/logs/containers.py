@@ -13,7 +13,7 @@ LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
 MOST_STREAMS = 64
 """Maximum number of streams with an unfinished line, after which the oldest such line ends, and of
-containers whose last line others can continue."""
+streams whose last line others can continue."""
 ADDED = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
 """Beginning of a line to which a runtime may have added something."""
 _NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")

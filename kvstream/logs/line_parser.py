@@ -67,8 +67,10 @@ class Entry(NamedTuple):
     rest: str
     """The line without its time, with the name of its container as its component."""
     container: str
+    writer: str
+    """The container and the stream."""
     continues: bool
-    """Whether it continues the line before it, if that is of the same container."""
+    """Whether it continues the line before it, if that is of the same writer."""
     more: Sequence[str]
     """The other lines of the text of a record, such as a stack trace."""
     number: int
@@ -101,7 +103,7 @@ class LineParser:
         """Which field has the status of a request, if a header says so."""
         self._split_lines = SplitLines()
         self._continuations: dict[str, Continuation] = {}
-        """Of each container, because their lines alternate."""
+        """Of each writer, because their lines alternate."""
         self._process = ""
         """Host, program and number of the process of the last line, if it is one of syslog."""
         self._in_trace = False
@@ -121,25 +123,24 @@ class LineParser:
             line = _COLOR.sub("", line)
         added = container_line(line) if ADDED.match(line) else None
         if added is None:
-            return self._entry(line, "", "", number, 1)
+            return self._entry(ContainerLine(line, number=number))
         added = added._replace(number=number)
         if added.stamp:
             added = self._split_lines.joined(added)
-        return None if added is None else self._of_container(added)
+        return None if added is None else self._entry(added)
 
     def rest(self) -> list[Entry]:
         """Return the split lines whose end is missing, at the end of a source."""
-        return [self._of_container(line) for line in self._split_lines.rest()]
+        return [self._entry(line) for line in self._split_lines.rest()]
 
-    def _of_container(self, line: ContainerLine) -> Entry:
-        return self._entry(line.text, line.name, line.stamp, line.number, line.pieces)
-
-    def _entry(self, text: str, name: str, stamp: str, number: int, pieces: int) -> Entry:
+    def _entry(self, line: ContainerLine) -> Entry:
         """Parse a line from which `container_line` has taken what a runtime added."""
+        text, name, stamp, stream, _, number, pieces = line
         time, rest = self.parse(text)
-        continuation = self._continuations.get(name)
+        writer = f"{name} {stream}" if stream else name
+        continuation = self._continuations.get(writer)
         if continuation is None:
-            continuation = self._continuations[name] = Continuation()
+            continuation = self._continuations[writer] = Continuation()
             if len(self._continuations) > MOST_STREAMS:
                 del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
@@ -157,7 +158,7 @@ class LineParser:
         if not continues and text and (continuation.expects or text[-1] == ":"):
             continuation.begin(text)
         rest = with_name(name, rest) if name else rest
-        return Entry(text, time, rest, name, continues, more, number, pieces)
+        return Entry(text, time, rest, name, writer, continues, more, number, pieces)
 
     def _of_trace(self, rest: str, continuation: Continuation) -> str | None:
         """Return the message of a line of syslog that continues a trace of its process."""

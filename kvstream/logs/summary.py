@@ -82,7 +82,7 @@ class LogSummary:
         self.parser = LineParser()
         self._time: float | None = None
         self._before: dict[str, Shape] = {}
-        """The last line of each container that does not continue another."""
+        """The last line of each writer that does not continue another."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
@@ -153,7 +153,7 @@ class LogSummary:
 
     def _count(self, entry: Entry) -> None:
         """Count a line for its template and its component."""
-        text, time, rest, container, continues, more, number, pieces = entry
+        text, time, rest, _, writer, continues, more, number, pieces = entry
         if pieces > 1:
             self.continued += pieces - 1
             self.splitter.shortened += len(text) == LONGEST_LINE
@@ -162,7 +162,7 @@ class LogSummary:
             if not text or text.isspace():
                 self.blank += 1
                 return
-            before = self._before.get(container) if continues else None
+            before = self._before.get(writer) if continues else None
             apart = before is not None and is_trace(text) and before.goes_well(text)
             if before is not None and not apart:
                 self.continued += 1
@@ -185,7 +185,7 @@ class LogSummary:
         if template.data is None:
             template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
         shape: Shape = template.data
-        self._before[container] = shape
+        self._before[writer] = shape
         if len(self._before) > MOST_STREAMS:
             del self._before[next(iter(self._before))]
         if apart:

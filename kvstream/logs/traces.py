@@ -10,8 +10,10 @@ _ERROR = (
     r"(?:[\w$-]+(?:\.|::|/))*[\w$]*(?:Exception|Error|Exit|Interrupt|Panic)"
     r"(?: [\[(][\w.]+[\])])?(?:: |$)"
 )
+_FRAME = r"#\d+ (?: +\S|/|\[internal |\{main\}|\S+\(\d+\): )"
+"""Of PHP, gdb and Dart. BuildKit numbers its steps in the same way: ``#5 [2/3] RUN make``."""
 _SURELY = re.compile(
-    r"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |#\d+ "
+    rf"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |{_FRAME}"
     r"|During handling of|The above exception|goroutine \d+ \[|\[signal SIG"
     r"|[Ss]tack (?:back)?trace:|note: (?:run with|[Ss]ome details)"
 )
@@ -19,7 +21,7 @@ _SURELY = re.compile(
 _CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
 _TRACE = re.compile(
     r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|[Ss]tack (?:back)?trace:"
-    rf"|note: run with|#\d+ |\s*---> |{_ERROR}"
+    rf"|note: run with|{_FRAME}|\s*---> |{_ERROR}"
 )
 _CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")
 _NAMED = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")

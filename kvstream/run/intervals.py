@@ -28,6 +28,9 @@ class Intervals:
         """Number of tokens read before the latest answer."""
         self._next = None if seconds is None else clock() + seconds
 
+    def __str__(self) -> str:
+        return f"{self.seconds:g}s" if self.tokens is None else str(self.tokens)
+
     @classmethod
     def of(cls, every: int | str | Intervals | None) -> Intervals | None:
         """Return intervals: ``4096`` and ``10k`` are tokens, ``30s``, ``5min`` and ``1h`` time.

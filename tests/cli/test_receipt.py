@@ -71,3 +71,10 @@ def test_the_page_of_a_log_has_one(cli: Callable[..., Any], tmp_path: Path) -> N
     said = json.loads(cli("summarize", str(log), "--json").stdout)
     assert said["receipt"]["input"]["sha256"] == hashlib.sha256(log.read_bytes()).hexdigest()
     assert said["untimed_lines"] == 1
+
+
+def test_a_receipt_has_the_options_of_a_watch_as_text(cli: Callable[..., Any]) -> None:
+    lines = "".join(f"2024-05-01 10:00:0{i} INFO a: b\n" for i in range(5))
+    ran = cli("summarize", "--every", "90s", "--json", stdin=lines.encode())
+    options = json.loads(ran.stdout.splitlines()[-1])["receipt"]["options"]
+    assert options["every"] == "90s"

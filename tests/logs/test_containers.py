@@ -84,6 +84,15 @@ def test_pieces_in_any_order_are_all_counted() -> None:
         ])  # fmt: skip
 
 
+def test_a_trace_of_one_stream_takes_no_line_of_the_other() -> None:
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1', "KeyError: 'k'"]
+    lines = [cri(line, 1, "stderr", "F") for line in trace]
+    lines[1:1] = [cri(INFO, 1, "stdout", "F")] * 9
+    log = read(lines)
+    assert templates(log) == {"alive": 9, trace[0]: 1}
+    assert log.continued == 2
+
+
 def test_docker_writes_pieces_as_records_without_a_newline() -> None:
     def record(log: str, stream: str) -> str:
         return json.dumps({"log": log, "stream": stream, "time": "2025-05-12T09:00:00.5Z"})

@@ -187,3 +187,10 @@ def test_lines_of_other_processes_and_indented_ones_are_no_trace() -> None:
     lines = [f"May  9 01:00:01 web1 {line}\n" for line in (head, "cron[9]:   a", "cron[9]:   b")]
     log = read(around("".join(lines)))
     assert log.continued == 0
+
+
+def test_the_steps_of_buildkit_are_no_trace() -> None:
+    lines = "#5 [2/3] RUN make\n#5 0.512 Compiling a\n#5 0.9 ERROR: no rule for b\n#6 CACHED\n"
+    log = read(around(lines))
+    assert log.continued == 0
+    assert any(shape.level == "error" and "no rule" in shape.text for shape in log.shapes)
