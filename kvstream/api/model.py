@@ -14,7 +14,7 @@ from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.api.models import worker_memory
 from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.source_objects import SourceLike, is_path, several, sources_for
+from kvstream.api.source_objects import SourceLike, Text, is_path, several, sources_for
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -232,7 +232,8 @@ class Model:
         if not methods:
             raise UsageError("methods= is empty; name at least one method.")
         api.refuse_twice(methods, "methods=")
-        if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
+        lasting = (is_path(each) or isinstance(each, Text) for each in several(source))
+        if len(methods) > 1 and text is None and not all(lasting):
             raise UsageError(
                 "Each method reads the text again, and an open file or an iterator can be read "
                 "only once; give a path, or the text itself as text=."

@@ -145,6 +145,8 @@ def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise UsageError for an option that is not among those known."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
+        if unknown[0] in ModelOptions.__annotations__:
+            raise UsageError(f"{unknown[0]}= is an option of kvstream.load, not of a reading.")
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
 
 

@@ -111,8 +111,8 @@ def conversation(
         message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
         is_rule = sent.role in ("system", "developer")
         answered = bool(messages) and messages[-1].role == "assistant"
-        last = index + 1 == len(request.messages)
-        if is_rule and last and answered and asks(message.text.strip()):
+        final = index + 1 == len(request.messages)
+        if is_rule and final and answered and asks(message.text.strip()):
             message, is_rule = replace(message, role="user"), False
         (rules if is_rule else messages).append(message)
     if not messages or messages[-1].role != "user":

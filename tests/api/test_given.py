@@ -291,6 +291,17 @@ def test_how_a_model_is_loaded_is_checked_before_it(options, says: str) -> None:
     refused(lambda: kvstream.load(**options), says)
 
 
+def test_an_option_of_another_call_says_which(model) -> None:
+    says = "skim= is an option of kvstream.load, not of a reading."
+    refused(lambda: model.ask(text=TEXT, question="Who?", skim="words"), says)
+
+
+def test_methods_are_compared_on_texts_with_names(model) -> None:
+    texts = [kvstream.Text(TEXT, "one"), kvstream.Text(TEXT, "two")]
+    found = model.compare(texts, "Who?", methods=["window", "h2o"], budget=300, max_tokens=2)
+    assert set(found) == {"window", "h2o"}
+
+
 def test_a_memory_refuses_options_that_it_does_not_know(model, memory, tmp_path: Path) -> None:
     says = "There is no option 'max_token'. Did you mean max_tokens?"
     refused(lambda: memory.ask("Who?", max_token=5), says)
