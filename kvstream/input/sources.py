@@ -31,6 +31,7 @@ from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
 from kvstream.input.pieces import BLOCK, LARGE, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, not_read, nothing_in, shown_name
+from kvstream.input.table_reader import NAMED
 from kvstream.input.terminal import ControlFilter
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
@@ -347,7 +348,7 @@ class SourceSet:
         decoder: BlockDecoder | None = None
         guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
-        controls = ControlFilter()
+        controls = ControlFilter(table=NAMED.search(source.name) is not None)
         with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):

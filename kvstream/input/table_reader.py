@@ -26,6 +26,9 @@ HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
+_SAID = re.compile(r"[:.!?…](?:\s|\Z)|[。！？：]|(?:^|\s)<[^<>]+>(?:\s|\Z)|(?:\S+\s+){6}")
+_STAMP = re.compile(r"\s*(?:\[|<|\d{1,4}[-./:]\d{1,2}(?:[-./:]\d|\Z))")
+"""What is in no name of a column, and begins none, but a line with a comma that somebody said."""
 _IN_TABLE = re.compile(r" \| |^\|[-:| ]+$")
 """A row of a table between other lines."""
 LONGEST_ROW = 10_000
@@ -239,8 +242,15 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     if named and named[1].lower() in ("tsv", "tab"):
         return "\t"
     for delimiter in "\t;,|" if not named else ",;\t|":
-        counts = {len(row) for row in _parsed(sample[:50], delimiter) if row} or {0}
+        rows = _parsed(sample[:50], delimiter)
+        counts = {len(row) for row in rows if row} or {0}
         even = len(counts) < 4 if named else len(counts) == 1 and len(sample) > 2
+        if not named and (
+            any(map(_SAID.search, rows[0]))
+            or _STAMP.match("".join(rows[0][:1]))
+            or all(len(name.split()) > 3 for name in rows[0])
+        ):
+            continue
         if even and min(counts) > 1:
             return delimiter
     return "," if named and named[1].lower() == "csv" else None

@@ -36,7 +36,10 @@ class ControlFilter:
     The bytes of a sequence belong to the character before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, table: bool = False) -> None:
+        """`table`: a carriage return ends lines only if the first block has no newline; else it is
+        in a cell.
+        """
         self.nuls = 0
         self.first_nul = 0
         """Global byte offset of the first one."""
@@ -46,13 +49,17 @@ class ControlFilter:
         """Whether the last block ended within a control string of more than LONGEST characters."""
         self._in_line = False
         """Whether the last character was not a newline."""
+        self._returns = None if table else True
+        """Whether a carriage return alone ends a line; None: no text yet."""
         self._strikes = False
         """Whether there was a backspace."""
 
     def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
         left = self._filtered(block, final=final)
-        if left is None or "\r" not in left.text:
+        if left is not None and self._returns is None and left.text:
+            self._returns = "\n" not in left.text
+        if left is None or not self._returns or "\r" not in left.text:
             return left
         return replace(left, text=LONE.sub(lambda found: "\n" * len(found[0]), left.text))
 
