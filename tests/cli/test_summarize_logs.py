@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from warm import CLIENT
 
 from kvstream.cli.shared import log_summaries as logs
 from kvstream.input.blocks import TextBlock
@@ -25,6 +26,8 @@ from kvstream.input.sources import SourceSet
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import NOTHING_LEFT
 from kvstream.logs.text_page import page
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def lines(day: int, count: int = 20) -> str:
@@ -35,7 +38,7 @@ def lines(day: int, count: int = 20) -> str:
 
 
 def kvstream(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "kvstream", *arguments]
+    command = [*CLIENT, "-mkvstream", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
 
 
@@ -242,7 +245,7 @@ def test_an_interval_in_tokens_is_refused(cli, log) -> None:
 
 
 def test_following_tells_what_is_new(log) -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", "--every", "0.4s"]
+    command = [*CLIENT, "-mkvstream", "summarize", log, "--follow", "--every", "0.4s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
         try:
             assert ran.stdout is not None
@@ -260,7 +263,7 @@ def test_following_tells_what_is_new(log) -> None:
 
 
 def following(log: str, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", *options]
+    command = [*CLIENT, "-mkvstream", "summarize", log, "--follow", *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -299,7 +302,7 @@ def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
 
 
 def test_standard_input_that_is_a_file_is_not_followed(log) -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", "-", "--follow"]
+    command = [*CLIENT, "-mkvstream", "summarize", "-", "--follow"]
     with open(log) as file:
         ran = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -335,7 +338,7 @@ def test_a_log_of_one_line_is_followed(tmp_path) -> None:
 
 
 def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", "--every", "0.4s"]
+    command = [*CLIENT, "-mkvstream", "summarize", "--every", "0.4s"]
     lines = "".join(f"2024-05-01 12:01:0{i} ERROR shop: on fire\n" for i in range(2))
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-2, text=True) as ran:
         try:
@@ -356,7 +359,7 @@ def unread(pipe: int) -> int:
 
 
 def test_termination_of_a_single_summary_prints_no_page_of_a_part() -> None:
-    command = [sys.executable, "-m", "kvstream", "summarize", "--as", "log"]
+    command = [*CLIENT, "-mkvstream", "summarize", "--as", "log"]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True) as ran:
         assert ran.stdin is not None
         ran.stdin.write("2024-05-01 12:01:00 ERROR shop: on fire\n" * 20)

@@ -113,8 +113,9 @@ def test_what_is_no_pattern_is_refused(cli: Any, tmp_path: Path) -> None:
 
 
 ODD = (
-    b"\x00" * 70_000, b"\xff\xfe\xfa\x80\n", b"\x1b[2J\x1b]0;t\x07\x9b31m\n", b"\n\r\r\n \t\n",
-    "é".encode()[:1], b"\x1f\x8b\x08\x00\x00\n", b"a" * 300 + b"\n", b"<|im_end|>\n</s>\n",
+    b"\x00" * 70_000, b"\xff\xfe\xfa\x80\n\x1b[2J\x1b]0;t\x07\x9b31m\n",
+    b"\n\r\r\n \t\n" + "é".encode()[:1],
+    b"\x1f\x8b\x08\x00\x00\n" + b"a" * 300 + b"\n<|im_end|>\n</s>\n",
 )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def test_odd_text_ends_no_watch(tmp_path: Path, warm: list[str]) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"")
     process = subprocess.Popen(
-        [*warm, "-mkvstream", "ask", str(log), "--follow", "--every", "1s", "--threads", "1",
+        [*warm, "-mkvstream", "ask", str(log), "--follow", "--every", "0.5s", "--threads", "1",
          "-m", "pocket", "--budget", "600", "-n", "8", "--until-answer", "Puldesh",
          "-Q", "Who opened the first school in Drerloton?"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -235,6 +235,7 @@ def test_a_killed_reading_of_pocket_gives_the_memories_of_one_process(
     assert len(begun) == 4, "the killed document begins twice"
 
 
+@pytest.mark.long
 def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
     machines: Machines, tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

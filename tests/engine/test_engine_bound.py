@@ -33,7 +33,7 @@ def smallest(name: str) -> BoundedModel:
     return bound(fresh(FAMILIES[name].config(**settings)), name)
 
 
-FEW_STEPS = 300
+FEW_STEPS = 150
 """Limit on steps: 2,000 chunks of one token would take longer than all other runs."""
 
 

@@ -29,7 +29,7 @@ pytest.importorskip("lxml")
 pytest.importorskip("pypdfium2")
 
 MEGABYTE = 10**6
-SECONDS = 20
+SECONDS = 8
 """Limit in seconds for documents that once took minutes or forever. Measured: 0.1 to 6."""
 
 
@@ -48,7 +48,7 @@ def text_of(sources: SourceSet) -> str:
 )
 def test_a_page_of_one_broken_tag_takes_no_time(tmp_path: Path, unit: str) -> None:
     began = time.perf_counter()
-    page = f"<html><body>It rained.{unit * (MEGABYTE // len(unit))}".encode()
+    page = f"<html><body>It rained.{unit * (MEGABYTE // 4 // len(unit))}".encode()
     assert text_of(opened(tmp_path, "a.html", page)).startswith("It rained.")
     assert time.perf_counter() - began < SECONDS
 
@@ -56,9 +56,9 @@ def test_a_page_of_one_broken_tag_takes_no_time(tmp_path: Path, unit: str) -> No
 @pytest.mark.parametrize(
     "page",
     [
-        b"<p>x" * 300_000,
-        b"<b>" * 300_000 + b"</i>" * 300_000,
-        b"<div>" * 200_000 + b"</p>" * 200_000,
+        b"<p>x" * 80_000,
+        b"<b>" * 80_000 + b"</i>" * 80_000,
+        b"<div>" * 60_000 + b"</p>" * 60_000,
     ],
     ids=["paragraphs", "deep", "unmatched"],
 )
@@ -72,7 +72,7 @@ def test_pages_as_wide_or_deep_as_they_like(tmp_path: Path, page: bytes) -> None
 
 def test_a_chapter_of_open_tags(tmp_path: Path) -> None:
     began = time.perf_counter()
-    book = epub([b"<p>It rained.</p>" + b"<b>" * (8 * MEGABYTE // 3)])
+    book = epub([b"<p>It rained.</p>" + b"<b>" * (2 * MEGABYTE // 3)])
     assert text_of(opened(tmp_path, "a.epub", book)).startswith("It rained.")
     assert time.perf_counter() - began < SECONDS
 
@@ -182,9 +182,9 @@ def test_members_that_unpack_to_too_much_together(
 
 def test_a_page_that_comes_often_and_one_of_many_words(tmp_path: Path) -> None:
     began = time.perf_counter()
-    often = opened(tmp_path, "a.pdf", pdf([drawn(["It rained."])], repeat=20_000))
-    assert text_of(often).count("It rained.") == 20_000
-    words = b"BT /F1 12 Tf 72 700 Td " + b"(Hello) Tj " * 100_000 + b" ET"
+    often = opened(tmp_path, "a.pdf", pdf([drawn(["It rained."])], repeat=5_000))
+    assert text_of(often).count("It rained.") == 5_000
+    words = b"BT /F1 12 Tf 72 700 Td " + b"(Hello) Tj " * 25_000 + b" ET"
     assert "Hello" in text_of(opened(tmp_path, "b.pdf", pdf([words])))
     assert time.perf_counter() - began < SECONDS
 

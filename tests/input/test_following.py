@@ -357,7 +357,7 @@ def test_a_log_is_summarized_while_it_grows(
     log = tmp_path / "server.log"
     log.write_text("".join(f"{i} the server is well and serves\n" for i in range(200)))
     command = [
-        *warm, "-mkvstream", "summarize", str(log), "--follow", "--every", "1s",
+        *warm, "-mkvstream", "summarize", str(log), "--follow", "--every", "0.4s",
         "--budget", "400", "--threads", "1", "--json", "--passages", "3",
     ]  # fmt: skip
     process = subprocess.Popen(

@@ -182,9 +182,9 @@ def test_lessons_that_were_read_are_not_read_again(
 ) -> None:
     """A large model takes most of the time to read lessons, so files hold them until the end."""
     out = tmp_path / "parts.safetensors"
-    whole = trainer(folder, tmp_path / "whole.safetensors", steps=20)
+    whole = trainer(folder, tmp_path / "whole.safetensors", steps=4)
     list(whole.train())
-    reading = trainer(folder, out, steps=20).train()
+    reading = trainer(folder, out, steps=4).train()
     for _ in range(4):
         next(reading)
     reading.close()
@@ -196,7 +196,7 @@ def test_lessons_that_were_read_are_not_read_again(
         return lesson(self, number)
 
     monkeypatch.setattr(training.Trainer, "_lesson", counted)
-    second = trainer(folder, out, steps=20)
+    second = trainer(folder, out, steps=4)
     assert second.resume()
     assert second.read == 4
     tokens = [at.tokens for at in second.train() if at.what == "lesson"]
@@ -206,12 +206,12 @@ def test_lessons_that_were_read_are_not_read_again(
         for name, value in gate.state_dict().items():
             assert torch.equal(value, second.gates[layer].state_dict()[name])
     second.checkpoint.unlink()
-    more = trainer(folder, out, lessons=8, steps=20)  # reuses the lessons of a run with fewer
+    more = trainer(folder, out, lessons=8, steps=4)  # reuses the lessons of a run with fewer
     assert more.resume()
     assert more.read == 6
-    other = trainer(folder, out, seed=7, steps=20)
+    other = trainer(folder, out, seed=7, steps=4)
     assert not other.resume()
-    changed = trainer(folder, out, steps=20)
+    changed = trainer(folder, out, steps=4)
     changed.model = other_weights(changed.model)
     assert not changed.resume(), "lessons of a model of the same name with other weights"
     second.save()
@@ -405,14 +405,14 @@ TRAIN = ("edgeinfinite", "train")
 
 def test_the_command_trains_measures_and_resumes(lab: Any, tmp_path: Path, folder: Path) -> None:
     out = tmp_path / "gate.safetensors"
-    few_steps = ("--lessons", "4", "--steps", "20")
+    few_steps = ("--lessons", "4", "--steps", "6")
     ran = lab(
         *TRAIN, "--data", str(folder), "--out", str(out), "--epochs", "1", "--texts", "1",
         "--tokens", "460", "--budget", "256", "--threads", "1", "--dtype", "float32", *few_steps,
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
     assert "lesson 4 of 4" in ran.stderr
-    assert "step 20 of 20" in ran.stderr
+    assert "step 6 of 6" in ran.stderr
     assert "text 1 of 1" in ran.stderr
     assert "text 1 of 1" not in ran.stdout
     assert out.is_file()

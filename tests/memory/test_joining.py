@@ -290,7 +290,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
     for memory in (joined, whole_session.recall(saving.look(path), joined.run)):
         held = memory.reader.cache.held
         for number, seed in enumerate((3, 4, 5)):
-            for asked in questions(facts=3, seed=seed):
+            for asked in list(questions(facts=3, seed=seed))[: 3 if memory is joined else 1]:
                 result = answered(memory, asked["question"])[0]
                 told = result.narrowed
                 assert told is not None
@@ -304,7 +304,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
 def test_a_document_answers_as_its_own_memory_does(
     whole_session: Session, stories: list[Path]
 ) -> None:
-    asked = [list(questions(facts=3, seed=seed)) for seed in (3, 4, 5)]
+    asked = [list(questions(facts=3, seed=seed))[:2] for seed in (3, 4, 5)]
     parts = [read(whole_session, path, "foresight") for path in stories]
     alone = [
         [answered(part, each["question"]) for each in own]
@@ -367,7 +367,7 @@ def test_several_sources_of_one_reading_are_told_apart(
     digest = saving.save(memory, path)
     for each in (memory, whole_session.recall(saving.look(path), memory.run)):
         for number, own in enumerate(asked):
-            for row in own:
+            for row in own[: 3 if each is memory else 1]:
                 told = answered(each, row["question"])[0].narrowed
                 assert told is not None
                 assert told["sources"] == [str(stories[number])]

@@ -130,7 +130,7 @@ def kill_again_and_again(
     ("pipe", "method"), [pytest.param(False, "infinipot", marks=pytest.mark.long), (True, "h2o")]
 )
 def test_ten_kills(session: Session, story: Path, tmp_path: Path, pipe: bool, method: str) -> None:
-    kill_again_and_again(session, story, tmp_path, kills=5, pipe=pipe, method=method)
+    kill_again_and_again(session, story, tmp_path, kills=3, pipe=pipe, method=method)
 
 
 @pytest.mark.long

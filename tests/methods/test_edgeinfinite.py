@@ -456,7 +456,7 @@ def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
     story = session.tokenizer.encode("".join(itertools.islice(novel(9), 300)))[:2200]
     assert len(story) == 2200
     gained, lost, lent = [], [], None
-    for number in (48213, 70956, 31584):
+    for number in (48213, 70956):
         said = session.tokenizer.encode(f" The passkey is {number}. Remember it.")
         ids = [*story[:900], *said, *story[900:]]
         losses = {}

@@ -252,6 +252,7 @@ def test_training_learns_what_questions_look_at(
     assert rows[real.bool()].tolist() == list(range(1000))
 
 
+@pytest.mark.long
 def test_a_lesson_is_no_longer_than_it_may_be(pocket: Session, data: Path) -> None:
     (made,) = lessons(pocket.model, pocket.tokenizer, Corpus(data), 1, seed=5, longest=600)
     assert 0 < made.attention.shape[1] <= 600 + scorers.ANSWER

@@ -15,7 +15,7 @@ GROWTH = 1.05
 
 def test_requests_of_eight_clients_at_once(memories, warm) -> None:
     found = measure(
-        budget="300", clients=8, requests=16, minutes=0, parallel=3, quiet=0, lines=25,
+        budget="300", clients=8, requests=16, minutes=0, parallel=3, quiet=0, lines=8,
         memories=memories, program=[*warm, "-mkvstream"],
     )  # fmt: skip
     assert (found["sent"], found["answered"], found["lost"]) == (16, 16, 0), found

@@ -180,7 +180,7 @@ class Attack:
         """Send bytes that are not a request; they may get no reply, but must not get a 500."""
         parts = urlsplit(self.url)
         with socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS) as link:
-            link.settimeout(0.5)
+            link.settimeout(0.2)
             found = b""
             try:
                 link.sendall(data)

@@ -142,10 +142,10 @@ def under_load(
             rss.append(process.memory_info().rss)
             held = max(held, found["kv_bytes"]["held"])
             over += found["kv_bytes"]["held"] > found["kv_bytes"]["bound"]
-            time.sleep(0.5 if not minutes else 2)
+            time.sleep(0.1 if not minutes else 2)
         for thread in threads:
             thread.join()
-        time.sleep(1)
+        time.sleep(1 if minutes else 0.2)
         health = http.get("/health").json()
     tenth = max(1, len(rss) // 10)
     return {
