@@ -18,7 +18,7 @@ from kvstream.server.asking import (
     ends_as_question,
     without_role,
 )
-from kvstream.server.sections import GAP, Outline, defers, opening_of
+from kvstream.server.sections import GAP, Outline, defers, fields_of, opening_of
 
 MOST = 200
 """Maximum number of tokens of a question that is found in a message."""
@@ -27,6 +27,12 @@ REACH = 8000
 _LABEL = re.compile(r"\s*\n[^\w\n]*(?:[\w;-]+[ \t]+){0,3}[\w;-]+[ \t]*[:：]$")
 """A last line, such as "Answer:" or "The title is:", with which prompts end after the question."""
 _LONGEST_LABEL = 80
+_WORK = re.compile(
+    r"\b(?:summary|tl;?dr|title|headline|keywords|topics?|translation|zusammenfassung|titel|résumé|"
+    r"titre|resumen|título)\W*$",
+    re.IGNORECASE,
+)
+"""A label that tells what to make of a text, if nothing else does."""
 _ANNOUNCES = re.compile(r"^(?!.*(?:question|answer|frage)).*[:：]$", re.IGNORECASE | re.DOTALL)
 """A request to do something with all that follows."""
 _WRAPPED = re.compile(r"\w[,;:–—-]?$")
@@ -77,6 +83,9 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     def fits(text: str) -> bool:
         return len(text) <= REACH and count(text) <= MOST
 
+    fields = fields_of(message)
+    if fields is not None and fields[1] and fits(fields[0]):
+        return Split(fields[1], fields[0].strip(), "instruction")
     label = _LABEL.search(message, max(0, len(message) - _LONGEST_LABEL))
     body = message if label is None else message[: label.start()].rstrip()
     end = message[len(body) :]
@@ -97,7 +106,10 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     task = first_asks and _ANNOUNCES.search(first)
     about = task or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
     if fits(message) and (single or not (alone or about)):
-        question = not alone or asks(body) or STATEMENT.search(body) is None
+        question = (
+            asks(body) or first_asks or last_asks or (single and not alone)
+            or STATEMENT.search(body) is None
+        )  # fmt: skip
         return Split(message if alone else "", message, "message", question)
     opening = opening_of(body)
     if first_asks and not last_asks:
@@ -109,6 +121,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     if not (last_asks or single or outline.begins_as_text) and announces(first) and fits(first):
         return Split(message[len(first) :].strip(), first, "first paragraph")
     if fits(last) and not single:
+        if not last_asks and _WORK.search(end):
+            return Split(body, end.strip(), "last paragraph")
         text = body[: len(body) - len(last)].strip()
         return Split(text, last + end, "last paragraph", last_asks)
     return _last_sentences(message, fits)
@@ -135,11 +149,23 @@ def _paragraphs(message: str) -> tuple[str, str]:
         begins = gap.search(head)
         ends = list(gap.finditer(tail))
         if begins or ends:
-            first = head[: begins.start()] if begins else message
+            first = head[: _end_of_first(head, gap, begins)] if begins else message
             starts = [match.end() for match in ends]
             last = _with_question(tail, starts) if ends else message
             return first.strip(), _last_line(last.strip())
     return message, message
+
+
+def _end_of_first(head: str, gap: re.Pattern[str], begins: re.Match[str]) -> int:
+    """Return where the first paragraph ends, or the question after it, if it is the manner of an
+    answer. At least one paragraph is left.
+    """
+    after = gap.search(head, begins.end())
+    if after is None or not _FOLLOWS.match(head[: begins.start()]):
+        return begins.start()
+    asked = head[begins.end() : after.start()]
+    alone = "\n" not in asked and ends_as_question(asked) and asks(asked)
+    return after.start() if alone else begins.start()
 
 
 def _with_question(tail: str, starts: Sequence[int]) -> str:

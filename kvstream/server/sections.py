@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ _MARK = re.compile(
     |(?:\*\*|__)(?P<bold>[^\n*_:：]{{1,60}})(?:[:：](?:\*\*|__)|(?:\*\*|__)(?:[:：]|(?=[ \t\r]*$)))
     |(?:[=-]{{2,}}|\[)[ \t]*(?P<rule>/?[\w '’-]{{1,40}}?)[ \t]*(?:[=-]{{2,}}|\])[:：]?(?=[ \t\r]*$)
     |(?P<label>(?:{_OWN}[ _-])?(?:{_TASK}|{_QUERY}|{_TEXT}))(?:[ ]is)?[ \t]*(?:[:：]|(?=\r?$))
+    |\[\[[ ]?\#\#[ ](?P<field>[\w ]{{1,40}}?)[ ]\#\#[ ]?\]\]
     |(?P<line>[^\W\d][\w '’-]{{0,40}})[:：](?=[ \t\r]*$)
     |<(?!(?:p|div|span|[bi]|em|strong|h[1-6]|[uo]l|li|t[drh])\b)
         (?P<tag>[^\W\d][\w-]*)(?:[ \t][^<>\n]*)?>
@@ -153,6 +155,28 @@ class Outline:
         return len(self._message) - from_end if from_end <= self._reach else min(at, self._reach)
 
 
+def fields_of(message: str) -> tuple[str, str] | None:
+    """Return what a message in JSON asks, and its other fields as text; None for other messages."""
+    if not (message.startswith("{") and message.endswith("}")):
+        return None
+    try:
+        fields = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    texts = [key for key, value in fields.items() if isinstance(value, str) and value.strip()]
+    for wanted in ("query", "task"):
+        name = next((key for key in texts if _kind(key) == wanted), None)
+        if name is not None:
+            question = fields.pop(name)
+            others = ((key, _plain(value)) for key, value in fields.items())
+            return question, "\n\n".join(f"{key}: {value}" for key, value in others)
+    return None
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def defers(task: str) -> bool:
     """Return whether a task is to answer a question that stands elsewhere."""
     return _DEFERS.search(task) is not None
@@ -193,6 +217,7 @@ def _sections(text: str) -> list[Section]:
 def _kind(name: str) -> Kind:
     if name.startswith("/"):  # the end of what [NAME] begins
         return ""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)  # userRequest
     name = re.sub(r"[\W_]+", " ", name.casefold().replace("’s", "s").replace("'s", "s")).strip()
     kinds: tuple[Kind, ...] = ("query", "task", "text")
     return next((kind for kind in kinds if _NAME[kind].fullmatch(name)), "")

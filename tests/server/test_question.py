@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,6 +163,32 @@ def test_the_instruction_of_a_program_is_found(before, question) -> None:
     assert found.question == (question if tagged else before.split("\n")[0])
 
 
+@pytest.mark.parametrize(
+    ("message", "question"),
+    [
+        (f"<attachment>\n{TALE}\n</attachment>\n<userRequest>\nWho sold it?\n</userRequest>",
+         "Who sold it?"),
+        (f"[[ ## question ## ]]\nWho sold it?\n\n[[ ## context ## ]]\n{TALE}", "Who sold it?"),
+        (json.dumps({"question": "Who sold it?", "tales": [1], "context": TALE}), "Who sold it?"),
+        (json.dumps({"text": TALE, "taskInstruction": 3, "task": "Sum it up"}, indent=1),
+         "Sum it up"),
+        (f"Answer in one word.\n\nWho sold it?\n\nThis is the text:\n{TALE}",
+         "Answer in one word.\n\nWho sold it?"),
+        (f"{TALE}\n\nTL;DR:", "TL;DR:"),
+        (f"{TALE}\nConcise summary:", "Concise summary:"),
+    ],
+)  # fmt: skip
+def test_the_question_of_a_program_is_found_in_its_form(message, question) -> None:
+    found = split(message, words, alone=True)
+    assert (found.question, found.asks) == (question, True)
+    assert TALE in found.text
+
+
+@pytest.mark.parametrize("message", ["{}", "{1}", '{"question": "Who?"}', '{"a": "Who?"}'])
+def test_json_that_asks_nothing_of_a_text_is_a_message(message) -> None:
+    assert split(message, words, alone=True).place == "message"
+
+
 def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
     for message in (f"{TALE}\n\nWho sold it?", "Translate this:\n\nIda sold it."):
         found = split(message, words, alone=False)
@@ -180,6 +208,11 @@ def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
 )  # fmt: skip
 def test_a_message_that_asks_nothing_is_known(message, asks) -> None:
     assert split(message, words, alone=True).asks == asks
+
+
+def test_a_later_message_of_paragraphs_that_ask_nothing_is_known() -> None:
+    assert not split(TALE, words, alone=False).asks
+    assert split("And the green one", words, alone=False).asks
 
 
 def test_the_parts_of_a_message_are_paragraphs() -> None:
