@@ -6,7 +6,8 @@ import re
 
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}"
-    r"(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?"
+    r"(?:(?:\[[A-Za-z]{1,11}\]|[A-Z]{1,11}|(?i:trace|debug|info|notice|warn(?:ing)?|err(?:or)?"
+    r"|severe|crit(?:ical)?|fatal|verbose|trce|dbug|fail|[a-z]))[\s|]+(?:-\s+)?"
     r"|\w[\w.-]*+ (?=(?:[\w./()@-]+\[\d+\]|kernel): ))?"  # the host of a line of syslog
     r"(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:::[\w.$/-]+)*(?:\([\w-]+\))?)"

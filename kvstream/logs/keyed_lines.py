@@ -10,17 +10,26 @@ from typing import Any
 from kvstream.logs.levels import OF_LETTER, level_of_status, number_level
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
-         "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t")  # fmt: skip
+         "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t", "instant", "eventTime",
+         "EventTime", "time_iso8601", "time_local")  # fmt: skip
 _TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE", "RenderedMessage",
-         "MessageTemplate", "@m", "@mt")  # fmt: skip
+         "MessageTemplate", "@m", "@mt", "@message", "textPayload", "body")  # fmt: skip
 _LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY", "Level",
-          "@l")  # fmt: skip
+          "@l", "@level", "level_name", "sev", "log_level", "logLevel", "severity_text",
+          "severityText")  # fmt: skip
 _NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
-         "SYSLOG_IDENTIFIER", "logger_name", "loggerName", "log.logger")  # fmt: skip
+         "SYSLOG_IDENTIFIER", "logger_name", "loggerName", "log.logger",
+         "@module")  # fmt: skip
 _CAUSE = ("err", "error", "error.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
            "http.response.status_code")  # fmt: skip
 _TRACE = ("exception", "stack", "stack_trace", "exc_info")
+_INNER = ("_source", "jsonPayload", "payload", "data", "record", "body")
+"""Keys of an object with the text of a record that has none itself."""
+_SECONDS = ("$date", "epochSecond", "seconds")
+"""Keys of a time that is an object."""
+_OWN = ("name", "message", "msg", "text", "stringValue")
+"""Keys of what an object is called, or says."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 # An atomic group and space between pairs prevent catastrophic backtracking.
@@ -53,9 +62,18 @@ def _json(line: str) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     record = {str(key): value for key, value in found.items()}
+    for key in () if any(key in record for key in _TEXT[:-1]) else _INNER:
+        if isinstance(inner := record.get(key), dict) and any(k in inner for k in _TEXT):
+            record = inner | {k: v for k, v in record.items() if k != key}
+            for other in [value for value in record.values() if isinstance(value, dict)]:
+                record = {k: other[k] for k in (*TIMES, *_LEVEL) if k in other} | record
+            break
     if isinstance(record.get("t"), dict):  # MongoDB
         letter = OF_LETTER.get(str(record.get("s"))[:1], "")
-        record |= {"t": record["t"].get("$date"), "level": letter, "component": record.get("c")}
+        record |= {"level": letter, "component": record.get("c")}
+    for key in TIMES:
+        if isinstance(inner := record.get(key), dict):
+            record[key] = next((inner[k] for k in _SECONDS if k in inner), None)
     if isinstance(inner := record.get("log"), dict):  # Elastic Common Schema
         record.pop("log")
         record = {f"log.{key}": value for key, value in inner.items()} | record
@@ -107,6 +125,8 @@ def _written(value: Any) -> str:
         return ""
     if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
         return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return str(next((value[key] for key in _OWN if key in value), value))
     return str(value)
 
 

@@ -16,7 +16,7 @@ _LEVEL_WORDS = {
     "info": "info information config inf",
     "notice": "notice",
     "warning": "warn warning wrn",
-    "error": "error err severe failure fail",
+    "error": "error err eror severe failure fail",
     "fatal": "fatal critical crit emergency alert emerg panic ftl",
 }
 _OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
@@ -33,6 +33,8 @@ _LEVEL = re.compile(
     rf"|\[[\w #-]{{1,40}}(?:/({_CAPITALS})|:(?i:({_ANY_CASE})))\])"
     rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
 )
+_COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
+"""In a row of values with commas; LOG is of PostgreSQL."""
 _NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
 _LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
 OF_LETTER = dict(
@@ -77,6 +79,8 @@ def level_of(rest: str) -> str:
     named = _NAMED.search(rest[:400])
     if named is not None and (level := _OF_WORD.get(named.group(1).lower())):
         return level
+    if head[:1] in ('"', ",") and (column := _COLUMN.search(rest[:400])) is not None:
+        return _OF_WORD.get((column.group(1) or column.group(2)).lower(), "info")
     found = _LEVEL.search(head)
     if found is not None:
         return _OF_WORD[(found.group(found.lastindex or 1)).lower()]

@@ -259,6 +259,8 @@ class LineParser:
             # Most programs write all of their lines as info or notice.
             before = level.upper() if level in SEVERE else ""
             rest = without_fields(rest) if priority.group(2) else rest
+        if before[-1:] == rest[:1] == '"':  # a time in quotes
+            before, rest = before[:-1], rest[1:]
         if before[-1:] == ",":
             return seconds, f"{before[:-1]} {rest.lstrip(',')}"
         if before and before not in ("[", "- "):
@@ -334,6 +336,8 @@ class LineParser:
         if text.replace(".", "", 1).isdecimal():
             self.has_days = True
             return _seconds_of(float(text))
+        if text[2:3] == "/":  # time_local of nginx
+            text = f"[{text}]"
         return self._split(text)[0] if text[:1] != "{" else None
 
     def _time_in(self, record: dict[str, Any]) -> float | None:

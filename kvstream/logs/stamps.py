@@ -18,9 +18,9 @@ _ZONE = (
 )
 # A comma is also that of a table.
 _FRACTION = r"(?P<f>[.:]\d{1,9}|,(?:\d{3}){1,3}(?!\d)|,\d{1,9}(?![.,\d]))?(?!\d)"
-_WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audit [FS][a-z]+),)?"
+_WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audit [FS][a-z]+),)?\"?"
 """The level before the time in an export of the event log."""
-_EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
+_EPOCH_END = r"(?P<f>\.\d{1,9}|(?:\d{3}){0,3})(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(MONTHS)
 _STAMPS = [
     # The part after the second has its own pattern: lines of one second differ only in it.
@@ -70,9 +70,12 @@ _STAMPS = [
         r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
         r"(?P<f>)(?P<zone>)(?= )",
     ),
-    # I0715 12:34:56.789
-    (rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})", rf"{_FRACTION}(?P<zone>)"),
-    # 1117838570; 1117838570.123; 1117838570123
+    # I0715 12:34:56.789, I20240715 12:34:56.789
+    (
+        rf"(?P<p>[IWEFD])(?P<stamp>(?P<y>20\d\d)?(?P<mo>\d\d)(?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)",
+    ),
+    # 1117838570; 1117838570.123; 1117838570123; 1117838570123456789
     (r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})", _EPOCH_END),
     # [   12.345678] of a kernel
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),

@@ -105,8 +105,9 @@ class Trace:
         """The lines to show: the exception and its cause, else the first place of a stack, or the
         last line of another text."""
         named = [line for line in (self.exception, self.cause) if line]
-        places = [line for line in self.held if line[-1:] != ":"][:1]
-        return named or [line.strip() for line in (places if self.is_stack else self.held[-1:])]
+        held = [line for line in self.held if re.search(r"\w", line)] or self.held
+        places = [line for line in held if line[-1:] != ":"][:1]
+        return named or [line.strip() for line in (places if self.is_stack else held[-1:])]
 
     @property
     def lines(self) -> list[str]:

@@ -709,6 +709,10 @@ def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
         ("[01-May-2024 12:00:00 UTC] PHP Warning:  hello", " PHP Warning:  hello"),
         ("Wed May  1 12:00:00 CEST 2024 hello", " hello"),
         ("May 01, 2024 12:00:00 PM org.a.B main", " org.a.B main"),
+        (f"{NOON}000000000 hello", " hello"),
+        ("E20240501 12:00:00 31 a.cc:33] hello", "E  31 a.cc:33] hello"),
+        ('"5/1/2024 12:00:00 PM","7","Error","hello"', ',"7","Error","hello"'),
+        ('Error,"5/1/2024 12:00:00 PM",Disk,7', "Error Disk,7"),
         ("20240501T120000Z hello", " hello"),
         ("[20240501T140000.000+0200] hello", " hello"),
         ("2024-05-01_12:00:00.00000 hello", " hello"),
@@ -744,3 +748,40 @@ def test_a_log_with_numbers_for_times_keeps_them() -> None:
     mixed = LineParser()
     assert mixed.parse(f"{NOON} started")[0] == NOON
     assert mixed.parse(f"ALERT {NOON + 2} c")[0] == NOON + 2
+
+
+@pytest.mark.parametrize(
+    ("time", "level", "text"),
+    [
+        ({"instant": {"epochSecond": NOON, "nanoOfSecond": 0}}, {"level": "ERROR"}, {"message": 0}),
+        ({"timestamp": {"seconds": NOON}}, {"severity": "ERROR"}, {"jsonPayload": {"message": 0}}),
+        ({"meta": {"ts": NOON}}, {"evt": {"sev": "error"}}, {"body": {"text": 0}}),
+        ({"eventTime": "2024-05-01T12:00:00Z"}, {"severityText": "ERROR"}, {"body": 0}),
+        ({"time_local": "01/May/2024:14:00:00 +0200"}, {"level_name": "ERROR"}, {"msg": 0}),
+        ({"@timestamp": "2024-05-01T12:00:00Z"}, {"@level": "error"}, {"@message": 0}),
+        ({"_id": "7"}, {}, {"_source": {"ts": NOON, "level": "error", "msg": 0}}),
+    ],
+)
+def test_a_record_may_hold_others(time: dict, level: dict, text: dict) -> None:
+    made = time | level | text | {"service": {"name": "shop"}}
+    line = json.dumps(made).replace(": 0}", ': "hello"}').replace(": 0,", ': "hello",')
+    assert LineParser().parse(line) == (NOON, "ERROR shop: hello")
+
+
+@pytest.mark.parametrize(
+    ("rest", "level"),
+    [
+        (' ,"ada","shop",7,"10.0.0.1:5",66f.1,3,"INSERT",2024-05-01 09:00:00 UTC,3/1,0,ERROR,23505,'
+         '"no, twice"'.strip(), "error"),
+        (',"ada",7,LOG,00000,"connection lost"', "info"),
+        (',"7034","Warning","disk"', "warning"),
+        (' lvl=eror msg="no peers"', "error"),
+    ],
+)  # fmt: skip
+def test_the_level_of_a_row_with_commas(rest: str, level: str) -> None:
+    assert level_of(rest.lstrip()) == level
+
+
+def test_words_before_a_colon_are_no_level() -> None:
+    for text in ("Failed uploads: 3", "No route: db", "2 late orders: 7"):
+        assert message_of(f" {text}").strip() == text

@@ -194,3 +194,8 @@ def test_the_steps_of_buildkit_are_no_trace() -> None:
     log = read(around(lines))
     assert log.continued == 0
     assert any(shape.level == "error" and "no rule" in shape.text for shape in log.shapes)
+
+
+def test_a_line_of_signs_alone_stands_for_no_text() -> None:
+    log = read(around("error[E1]: wrong type\n  --> src/a.rs:2:18\n   |\n"))
+    assert "src/a.rs:2:18" in page(log)
