@@ -355,6 +355,8 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
     if not support.doubts:
         return result
     why = ". ".join(support.doubts)
+    if support.silent and result.stopped == "stop":
+        why = "The answer is empty, because it begins with a stop string"
     if withhold:
         warnings = (*result.warnings, f"The answer was withheld. {why}.")
         return replace(result, answer=NOT_SUPPORTED, withheld=result.answer, warnings=warnings)

@@ -49,6 +49,10 @@ _OF_TEXT = re.compile(
 )
 _CLOSERS = re.compile(r"(?:</?\w[^<>]*>|[\s*_~`!)\]\u200b-\u200f\u2060\ufeff])+$")
 """Marks, tags and invisible characters behind a question mark."""
+_MARKED = re.compile(
+    r"(?:\#{1,6}[ ]+)?(?P<mark>[*_]{1,3}|<(?P<tag>p|b|i|h[1-6]|em|strong)>)?(?P<words>[^\n]+?)"
+    r"(?(tag)</(?P=tag)>|(?(mark)(?P=mark)))"
+)
 _MARKS = ("?", "？", "؟")
 _BARE = re.compile(
     r"[\W\d]*(?:who(?:m|se)?|what|when|where|why|how|which|wer|wen|wem|was|wann|wo|warum|wie|welche[rs]?|"
@@ -104,6 +108,12 @@ def announces(paragraph: str) -> bool:
     is a question without its mark. (With a capital, that can be a title.)"""
     asked = _BARE.match(paragraph) is not None and paragraph[:1].islower()
     return asked or _ANNOUNCED.match(paragraph) is not None
+
+
+def unmarked(question: str) -> str:
+    """Return a line without the marks of a heading, emphasis or a paragraph around it."""
+    found = _MARKED.fullmatch(question)
+    return found["words"] if found else question
 
 
 def without_role(paragraph: str) -> str:

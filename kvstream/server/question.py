@@ -16,6 +16,7 @@ from kvstream.server.asking import (
     asks_of_a_text,
     asks_without_mark,
     ends_as_question,
+    unmarked,
     without_role,
 )
 from kvstream.server.sections import GAP, Outline, defers, fields_of, opening_of
@@ -124,7 +125,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
         if not last_asks and _WORK.search(end):
             return Split(body, end.strip(), "last paragraph")
         text = body[: len(body) - len(last)].strip()
-        return Split(text, last + end, "last paragraph", last_asks)
+        asked = unmarked(last) + end if last_asks else last + end
+        return Split(text, asked, "last paragraph", last_asks)
     return _last_sentences(message, fits)
 
 

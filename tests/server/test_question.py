@@ -123,8 +123,10 @@ TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no mon
         ("Who sold it?\n\nReply in one word.", ...), ("Who sold it?\n\na) Ida\n\nb) Ole", ...),
         ("Who sold it?\n\nThank you!\nUna", ...), ("Who sold it?\n\nWhen was it?", ...),
         # A question in marks, or without its own.
-        ("**Who sold it?**", ...), ("(Who sold it?)", ...), ("Who sold it?!", ...),
-        ("<p>Who sold it?</p>", ...), ("Who sold it?\u200b", ...), ("من باع القارب؟", ...),
+        ("**Who sold it?**", "Who sold it?"), ("## Who sold it?", "Who sold it?"),
+        ("(Who sold it?)", ...), ("Who sold it?!", ...),
+        ("<p>Who sold it?</p>", "Who sold it?"), ("Who sold it?\u200b", ...),
+        ("من باع القارب؟", ...),
         ("who sold the boat", ...), ("wer hat es verkauft", ...), ("船を売ったのは誰ですか。", ...),
         ("TL;DR", ...), ("I want to know who sold it.", ...), ("True or false: Ole sold it.", ...),
         ("Her name, please.", ...), ("Ole paid ___.", ...),

@@ -192,6 +192,13 @@ def test_a_stop_string_ends_an_answer_before_it(server) -> None:
         assert found[-1]["kvstream"] == whole["kvstream"]
 
 
+def test_an_answer_that_a_stop_string_begins_says_why_it_is_empty(server) -> None:
+    answer = said(server.ask(QUESTION, model="book"))
+    reply = server.ask(QUESTION, model="book", stop=answer[:3]).json()
+    assert reply["choices"][0]["message"]["content"] == ""
+    assert reply["kvstream"]["warnings"][0].startswith("The answer is empty, because it begins")
+
+
 @pytest.mark.parametrize("stop", ["", [], ["", ""], None, "nowhere in it", ["\ud800"]])
 def test_a_stop_string_that_is_not_in_an_answer_changes_nothing(server, stop) -> None:
     plain = server.ask(QUESTION, model="book").json()
