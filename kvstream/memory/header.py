@@ -29,7 +29,7 @@ class Model(Struct, forbid_unknown_fields=True):
     name: str
     revision: str | None
     fingerprint: str
-    dtype: NumberType
+    dtype: NumberType | Literal["int8"]
     """Number type of the weights."""
     kv_dtype: NumberType
     """Number type of keys and values."""

@@ -28,7 +28,7 @@ from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Task, build_prompt, wording_for
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import INT8, Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer
 from kvstream.version import __version__
 
@@ -302,10 +302,12 @@ def check_model(saved: MemoryFile, model: BoundedModel) -> None:
     made = saved.model
     revision = f" at {made['revision']}" if made.get("revision") else ""
     if not _same_weights(made, model):
+        dtype = made["dtype"]
+        loaded = f"--quantize {dtype}" if dtype == INT8 else f"--dtype {dtype}, --quantize"
         raise ModelError(
             f"{saved.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
             f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
-            f"with -m, loaded with the same options (--dtype {made['dtype']}, --quantize)."
+            f"with -m, loaded with the same options ({loaded})."
         )
 
 

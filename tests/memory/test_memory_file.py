@@ -27,9 +27,10 @@ from kvstream.events import Answered, Notice, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.contents import Memory
+from kvstream.model.bounded import BoundedModel
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import INT8, Budget, ModelSettings, RunSettings
 from kvstream.store import writing
 from kvstream.tokenization.passages import Passages
 
@@ -59,6 +60,22 @@ def result(memory: Memory, question: str = QUESTION, **more: Any) -> Any:
 
 def run_of(budget: int = 320, method: str = "infinipot", **more: Any) -> RunSettings:
     return RunSettings(Budget(tokens=budget), method, max_tokens=8, **more)
+
+
+def test_a_memory_of_quantized_weights_is_read_back(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.kvs"
+    with monkeypatch.context() as patch:
+        patch.setattr(BoundedModel, "weights_dtype", INT8)
+        memory = read(session, story, run_of())
+        digest = saving.save(memory, path)
+    found = saving.look(path)
+    assert saving.digest(session.recall(found, run_of())) != digest  # its type is another one here
+    assert found.loading({})["quantize"] == INT8
+    monkeypatch.setattr(saving, "_same_weights", lambda *_: False)
+    with pytest.raises(ModelError, match=r"with the same options \(--quantize int8\)"):
+        session.recall(found, run_of())
 
 
 METHODS = [
