@@ -104,8 +104,8 @@ def asks_without_mark(paragraph: str) -> bool:
 
 
 def announces(paragraph: str) -> bool:
-    """Return whether a first paragraph asks for something in any language: it ends with a colon, or
-    is a question without its mark. (With a capital, that can be a title.)"""
+    """Return whether a first paragraph may ask for something in any language: it ends with a colon,
+    or is a question without its mark, which begins with a small letter. (A title does not.)"""
     asked = _BARE.match(paragraph) is not None and paragraph[:1].islower()
     return asked or _ANNOUNCED.match(paragraph) is not None
 

@@ -120,7 +120,9 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     if asks(opening) and fits(opening) and not asks(SENTENCE.split(last[-REACH:])[-1]):
         return Split(message[len(opening) :].strip(), opening, "first sentence")
     if not (last_asks or single or outline.begins_as_text) and announces(first) and fits(first):
-        return Split(message[len(first) :].strip(), first, "first paragraph")
+        # With a capital, it can also be a title.
+        certain = first[:1].islower()
+        return Split(message[len(first) :].strip(), first, "first paragraph", certain)
     if fits(last) and not single:
         if not last_asks and _WORK.search(end):
             return Split(body, end.strip(), "last paragraph")

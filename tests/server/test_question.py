@@ -191,6 +191,14 @@ def test_json_that_asks_nothing_of_a_text_is_a_message(message) -> None:
     assert split(message, words, alone=True).place == "message"
 
 
+@pytest.mark.parametrize("ask", ["Explain this code:", "Explain this code."])
+def test_fields_of_code_are_no_labels(ask) -> None:
+    code = "class Asked:\n    text: str\n    question: str\n    request: Request\n    at: int = 0"
+    found = split(f"{ask}\n\n{code}", words, alone=True)
+    assert (found.question, found.text) == (ask, code)
+    assert not split(f"import re\n\n\n{code}", words, alone=True).asks
+
+
 def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
     for message in (f"{TALE}\n\nWho sold it?", "Translate this:\n\nIda sold it."):
         found = split(message, words, alone=False)
@@ -202,6 +210,7 @@ def test_a_last_message_can_have_a_text_and_a_question_about_it() -> None:
     ("message", "asks"),
     [
         (f"Here is the text:\n\n{LONG}\n\nIt rained.", False),
+        (f"Minutes of the last meeting:\n\n{LONG}\n\nIt rained.", False),
         (f"Why They Left\n\n{LONG}\n\nIt rained.", False),
         ("Ada hid it. Bob saw it.", False), ("Ada hid it.\n\nBob saw it.", False), (LONG, False),
         ("USER: Who?\nASSISTANT: Ada?", False), ("the keeper of Skarholm", True),
