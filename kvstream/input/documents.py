@@ -101,7 +101,7 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
     if kind == "pdf":
         from kvstream.input.pdf import pages
 
-        yield from pages(path, notes)
+        yield from pages(path, notes, warnings)
     elif kind in STREAMED:
         with path.open("rb") as file:
             head, size = PeekedStream(reader_of(file)), path.stat().st_size

@@ -23,6 +23,8 @@ from kvstream.input.limits import Patience, unreadable
 SAMPLES = 24
 """Number of pages from which the size of the whole text is estimated."""
 BATCH = 50
+NAMED = 10
+"""Damaged pages that a warning names."""
 NEAR = 4
 """Number of pages before and after that are searched for the same line."""
 REPEATED = 2
@@ -138,16 +140,19 @@ def estimated_bytes(path: Path) -> int:
     spread = [round((i + 0.5) * count / SAMPLES) for i in range(SAMPLES)]
     numbers = range(1, count) if count <= SAMPLES else spread
     texts = [*texts, *(_worker.ask(reading, n)[1][0] for n in numbers)]
-    return round(sum(len(text.encode()) for text, _ in texts) * count / max(len(texts), 1))
+    return round(sum(len(text.encode()) for text, *_ in texts) * count / max(len(texts), 1))
 
 
-def pages(path: Path, notes: list[str]) -> Iterator[Part]:
-    """Yield every page; ``notes`` gets what was left out. Raises SourceError."""
+def pages(path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
+    """Yield every page; ``notes`` gets what was left out, ``warnings`` what is damaged. Raises
+    SourceError.
+    """
     reading = _Reading(path)
     near: deque[_Page] = deque()
     """The pages around the one that is yielded next."""
     left_out: Counter[str] = Counter()
-    ahead: deque[tuple[str, bool]] = deque()
+    ahead: deque[tuple[str, bool, bool]] = deque()
+    damaged: list[int] = []
     count, read = 1, 0
     number = empty = doubted = 0
     while number < count:
@@ -156,7 +161,8 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
                 count, texts = _worker.ask(reading, read, BATCH)
                 ahead.extend(texts)
             if ahead:
-                page, doubtful = ahead.popleft()
+                page, doubtful, lost = ahead.popleft()
+                damaged += [read + 1] * lost
                 near.append(_Page(page))
                 doubted += doubtful
                 read += 1
@@ -167,11 +173,17 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
         for line in set().union(*(page.within for page in near)):
             others.pop(line, None)  # a line that also occurs in the middle of a page is text
         text = near[at].without(others, left_out)
-        empty += not text.strip()
+        empty += not text.strip() and number + 1 not in damaged
         yield Part(text + "\n", number + 1, (number + 1) / count)
         if number >= NEAR:
             near.popleft()
         number += 1
+    if len(damaged) == count:
+        raise unreadable(path, "PDF", "no page can be loaded")
+    if damaged:
+        which = ", ".join(map(str, damaged[:NAMED])) + ", ..." * (len(damaged) > NAMED)
+        told = f"page {which} is" if len(damaged) == 1 else f"pages {which} are"
+        warnings.append(f"{path}: {told} damaged, and missing.")
     if left_out:
         lines = left_out.total()
         notes.append(f"{path}: {lines:,} running headers, footers and page numbers were left out.")

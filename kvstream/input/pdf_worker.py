@@ -2,10 +2,10 @@
 
 It is a separate program that does not import kvstream. Each line of its standard input is a request
 in JSON, ``[path, state, page, most]``, with pages from 0. Each line of its output is a response:
-``[pages, [[text, doubtful], ...]]`` with the number of pages, the text of the requested page and of
-some after it, and whether the order of its columns is doubtful; or ``[null, message]``. A document
-stays open between the requests of one reading. For page -1, the response has the bookmarks of the
-document instead: ``[pages, [[title, level, page], ...]]``.
+``[pages, [[text, doubtful, damaged], ...]]`` with the number of pages, the text of the requested
+page and of some after it, whether the order of its columns is doubtful, and whether it cannot be
+read; or ``[null, message]``. A document stays open between the requests of one reading. For page
+-1, the response has its bookmarks instead: ``[pages, [[title, level, page], ...]]``.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ APART = 1.5
 MOST_LINES = 4
 """Maximum lines, on average, of a cell of such a table."""
 FARTHEST = 1e5
+LONGEST_WORD = 40
+SMALLER, RAISED = 0.9, 0.15
+"""Height of a raised digit, and how far above the line it begins, in heights of the word."""
+_STUCK = re.compile(r"[^\s\d]\d|\d\d")
 _INNER_END = re.compile(r"[.!?][\"')\]]* +[^\W\d_a-z]|[。！？]\S")
 """The end of a sentence within a line, as prose has it."""
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff]")
@@ -311,6 +315,44 @@ def _inside(words: Any, box: Box) -> str:
     return text
 
 
+def _with_marks(words: Any, text: str) -> str:
+    """Return the text of a page with ``^`` before digits that are set smaller and raised at the end
+    of a word, as in the text of HTML.
+    """
+    if not _STUCK.search(text):
+        return text
+    from pypdfium2 import raw
+
+    signs = [chr(raw.FPDFText_GetUnicode(words, at)) for at in range(words.count_chars())]
+    at = 1
+    while at < len(signs):
+        begin = at
+        while at < len(signs) and signs[at].isdecimal() and _raised(words, begin - 1, at):
+            at += 1
+        if at == begin:
+            at += 1
+        elif not signs[begin - 1].isspace():
+            before = "".join(signs[max(0, begin - LONGEST_WORD) : begin]).split()[-1]
+            digits = "".join(signs[begin:at])
+            stuck = re.compile(rf"({re.escape(before)})({digits})(?!\d)")
+            text = stuck.sub(r"\1^\2", text, count=1)
+    return text
+
+
+def _raised(words: Any, before: int, at: int) -> bool:
+    """Return whether a character is smaller than one before it, and above its line."""
+    from pypdfium2.raw import FPDFText_GetCharOrigin
+
+    heights, lines = [], []
+    for each in (before, at):
+        _, bottom, _, top = words.get_charbox(each, loose=True)
+        x, y = ctypes.c_double(), ctypes.c_double()
+        FPDFText_GetCharOrigin(words, each, x, y)
+        heights.append(top - bottom)
+        lines.append(y.value)
+    return heights[1] < SMALLER * heights[0] and lines[1] - lines[0] > RAISED * heights[0]
+
+
 def _filled_in(document: Any, page: Any) -> list[str]:
     """Return what was written on a page: values of form fields, text boxes and comments."""
     from pypdfium2 import raw
@@ -384,21 +426,25 @@ def main() -> None:
                     document.close()
                     document = None
                     raise ValueError(CHANGED)
-            texts: list[tuple[str, bool]] = []
+            texts: list[tuple[str, bool, bool]] = []
             if number < 0:
                 out.write(json.dumps([len(document), _bookmarks(document)]) + "\n")
                 out.flush()
                 continue
             while number + len(texts) < len(document) and len(texts) < most:
-                page = document[number + len(texts)]
-                words = page.get_textpage()
+                try:
+                    page = document[number + len(texts)]
+                    words = page.get_textpage()
+                except pypdfium2.PdfiumError:
+                    texts.append(("", False, True))
+                    continue
                 text, doubtful = _page_text(words)
-                texts.append(
-                    ("\n".join([*filter(None, [text]), *_filled_in(document, page)]), doubtful)
-                )
+                text = _with_marks(words, text)
+                parts = [*filter(None, [text]), *_filled_in(document, page)]
+                texts.append(("\n".join(parts), doubtful, False))
                 words.close()
                 page.close()
-                if sum(len(text) for text, _ in texts) > ENOUGH:
+                if sum(len(text) for text, *_ in texts) > ENOUGH:
                     break
             answer: list[Any] = [len(document), texts]
             if number + len(texts) >= len(document):

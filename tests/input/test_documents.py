@@ -286,6 +286,25 @@ def test_what_was_written_on_a_pdf_is_read(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_damaged_page_of_a_pdf_leaves_the_others(tmp_path: Path) -> None:
+    whole = pdf([drawn(["It rained."]), drawn(["It froze."]), drawn(["It thawed."])])
+    one = whole.replace(b"5 0 obj\n<< /Type /Page ", b"5 0 obj\n[[ /Type /Page ")
+    sources = opened(tmp_path, "a.pdf", one)
+    assert text_of(sources).split() == ["It", "rained.", "It", "thawed."]
+    assert sources.warnings == [f"{tmp_path / 'a.pdf'}: page 2 is damaged, and missing."]
+    every = opened(tmp_path, "b.pdf", whole.replace(b"<< /Type /Page ", b"[[ /Type /Page "))
+    with pytest.raises(SourceError, match="no page can be loaded"):
+        text_of(every)
+
+
+def test_raised_digits_of_a_pdf_are_no_part_of_a_word(tmp_path: Path) -> None:
+    small, usual = b"/F1 7 Tf 5 Ts (%d) Tj", b" /F1 12 Tf 0 Ts (%s) Tj "
+    words = [usual % b"H2O of a word", small % 12, usual % b" of 10", small % 6, usual % b" tons."]
+    page = b"BT 50 700 Td" + b"".join(words) + small % 3 + b" ET"
+    found = text_of(opened(tmp_path, "a.pdf", pdf([page])))
+    assert " ".join(found.split()) == "H2O of a word^12 of 10^6 tons.^3"
+
+
 def test_pages_of_a_pdf_without_text_are_counted(tmp_path: Path) -> None:
     mixed = pdf([drawn(["It rained."]), b"", drawn(["It froze."]), b""])
     sources = opened(tmp_path, "a.pdf", mixed)
