@@ -71,6 +71,20 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return homes
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _entry_points_at_once() -> Iterator[None]:
+    """Look through the installed packages once for a search path: each command does so twice."""
+    from importlib import metadata
+
+    look = lru_cache(lambda path, asked: find(**dict(asked)))
+    find = metadata.entry_points
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            metadata, "entry_points", lambda **asked: look(tuple(sys.path), tuple(asked.items()))
+        )
+        yield
+
+
 @lru_cache(16)
 def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedModel:
     """Return the embedded model with its first ``layers``, one object for the same settings.

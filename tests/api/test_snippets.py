@@ -37,7 +37,15 @@ def test_the_snippets_of_a_page_run_in_their_order(
     assert (tmp_path / made).exists()
 
 
-def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:
+PROGRAM = """
+import runpy, sys
+print("the program:")
+sys.argv[1:] = ["ask", "book.txt", "Who hid the letter?", "--budget", "512", "-n", "8"]
+runpy.run_module("kvstream", run_name="__main__")
+"""
+
+
+def test_the_snippet_of_the_readme_and_the_program_run_from_a_wheel(tmp_path: Path) -> None:
     """Build in a copy, because a build writes into its folder. The wheel has no training code."""
     fast = {"--build-option": "--compression=stored"}
     build = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r}, {fast})"
@@ -58,6 +66,7 @@ def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:
     write_files(tmp_path)
     (snippet,) = snippets(ROOT / "README.md")
     code = f"{snippet}\nassert kvstream.__file__.startswith({str(target)!r}), kvstream.__file__"
+    code += PROGRAM
     ran = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,
@@ -67,3 +76,6 @@ def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:
         timeout=240,
     )
     assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.partition("the program:")[2].strip()
+    assert "Warning" not in ran.stderr
+    assert ran.stderr.splitlines()[-1].startswith("read ")

@@ -269,14 +269,6 @@ def test_doctor_finds_everything_in_order(cli) -> None:
     assert "pocket" in ran.stdout
 
 
-def test_the_program_in_a_process_of_its_own(kvstream, story) -> None:
-    ran = kvstream("ask", str(story), QUESTION, "--budget", "512", "-n", "8")
-    assert ran.code == 0, ran.stderr
-    assert ran.stdout.strip()
-    assert "Warning" not in ran.stderr
-    assert ran.stderr.splitlines()[-1].startswith("read ")
-
-
 def test_a_reader_that_goes_away(tmp_path, warm) -> None:
     text = tmp_path / "fact.txt"
     text.write_text(FACT)

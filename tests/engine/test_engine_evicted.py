@@ -92,7 +92,7 @@ SIZES = BudgetSplit(budget=128, prompt=5, catalyst=6, question=4, answer=8)
     ids=lambda x: getattr(x, "name", x),
 )
 def test_evicted_equals_the_slow_model(name: str, method: Method) -> None:
-    reader = read_and_ask(name, method, RunSettings(seed=3), sizes=SIZES, length=320)
+    reader = read_and_ask(name, method, RunSettings(seed=3), sizes=SIZES, length=240)
     assert reader.steps > 2
     if method.name == "random":
         store = reader.compressible[0]
@@ -128,14 +128,14 @@ def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
 def test_memory_compressed_in_mid_answer_equals_the_slow_model(name: str, method: Method) -> None:
     """The second answer starts from the memory that the first one left."""
     sizes = BudgetSplit(budget=100, prompt=3, catalyst=0, question=4, answer=8)
-    read_and_ask(name, method, RunSettings(), sizes=sizes, length=300, answers=(45, 40))
+    read_and_ask(name, method, RunSettings(), sizes=sizes, length=200, answers=(45, 40))
 
 
 def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
     """When memory has no entry left to evict, the oldest tokens of the answer are evicted."""
     sizes = BudgetSplit(budget=160, prompt=3, catalyst=0, question=4, answer=8)
     reader = read_and_ask(
-        "llama", Random(recent=3), RunSettings(), sizes=sizes, length=300, answers=(180,)
+        "llama", Random(recent=3), RunSettings(), sizes=sizes, length=220, answers=(180,)
     )
     assert reader.compressible[0].used < 72
 

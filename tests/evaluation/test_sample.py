@@ -152,7 +152,7 @@ def test_long_documents_in_constant_memory() -> None:
         return most
 
     peak(1000)
-    assert peak(250_000) < peak(25_000) + 50_000
+    assert peak(100_000) < peak(10_000) + 50_000
 
 
 def test_speed() -> None:
@@ -161,4 +161,4 @@ def test_speed() -> None:
         written = sum(len(piece) for piece in generate(tokens=1_000_000, seed=1))
         return written / 1e6 / (time.process_time() - began)
 
-    assert max(megabytes_a_second() for _ in range(3)) > 5
+    assert any(megabytes_a_second() > 5 for _ in range(3))

@@ -60,8 +60,8 @@ EVICTING = [name for name, method in METHODS.items() if method.evicts]
 PRECISIONS = ("float32", "bfloat16")
 
 BUDGET, HEAD, QUESTION, ANSWER, CATALYST = 224, 6, 5, 8, 4
-LENGTH = 560
-"""Number of tokens of the source, several times the budget."""
+LENGTH = 450
+"""Number of tokens of the source, twice the budget."""
 
 
 @cache
@@ -343,7 +343,7 @@ def test_a_text_is_read_with_a_setting_at_its_limit(
     others = {"alpha": "0.5"} if key == "pool_novelty" else {}
     method = registry.make(name, {**others, key: str(value)})
     assert getattr(method, key) == value
-    length = LENGTH // 2
+    length = 280
     text = tokens(length, seed=5)
     read = reader(method, "grouped", "float32", RunSettings(), length)
     if not method.evicts:

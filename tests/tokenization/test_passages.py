@@ -89,7 +89,7 @@ def test_cuts_do_not_depend_on_the_blocks(
     words: list[str], size: int, seed: int, as_lines: bool
 ) -> None:
     rng = random.Random(seed)
-    text = "".join(rng.choice(words) for _ in range(1500))
+    text = "".join(rng.choice(words) for _ in range(1000))
     data = text.encode()
     passages = Passages("lines" if as_lines else "sentences")
     for block in blocks_of(data, size):
