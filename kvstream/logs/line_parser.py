@@ -200,29 +200,28 @@ class LineParser:
 
     def _parse(self, line: str) -> tuple[float | None, str]:
         """Parse a line whose beginning is not cached."""
-        own = self._pattern
+        own, year = self._pattern, self._year
         settled = own is not LOOSE or self._loose >= SETTLED
-        match = own.match(line) if own is not None and settled else None
-        if match is None:
-            if line[:1] in " \t" and own not in (None, KERNEL):
-                return None, line
-            for pattern in PATTERNS if own in (None, LOOSE, EPOCH) else PATTERNS[:-1]:
-                match = pattern.match(line)
+        others = PATTERNS if own in (None, LOOSE, EPOCH) else PATTERNS[:-1]
+        if line[:1] in " \t" and own not in (None, KERNEL):
+            others = []
+        for pattern in [own, *others] if own is not None and settled else others:
+            match = pattern.match(line)
+            try:
                 if match is not None:
+                    seconds = self._convert(match)
                     break
-            else:
-                return None, line
-            if match.re is LOOSE:
+            except ValueError:  # a 13th month
+                continue
+        else:
+            return None, line
+        if pattern is not own or not settled:
+            if pattern is LOOSE:
                 self._loose += 1
             elif own is LOOSE and not settled:
                 self._begun.clear()  # their numbers were not times
             if not (own is LOOSE and settled):
-                self._pattern = match.re
-        year = self._year
-        try:
-            seconds = self._convert(match)
-        except ValueError:  # a 13th month
-            return None, line
+                self._pattern = pattern
         if len(self._begun) >= _SECONDS or self._year != year:
             self._begun.clear()
         length, before = match.end("stamp"), match.group("p")
@@ -246,7 +245,13 @@ class LineParser:
         fraction, zone = groups
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")
-        if zone and (zone := zone.strip()) != "Z":
+        zone = (zone or "").strip()
+        if zone[:1] in tuple("AaPp"):
+            hour = seconds // 3600 % 24
+            if hour <= 12:
+                seconds += 43_200 * ((zone[0] in "Pp") - (hour == 12))
+            zone = zone[2:].lstrip()
+        if zone and zone != "Z":
             offset = int(zone[1:3]) * 3600 + int(zone[3:].lstrip(":") or 0) * 60
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
@@ -263,7 +268,7 @@ class LineParser:
             before, rest = before[:-1], rest[1:]
         if before[-1:] == ",":
             return seconds, f"{before[:-1]} {rest.lstrip(',')}"
-        if before and before not in ("[", "- "):
+        if before and before not in ("[", "- ", "####<"):
             return seconds, f"{before} {rest}"
         return seconds, rest
 
@@ -278,11 +283,11 @@ class LineParser:
             month, day = self._month_and_day(first, second, likely="half" in parts)
         else:
             named = parts.get("mo") or "1"
-            month = MONTHS.get(named) or int(named)
+            month = MONTHS.get(named[:3].title()) or int(named)
             day = int(parts.get("d") or 1)
-        hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
+        hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts.get("s") or 0)
         if half := parts.get("half"):
-            hour = hour % 12 + 12 * (half == "PM")
+            hour = hour % 12 + 12 * (half in ("PM", "pm"))
         days = calendar.monthrange(year or _LEAP_YEAR, month)[1]
         if not (1 <= day <= days and hour < 24 and minute < 60 and second < 62):
             raise ValueError(parts["stamp"])

@@ -12,24 +12,27 @@ _ZONE_NAMES = (
     "UTC|GMT|WET|WEST|CET|CEST|EET|EEST|BST|MSK|IST|IDT|JST|KST|HKT|SAST|HST"
     "|(?:[ECMP]|A[CEKW]|NZ)[SD]T"
 )
+_HALF = r"(?:\s?[AaPp][Mm](?![\w:]))?"
 _ZONE = (
-    r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4])(?::?[0-5]\d(?!\d)|(?![\w.:%-]))))?"
-    rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?"
+    rf"(?P<zone>{_HALF}(?:\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4])(?::?[0-5]\d(?!\d)|(?![\w.:%-]))))?)"
+    rf"(?: (?:{_ZONE_NAMES})(?![\w:.-]))?(?:\[[A-Z]\w+/\w+\])?"
 )
 # A comma is also that of a table.
 _FRACTION = r"(?P<f>[.:]\d{1,9}|,(?:\d{3}){1,3}(?!\d)|,\d{1,9}(?![.,\d]))?(?!\d)"
 _WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audit [FS][a-z]+),)?\"?"
 """The level before the time in an export of the event log."""
 _EPOCH_END = r"(?P<f>\.\d{1,9}|(?:\d{3}){0,3})(?P<zone>)(?=[\s,:|\]])\]?"
-_MON = "|".join(MONTHS)
+_MON = rf"(?i:(?:{'|'.join(MONTHS)})[a-z]{{0,6}})"
+_HOST = r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?"
+"""Of syslog, before the name of a program."""
 _STAMPS = [
     # The part after the second has its own pattern: lines of one second differ only in it.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872;
     # 2024-05-01_10:00:00.123 of svlogd;
-    # Wed 2024-05-01 10:00:00 CEST of journalctl
+    # Wed 2024-05-01 10:00:00 CEST of journalctl; 2024-May-01 10:00:00; 2024年05月01日 10:00:00
     (
         rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<p>.{{0,60}}?(?<![\w.:-]))"
-        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ \t_-]{_HMS})",
+        rf"(?P<stamp>(?P<y>\d{{4}})[-/.年](?P<mo>\d\d?|{_MON})[-/.月](?P<d>\d\d?)日?[T\s_-]{_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 127.0.0.1 - - [10/Oct/2000:13:55:36 -0700]; [10/Oct/2000 13:55:36]
@@ -38,19 +41,20 @@ _STAMPS = [
         rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}})[: ]{_HMS})",
         r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
     ),
-    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]; Sun Dec  4 04:47:44 UTC 2005 of date
+    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]; Sun Dec  4 04:47:44 UTC 2005 of date;
+    # *Dec  4 04:47:44.123 UTC: of Cisco
     (
-        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))[\[*.]?(?:[A-Z][a-z][a-z],? )?"
         rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
         rf"(?:(?: (?:{_ZONE_NAMES}|[+-]\d\d))? (?P<y>\d{{4}})\b)?)",
         r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
-        r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
+        rf"(?:(?: (?:{_ZONE_NAMES}))?:(?= )|{_HOST})",
     ),
     # Fri, 01 May 2024 10:00:00; 1:M 01 May 2024 10:00:00.123 of Redis; 01-May-2024 10:00:00 of
-    # Tomcat and PHP
+    # Tomcat and PHP; 01-MAY-24 10.00.00 AM of Oracle; Wednesday, 01-May-24 10:00:00 GMT
     (
-        rf"(?P<p>\[?)(?:\d+:[A-Z] )?(?:[A-Z][a-z][a-z],? )?"
-        rf"(?P<stamp>(?P<d>\d\d?)[ -](?P<mo>{_MON})[ -](?P<y>\d{{4}}) {_HMS})",
+        rf"(?P<p>\[?)(?:\d+:[A-Z] )?(?:[A-Z][a-z]{{2,8}},? )?"
+        rf"(?P<stamp>(?P<d>\d\d?)[ -]?(?P<mo>{_MON})[ -]?(?P<y>\d{{4}}|\d\d) {_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 03-17 16:13:38.811; [10.30 16:49:06]
@@ -58,7 +62,7 @@ _STAMPS = [
     # 17/06/09 20:10:40
     (
         rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
-        rf"{_FRACTION}(?P<zone>)\]?",
+        rf"{_FRACTION}(?!\s?[AaPp][Mm]\b)(?P<zone>)\]?",
     ),
     # 20171223-22:15:29:606
     (
@@ -79,19 +83,25 @@ _STAMPS = [
     (r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})", _EPOCH_END),
     # [   12.345678] of a kernel
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
-    # 22:15:29.606
-    (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
+    # 22:15:29.606; but 01.05.24 10:00:00 has a day
+    (
+        rf"(?P<p>\[?)(?P<stamp>{_HMS})",
+        rf"{_FRACTION}(?P<zone>{_HALF})\]?(?=\s)(?!\s\d\d?:\d\d:)",
+    ),
     # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM; Error,5/31/2024 2:05:06 PM,Disk:
     # the month comes first, unless a line shows that the day does
     (
         rf"(?P<p>{_WINDOWS}\[?)"
-        rf"(?P<stamp>(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{{4}}),? {_HMS} (?P<half>[AP]M)\b)",
+        rf"(?P<stamp>(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<y>\d{{4}}|\d\d),? {_HMS}"
+        r"\s?(?P<half>[AaPp][Mm])\b)",
         r"(?P<f>)(?P<zone>)\]?",
     ),
-    # 31/05/2024 14:05:06, 05-31-2024 14:05:06: no time before a line shows what comes first
+    # 31/05/2024 14:05:06, 05-31-2024 14:05:06, [5/31/24 14:05:06:123 CEST]: no time before a line
+    # shows what comes first
     (
         rf"(?P<p>{_WINDOWS}\[?)"
-        rf"(?P<stamp>(?P<a>\d\d?)(?P<sep>[/-])(?P<b>\d\d?)(?P=sep)(?P<y>\d{{4}}) {_HMS})",
+        rf"(?P<stamp>(?P<a>\d\d?)(?P<sep>[/-])(?P<b>\d\d?)(?P=sep)"
+        rf"(?P<y>\d{{4}}|(?<=/)\d\d) {_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 240531  8:05:06 and 240531 14:05:06 of MySQL 5
@@ -100,20 +110,27 @@ _STAMPS = [
         r"(?P<h>\d\d?):(?P<mi>\d\d):(?P<s>\d\d))",
         r"(?P<f>)(?P<zone>)(?=\s)",
     ),
-    # May 31, 2024 2:05:06 PM of java.util.logging
+    # May 31, 2024 2:05:06 PM of java.util.logging; ####<May 31, 2024 2:05:06 PM CEST>;
+    # May 31 2024 14:05:06: %ASA
     (
-        rf"(?P<p>)(?P<stamp>(?P<mo>{_MON}) (?P<d>\d\d?), (?P<y>\d{{4}}) {_HMS} (?P<half>[AP]M)\b)",
-        r"(?P<f>)(?P<zone>)",
+        r"(?P<p>(?:<\d+>)?|\[|####<|.{0,40}?(?<!\S))"
+        rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?),? (?P<y>\d{{4}}),? {_HMS})",
+        rf"{_FRACTION}{_ZONE}(?:(?: [A-Z][a-z]+)*[\]>]|:(?= )|{_HOST})",
     ),
-    # 20240531T140506Z
+    # 20240531T140506Z; 20240531-140506; 20240531140506
     (
         r"(?P<p>\[?)(?P<stamp>(?P<y>20\d\d)(?P<mo>\d\d)(?P<d>\d\d)"
-        r"T(?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
+        r"[T_-]?(?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))(?=[\s.,:Z+\]-])",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
-    # 31.05.2024 14:05:06
+    # 2024-05-31T14:05Z
     (
-        rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d)\.(?P<mo>\d\d)\.(?P<y>\d{{4}}),? {_HMS})",
+        r"(?P<p>\[?)(?P<stamp>(?P<y>\d{4})-(?P<mo>\d\d)-(?P<d>\d\d)T(?P<h>\d\d):(?P<mi>\d\d))",
+        rf"(?![:.,]?\d)(?P<f>){_ZONE}\]?",
+    ),
+    # 31.05.2024 14:05:06; 31.5.24 14:05:06
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<d>\d\d?)\.(?P<mo>\d\d?)\.(?P<y>\d{{4}}|\d\d),? {_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # type=SYSCALL msg=audit(1364481363.243:24287): of auditd; the number is that of the event

@@ -149,6 +149,12 @@ def test_a_paragraph_keeps_what_its_rows_say(cli, log, monkeypatch, written, fir
     assert ran.stdout.startswith(f"{first}\n\n20 lines")
 
 
+def test_a_new_log_of_one_line_is_a_log(cli, tmp_path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("2024-05-01 10:00:40 ERROR a.B: lost\n")
+    assert cli("summarize", str(log)).stdout.startswith("1 line, 2024-05-01 10:00:40")
+
+
 def test_rotated_logs_are_read_in_the_order_of_their_times(cli, tmp_path) -> None:
     for name, day in (("app.log", 3), ("app.log.1", 2), ("app.log.2", 1)):
         (tmp_path / name).write_text(lines(day))

@@ -737,6 +737,50 @@ def test_a_record_has_the_first_time_that_is_one(line: str) -> None:
     assert LineParser().parse(line)[0] == NOON
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-05-01 12:00:00 PM a",
+        "2024-05-01 12:00:00.000 pm a",
+        "2024-May-01 12:00:00 a",
+        "2024\u5e7405\u670801\u65e5 12:00:00 a",
+        "2024-05-01\u00a012:00:00 a",
+        "2024-05-01T14:00:00+02:00[Europe/Berlin] a",
+        "2024-05-01T12:00Z a",
+        "01-MAY-24 12.00.00.000000 PM a",
+        "Wednesday, 01-May-24 12:00:00 GMT a",
+        "5/1/2024, 12:00:00\u202fPM a",
+        "05/01/24 12:00:00 PM a",
+        "May  1 2024 12:00:00: a",
+        "May 1, 2024 12:00:00 a",
+        "####<May 1, 2024 12:00:00 PM CEST> a",
+        "20240501-120000 a",
+        "20240501120000 a",
+        "01.05.24 12:00:00 a",
+        "1.5.2024 12:00:00 a",
+        "1714564800000000000 a",
+    ],
+)
+def test_times_that_fewer_programs_write(line: str) -> None:
+    assert LineParser().parse(line) == (NOON, " a")
+
+
+@pytest.mark.parametrize(
+    ("line", "date"),
+    [
+        ("2024-05-01 01:00:00 PM a", "2024-05-01 13:00:00"),
+        ("2024-05-01 12:00:00 AM a", "2024-05-01 00:00:00"),
+        ("2024-05-01 01:00:00 PM: suspend entry", "2024-05-01 01:00:00"),
+        ("[5/31/24 13:00:00:123 CEST] 0000004a a", "2024-05-31 13:00:00"),
+        ("*Sept  3 13:00:00.123 UTC: %SYS-5-A: a", "1971-09-03 13:00:00"),
+        ("SEP  3 13:00:00 web1 a", "1971-09-03 13:00:00"),
+        ("I20240501 13:00:00.000000 123 a.cc:12] a", "2024-05-01 13:00:00"),
+    ],
+)
+def test_halves_of_a_day_and_names_of_months(line: str, date: str) -> None:
+    assert utc(line) == date
+
+
 def test_a_log_with_numbers_for_times_keeps_them() -> None:
     """It keeps them after a line with a date in its message, and if only some lines have them."""
     parser = LineParser()

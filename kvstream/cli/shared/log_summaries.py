@@ -90,7 +90,7 @@ def is_log(
         return logs.looks_like_log(head_of_pipe(path, plain=plain).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
         return False
-    least = 1 if follow else 2  # a log that was just rotated may have one line so far
+    least = 1 if follow or ".log" in os.path.basename(first) else 2  # it may be new
     return logs.looks_like_log(_head(first, plain=plain).splitlines(), least)
 
 
