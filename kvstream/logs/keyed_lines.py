@@ -23,10 +23,15 @@ _NAME = ("logger", "name", "service", "component", "module", "source", "caller",
 _CAUSE = ("err", "error", "error.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
            "http.response.status_code")  # fmt: skip
-_TRACE = ("exception", "stack", "stack_trace", "exc_info")
+_TRACE = ("exception", "stack", "stack_trace", "exc_info", "Exception", "@x", "stackTrace",
+          "error.stack_trace")  # fmt: skip
+_ENDS_OF_TIMES = ("timestamp", "unixnano")
+"""Ends of other names of times, in lower case; ``time`` too, but numbers there are durations."""
+_SHORTEST_TIME = len("1714557600")
+_DECODER = json.JSONDecoder()
 _INNER = ("_source", "jsonPayload", "payload", "data", "record", "body")
 """Keys of an object with the text of a record that has none itself."""
-_SECONDS = ("$date", "epochSecond", "seconds")
+_SECONDS = ("$date", "epochSecond", "seconds", "$numberLong", "timestamp")
 """Keys of a time that is an object."""
 _OWN = ("name", "message", "msg", "text", "stringValue")
 """Keys of what an object is called, or says."""
@@ -56,10 +61,10 @@ def record_of(line: str) -> dict[str, Any] | None:
 
 def _json(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found, end = _DECODER.raw_decode(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or line[end:].strip(" \t\r\n,]"):  # it may be one of a list
         return None
     record = {str(key): value for key, value in found.items()}
     for key in () if any(key in record for key in _TEXT[:-1]) else _INNER:
@@ -71,15 +76,49 @@ def _json(line: str) -> dict[str, Any] | None:
     if isinstance(record.get("t"), dict):  # MongoDB
         letter = OF_LETTER.get(str(record.get("s"))[:1], "")
         record |= {"level": letter, "component": record.get("c")}
-    for key in TIMES:
-        if isinstance(inner := record.get(key), dict):
-            record[key] = next((inner[k] for k in _SECONDS if k in inner), None)
     if isinstance(inner := record.get("log"), dict):  # Elastic Common Schema
         record.pop("log")
         record = {f"log.{key}": value for key, value in inner.items()} | record
     if isinstance(inner := record.get("fields"), dict) and "message" in inner:  # tracing of Rust
         record = {"module": record.get("target")} | inner | record
+    if not (_says(record) and any(key in record for key in TIMES)):
+        record = _usual(record)
+    for key in TIMES:
+        while isinstance(inner := record.get(key), dict):
+            record[key] = next((inner[k] for k in _SECONDS if k in inner), None)
     return record
+
+
+def _says(record: dict[str, Any]) -> bool:
+    """Return whether a record has a text and a level under usual keys."""
+    return any(key in record for key in _TEXT) and any(key in record for key in _LEVEL)
+
+
+def _usual(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its time, text and level under usual keys, if it has others."""
+    for others in ({k.lower(): v for k, v in record.items()}, *record.values()):
+        if isinstance(others, dict):
+            for keys in (TIMES, _TEXT, _LEVEL):
+                if not any(key in record for key in keys):
+                    more = {k: others[k] for k in keys if k in others}
+                    record = record | {k: v for k, v in more.items() if not isinstance(v, list)}
+    if not any(key in record for key in TIMES):
+        for key, value in record.items():
+            ends = (*_ENDS_OF_TIMES, "time") if isinstance(value, str) else _ENDS_OF_TIMES
+            if key.lower().endswith(ends) and len(str(value)) >= _SHORTEST_TIME:
+                return record | {"time": value}
+    return record
+
+
+def inner_line(rest: str) -> str:
+    """Return a line without its time with the level and the message of a record at its end."""
+    at = rest.find('{"')
+    if at < 0 or rest[:at].rstrip()[-1:] not in ("", ":", "|"):
+        return rest
+    record = _json(rest[at:])
+    if record is None or not _says(record):
+        return rest
+    return rest[:at].replace("@cee:", "") + line_of(record).lstrip()
 
 
 def line_of(record: dict[str, Any]) -> str:
@@ -95,8 +134,11 @@ def line_of(record: dict[str, Any]) -> str:
         text = " ".join(f"{k}={v}" for k, v in record.items() if k not in used)
     else:
         text = f"{text} status={status}" if failure else text
-        cause = _cause(next((record[k] for k in _CAUSE if record.get(k)), None))
+        error = next((record[k] for k in _CAUSE if record.get(k)), None)
+        cause = _cause(error)
         text = f"{text}: {cause}" if cause and cause not in text else text
+        if isinstance(error, dict):
+            record = record | {k: f"\n{v}" for k, v in error.items() if isinstance(v, str)}
     trace = next((record[k] for k in _TRACE if record.get(k)), "")
     return f"{level.upper()} {name + ': ' if name else ''}{text} {trace}".rstrip()
 

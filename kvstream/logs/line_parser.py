@@ -22,7 +22,13 @@ from kvstream.logs.containers import (
     names_container,
     with_name,
 )
-from kvstream.logs.keyed_lines import LONGEST_KEY, TIMES, line_of, record_of
+from kvstream.logs.keyed_lines import (
+    LONGEST_KEY,
+    TIMES,
+    inner_line,
+    line_of,
+    record_of,
+)
 from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
 from kvstream.logs.requests import (
     FIELDS,
@@ -121,6 +127,10 @@ class LineParser:
             line = without_controls(line)
         if "#033[" in line:
             line = _COLOR.sub("", line)
+        if line[:1] in " [" and '{"' in line[:LONGEST_KEY]:
+            element = line.lstrip(" [")
+            record = record_of(element)
+            line = line if record is None or self._time_in(record) is None else element
         added = container_line(line) if ADDED.match(line) else None
         if added is None:
             return self._entry(ContainerLine(line, number=number))
@@ -144,7 +154,7 @@ class LineParser:
             if len(self._continuations) > MOST_STREAMS:
                 del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
-        if text[:1] == "{":  # the text of a record may have colors and several lines
+        if text[:1] == "{" or "\n" in rest:  # a record's text may have colors and several lines
             rest, *more = without_controls(rest).split("\n")
         continues = False
         if time is None and text:
@@ -179,6 +189,8 @@ class LineParser:
         if line.startswith(FIELDS):
             self._status = place_of_status(line)
         time, rest = self._split(line)
+        if time is not None and rest[-1:] == "}" and line[:1] != "{":
+            rest = inner_line(rest)
         if self._status is not None and time is not None:
             return time, with_status_at(self._status, line, rest)
         return time, with_failure(rest)

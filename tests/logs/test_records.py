@@ -1,0 +1,65 @@
+"""Records with their time, level and text under unusual keys, in other objects or behind a time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kvstream.logs.line_parser import LineParser, looks_like_log
+
+NOON = 1714564800
+DAY = "2024-05-01T12:00:00Z"
+FORMS: list[Any] = [
+    {"instant": {"epochSecond": NOON, "nanoOfSecond": 5}, "level": "ERROR", "message": "lost 3"},
+    {"timestamp": {"seconds": NOON, "nanos": 0}, "severity": "ERROR", "message": "lost 3"},
+    {"ts": {"$date": {"$numberLong": str(NOON * 1000)}}, "level": "ERROR", "msg": "lost 3"},
+    {"meta": {"time": DAY, "level": "ERROR"}, "message": "lost 3"},
+    {"timestamp": DAY, "severity": "ERROR", "jsonPayload": {"message": "lost 3"}},
+    {"timeUnixNano": f"{NOON}000000000", "severityText": "ERROR",
+     "body": {"stringValue": "lost 3"}},
+    {"upTime": 1234567890, "eventTime": DAY, "level": "ERROR", "msg": "lost 3"},
+    {"TS": DAY, "LEVEL": "ERROR", "MSG": "lost 3"},
+    {"record": {"level": {"name": "ERROR", "no": 40}, "time": {"timestamp": NOON}},
+     "text": "lost 3"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", FORMS)
+def test_time_level_and_text_of_a_record(record: dict[str, Any]) -> None:
+    line = json.dumps(record)
+    assert LineParser().parse(line) == (NOON, "ERROR lost 3")
+    assert looks_like_log([line] * 3)
+
+
+@pytest.mark.parametrize("line", ['[{"time":"%s","level":"error","msg":"lost 3"},',
+                                  '  {"time":"%s","level":"error","msg":"lost 3"}]'])  # fmt: skip
+def test_records_of_a_list(line: str) -> None:
+    entry = LineParser().entry(line % DAY)
+    assert entry is not None
+    assert (entry.time, entry.rest) == (NOON, "ERROR lost 3")
+
+
+@pytest.mark.parametrize(
+    ("begin", "kept"),
+    [("%s ", " "), ("%s app: @cee: ", " app:  "), ("%s INFO got ", None)],
+)
+def test_a_record_behind_a_time(begin: str, kept: str | None) -> None:
+    record = '{"level":"error","msg":"lost 3"}'
+    rest = LineParser().parse(begin % DAY + record)[1]
+    assert rest == (f" INFO got {record}" if kept is None else f"{kept}ERROR lost 3")
+
+
+def test_traces_of_inner_errors_and_names_in_objects() -> None:
+    trace = "a.B: gone\n\tat a.b(C.java:1)\nCaused by: x.Y: deep"
+    error = {"type": "a.B", "message": "gone", "stack_trace": trace}
+    record = {"time": DAY, "level": "error", "msg": "m", "service": {"name": "pay"}, "error": error}
+    entry = LineParser().entry(json.dumps(record))
+    assert entry is not None
+    assert entry.rest.rstrip() == "ERROR pay: m: gone"
+    assert entry.more[-1] == "Caused by: x.Y: deep"
+    serilog = {"Timestamp": DAY, "Level": "Error", "MessageTemplate": "m", "Exception": trace}
+    entry = LineParser().entry(json.dumps(serilog))
+    assert entry is not None
+    assert entry.more[-1] == "Caused by: x.Y: deep"
