@@ -12,9 +12,11 @@ LONGEST = 4096
 other text, so it is removed up to the end of its line."""
 HOLE = 16
 """At least so many NULs within a line end it: they stand for the rest of it and for other lines."""
+RSYSLOG = "#033["
+"""Beginning of a color as rsyslog writes it."""
 ASCII_SIGNS = "\0\x07\x08\x0e\x0f\x1b"
 SIGNS = f"{ASCII_SIGNS}\x90\x98\x9b\x9d\x9e\x9f"
-"""Every sequence begins with one of these, or has a backspace."""
+"""Every other sequence begins with one of these, or has a backspace."""
 _BODY = r"[^\x00-\x08\x0a-\x1f\x7f\x9c]"
 """A character of a control string. A string ends with its line at the latest."""
 _STRING = rf"{_BODY}{{0,{LONGEST}}}+(?:\x1b\\|[\x07\x9c])"
@@ -25,12 +27,12 @@ SEQUENCE = re.compile(
     r"|[ -/]*+[0-~]?)"
     # Text in a wrong encoding also has characters of this range: what has no end, stays.
     rf"|\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))|[\x90\x98\x9d-\x9f]{_STRING}"
-    r"|[\x07\x0e\x0f]"
+    r"|[\x07\x0e\x0f]|#033\[[\d;]*+[A-Za-z]"
 )
 UNFINISHED = re.compile(
     rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
     rf"|\x9b(?:[0-?]*+[ -/]*+|[@-~])|[\x90\x98\x9d-\x9f]{_BODY}{{0,{LONGEST}}}+\x1b?"
-    rf"|(?<!\0)\0{{1,{HOLE - 1}}}|(?<!\r)\r+)\Z"
+    rf"|#(?:0(?:3(?:3(?:\[[\d;]*+)?)?)?)?|(?<!\0)\0{{1,{HOLE - 1}}}|(?<!\r)\r+)\Z"
 )
 STRUCK = re.compile(
     r"(?=([^\n\x08]))(?:.\x08{1,2}(?=\1)|_\x08(?=[^\n])|[|/\\-]\x08|\+\x08(?=o))"
@@ -45,6 +47,6 @@ REST = re.compile(rf"{_BODY}*+\x9c?")
 
 def without_controls(text: str) -> str:
     """Return a text without control sequences and NULs."""
-    if text.isprintable():  # this is fast
+    if text.isprintable() and RSYSLOG not in text:  # this is fast
         return text
-    return SEQUENCE.sub("", text) if any(map(text.__contains__, SIGNS)) else text
+    return SEQUENCE.sub("", text) if any(map(text.__contains__, (*SIGNS, RSYSLOG))) else text

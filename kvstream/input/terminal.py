@@ -20,6 +20,7 @@ from kvstream.input.controls import (
     LONE,
     LONGEST,
     REST,
+    RSYSLOG,
     SEQUENCE,
     SIGNS,
     STRUCK,
@@ -28,6 +29,8 @@ from kvstream.input.controls import (
 
 _BACK = re.compile(r"\x08{2,}")
 """A move back before what a progress bar replaces."""
+
+_BEGINNINGS = ("\r", *(RSYSLOG[:length] for length in range(1, len(RSYSLOG))))
 
 
 class ControlFilter:
@@ -65,8 +68,8 @@ class ControlFilter:
 
     def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         held, text = self._held, block.text
-        signs = ASCII_SIGNS if text.isascii() else SIGNS
-        plain = not (self._in_string or self._strikes or text.endswith("\r"))
+        signs = *(ASCII_SIGNS if text.isascii() else SIGNS), RSYSLOG
+        plain = not (self._in_string or self._strikes or text.endswith(_BEGINNINGS))
         if held is None and plain and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
             return block

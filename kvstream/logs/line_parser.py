@@ -58,8 +58,6 @@ _LENGTHS = 4
 _LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
 _PROCESS = re.compile(r" ?((?:[\w.-]+ )?[\w./()@-]+\[\d+\]):(?: |$)")
 LONGEST_PROCESS = 120
-_COLOR = re.compile(r"#033\[[\d;]*[A-Za-z]")
-"""A control sequence as rsyslog writes it."""
 _PRIORITY = re.compile(r"<(\d{1,3})>(\d )?$")
 """Of syslog: eight times the facility, and the level; then the version, in RFC 5424 alone."""
 
@@ -123,10 +121,7 @@ class LineParser:
 
     def entry(self, line: str, number: int = 0) -> Entry | None:
         """Parse a line of the log; None for a piece of a line whose end is still to come."""
-        if not line.isprintable():
-            line = without_controls(line)
-        if "#033[" in line:
-            line = _COLOR.sub("", line)
+        line = without_controls(line)
         if line[:1] in " [" and '{"' in line[:LONGEST_KEY]:
             element = line.lstrip(" [")
             record = record_of(element)
