@@ -34,6 +34,59 @@ _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
 _TO_PAGE = re.compile(r"(?:\.[ .]*\.|\s{2,})\s*\d+$")
 """The end of an entry of a table of contents."""
+_ABROAD = {
+    "chapter": "kapitel|chapitre|cap[ií]tulo|capitolo|глава|hoofdstuk|rozdział|[章回話话장]",
+    "part": "teil|partie|parte|часть|deel|część|[部編编篇부]", "book": "buch|livre|libro|книга",
+    "act": "akt|aufzug|acte|acto|atto|акт|действие|[幕막]",
+    "volume": "band|tome|tomo|том|[卷巻冊册권]",
+    "scene": "szene|auftritt|scène|escena|scena|сцена|[場场]",
+    "article": "artikel|artículo|[条條조]",
+    "section": "abschnitt|sección|sezione|раздел|[節节절]",
+}  # fmt: skip
+_STEMS = (
+    "erst|eins|premi|prim|перв", "zwei|deux|second|segund|втор", "dr[ei]|trois|ter[cz]|tr[e]|трет",
+    "vier|quatr|[cq]uart|cuatr|quattr|четв", "fünf|cin[cq]|quint|пят",
+    "sechs|six|seis?\\b|sest|sext|шест",
+    "sieb|sept|sépt|siete|sett|седьм", "acht|huit|oct|ocho|ott|восьм",
+    "neun|neuv|neuf|no[nv]|nuev|девят", "zehn|dix|d[ée]cim|die[zc]|десят",
+)  # fmt: skip
+"""How numbers from 1 to 10 begin in German, French, Spanish, Italian and Russian."""
+_DIGITS, _TENS = "〇一二三四五六七八九영일이삼사오육칠팔구", "十百千십백천"
+_EAST = re.compile(
+    rf"[第제]\s*(?P<number>[\d零两兩{_DIGITS}{_TENS}]+)\s*"
+    r"(?P<kind>[章回話话部編编篇卷巻冊册幕場场節节条條장부절조권막])(?P<rest>(?:[\s:：.·(（「《—-].*|[^。，、！？,.!?]{,15})$)"
+)
+_KIND = "|".join(names.partition("|[")[0] for names in _ABROAD.values())
+_STEM = rf"(?:{'|'.join(_STEMS)})\w{{0,6}}"
+_WEST = re.compile(
+    rf"(?:(?P<kind>{_KIND}) +(?P<number>\d+|[ivxlc]+|{_STEM})"
+    rf"|(?P<ordinal>\d+\.|{_STEM}) +(?P<of>{_KIND}))"
+    r"(?P<rest>$|[.:)]? *[-–—].*|[.:)].*| +(?-i:[^\W\d_a-zß-öø-ÿа-я]|[\"“«„]).*[^.,;])$",
+    re.IGNORECASE,
+)
+
+
+def in_english(title: str) -> str:
+    """Return a heading with a number in some other languages as ``chapter 3: TITLE``, else it."""
+    found = _EAST.match(title)
+    if found:
+        number, value = 0, 0
+        for sign in found["number"]:
+            if sign in _TENS:
+                number, value = number + (value or 1) * 10 ** (1 + _TENS.index(sign) % 3), 0
+            else:
+                digit = int(sign) if sign.isdecimal() else _DIGITS.find(sign) % 10
+                value = 10 * value + (2 if sign in "两兩" else 0 if sign == "零" else digit)
+        named, which = found["kind"], str(number + value)
+    elif found := _WEST.match(title):
+        named, which = found["kind"] or found["of"], (found["number"] or found["ordinal"]).lower()
+        if not re.fullmatch(r"\d+\.?|[ivxlc]+", which):
+            which = str(1 + next(i for i, stem in enumerate(_STEMS) if re.match(stem, which)))
+    else:
+        return title
+    kind = next(k for k, names in _ABROAD.items() if re.fullmatch(names, named, re.IGNORECASE))
+    rest = found["rest"].strip(" \u3000.:：)-–—·")
+    return f"{kind} {which.rstrip('.')}" + f": {rest}" * bool(rest)
 
 
 @dataclass(frozen=True)
@@ -112,7 +165,7 @@ def _marked(
     lines: Iterator[Line], ends: dict[int, tuple[int, Line]], marks: Sequence[tuple[str, int, int]]
 ) -> Iterator[tuple[Part, Line]]:
     """Yield the headings of a PDF that has bookmarks: these, and numbered ones that they lack."""
-    marked = [_NUMBERED.match(title) for title, _, _ in marks]
+    marked = [_NUMBERED.match(in_english(title)) for title, _, _ in marks]
     known = {number_of(each["number"] or each["ordinal"]) for each in marked if each}
     for page, own in groupby(lines, key=lambda line: line.block.place):
         held = list(own)
@@ -139,12 +192,14 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     """Return the heading that a line of plain text is, or None. `blank`: the line before is."""
     text = line.text.strip()
     paged = isinstance(line.block.place, int)
-    if not text or len(text) > LONGEST or not (blank or paged) or _TO_PAGE.search(text):
+    if not text or len(text) > LONGEST or _TO_PAGE.search(text):
+        return None
+    if not (blank or paged or _EAST.match(text)):  # where no paragraph has a blank line
         return None
     if markdown := _MARKDOWN.match(text):
         return replace(_named(markdown["title"], line), level=len(markdown["level"]))
-    if _NUMBERED.match(text):
-        return None if _NUMBERED.match(following) else _named(text, line)
+    if _NUMBERED.match(in_english(text)):
+        return None if _NUMBERED.match(in_english(following)) else _named(text, line)
     if following:
         return None
     if section := _SECTION.match(text):
@@ -157,7 +212,7 @@ def _named(title: str, line: Line, depth: int = 0) -> Part:
     """Return the part of a heading; `depth`: its level, if the document says it."""
     title = " ".join(title.split())
     kind = number = ""
-    if found := _NUMBERED.match(title):
+    if found := _NUMBERED.match(in_english(title)):
         kind = (found["kind"] or found["of"]).lower()
         number = number_of(found["number"] or found["ordinal"])
     elif numeral := _NUMERAL.match(title):

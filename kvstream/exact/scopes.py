@@ -17,7 +17,7 @@ from math import inf
 from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.outline import Part, number_of, outline
+from kvstream.exact.outline import Part, in_english, number_of, outline
 from kvstream.exact.routing import INNER, ORDINALS, OUTER, TENS, WORDS
 from kvstream.exact.units import chat_name, is_head
 from kvstream.input.blocks import TextBlock
@@ -276,7 +276,7 @@ def _message(sources: SourceSet, scope: Scope, which: str) -> tuple[int, int]:
 
 def _found(parts: list[Part], only: str) -> list[Part]:
     """Return the parts that have a number, or a title; all that fit."""
-    if (numbers := _NUMBERS.fullmatch(only)) and (
+    if (numbers := _NUMBERS.fullmatch(in_english(only))) and (
         first := number_of(numbers["first"] or numbers["ordinal"])
     ):
         kind = (numbers["kind"] or numbers["of"]).lower()

@@ -16,7 +16,7 @@ from kvstream.cli.app import run
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.outline import number_of, outline
+from kvstream.exact.outline import in_english, number_of, outline
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import lines_of
 from kvstream.settings import ModelSettings
@@ -72,6 +72,29 @@ def test_headings(tmp_path: Path, headings: tuple[str, ...], only: str, contents
     path.write_text(book(*headings, contents=contents))
     text = read(path, only=only)
     assert text.strip() == book(headings[1]).strip()
+
+
+@pytest.mark.parametrize(
+    ("headings", "only"),
+    [
+        (("第一章 出発", "第二章", "第十三章 归来"), "第十三章"),
+        (("제1장", "제2장", "제 13 장 귀환"), "제13장"),
+        (("Erstes Kapitel", "Zweites Kapitel", "13. Kapitel"), "Kapitel 13"),
+        (("Kapitel I", "Kapitel II: Fort", "Kapitel XIII"), "chapter xiii"),
+        (("CHAPITRE PREMIER", "Chapitre deux", "Chapitre XIII. Étés"), "chapitre 13"),
+        (("Capítulo primero", "Capítulo 2", "Capítulo 13 Época"), "capítulo 13"),
+        (("Capitolo primo", "Capitolo secondo", "Capitolo 13"), "capitolo 13"),
+        (("Глава первая", "ГЛАВА ВТОРАЯ", "Глава 13. Ночь"), "глава 13"),
+    ],
+)  # fmt: skip
+def test_headings_of_other_languages(tmp_path: Path, headings: tuple[str, ...], only: str) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book(*headings))
+    names = ("chapter 1", "chapter 2", "chapter 13", only)
+    for heading, name in zip((*headings, headings[2]), names, strict=True):
+        assert read(path, only=name).strip() == book(heading).strip(), name
+    for prose in ("Kapitel 3 behandelt das", "第三章で述べたように、これは", "Eine Partie"):
+        assert in_english(prose) == prose
 
 
 def test_the_same_number_twice(tmp_path: Path) -> None:
