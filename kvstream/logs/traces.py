@@ -12,15 +12,19 @@ _ERROR = (
 )
 _FRAME = r"#\d+ (?: +\S|/|\[internal |\{main\}|\S+\(\d+\): )"
 """Of PHP, gdb and Dart. BuildKit numbers its steps in the same way: ``#5 [2/3] RUN make``."""
+_HEADING = (
+    r"(?:Current )?[Ss]tack ?(?:back)?trace(?:back)?:|Call Trace:|CallStack \(from|Wrapped by: "
+)
 _SURELY = re.compile(
     rf"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |{_FRAME}"
     r"|During handling of|The above exception|goroutine \d+ \[|\[signal SIG"
-    r"|[Ss]tack (?:back)?trace:|note: (?:run with|[Ss]ome details)"
+    rf"|{_HEADING}|note: (?:run with|[Ss]ome details)"
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
 _CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
 _TRACE = re.compile(
-    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|[Ss]tack (?:back)?trace:"
+    rf"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|{_HEADING}"
+    r"|\s+from \S+:\d+:in |\s+\S+ called at \S+ line \d|\s+\(\S+ [\d.]+\) \S+:\d+: "
     rf"|note: run with|{_FRAME}|\s*---> |{_ERROR}"
 )
 _CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")

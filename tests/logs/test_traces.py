@@ -199,3 +199,27 @@ def test_the_steps_of_buildkit_are_no_trace() -> None:
 def test_a_line_of_signs_alone_stands_for_no_text() -> None:
     log = read(around("error[E1]: wrong type\n  --> src/a.rs:2:18\n   |\n"))
     assert "src/a.rs:2:18" in page(log)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "lua: a.lua:3: index a nil value\nstack traceback:\n\ta.lua:3: in function 'f'\n",
+        "LoadError: x not defined\nStacktrace:\n [1] f()\n   @ Main ./a.jl:3\n",
+        "BUG: NULL pointer\nCall Trace:\n <TASK>\n dump_stack+0x5d/0x80\n",
+        "prog: head: empty list\nCallStack (from HasCallStack):\n  error, called at List.hs:1:3\n",
+        "a.rb:12:in `save': nil (NoMethodError)\n\tfrom a.rb:3:in `block'\n",
+        "Can't locate x at b.pl line 12.\n\tmain::f(3) called at /a/b.pl line 20\n",
+        "** (RuntimeError) boom\n    (app 0.1.0) lib/a.ex:12: A.f/1\n",
+    ],
+)
+def test_the_traces_of_other_languages_are_errors(lines: str) -> None:
+    log = read(around(lines))
+    assert log.continued == lines.count("\n") - 1
+    assert log.levels["error"] == 1
+
+
+def test_a_java_trace_with_the_root_cause_first() -> None:
+    lines = "java.net.ConnectException: refused\n\tat a.B.f(B.java:1)\n"
+    log = read(around(f"{lines}Wrapped by: a.StoreException: no store\n\tat a.B.g(B.java:1)\n"))
+    assert log.levels["error"] == 1
