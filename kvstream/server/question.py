@@ -40,16 +40,24 @@ _WRAPPED = re.compile(r"\w[,;:–—-]?$")
 """The end of a line that continues on the next one."""
 _FOLLOWS = re.compile(
     r"(?:please[ ,]+)?(?:answer|respond|reply|be|keep|use|limit|format|return|output|cite|quote|"
-    r"explain|think|include|give|write|do not|don[’']t|only|in one)\b(?!.*[?？])|"
+    r"explain|think|include|give|write|do not|don[’']t|only|in one|note|remember|important|hint|"
+    r"let[’']s|make sure|avoid)\b(?!.*[?？])|\([^()?]*\)\Z|"
+    r"#*\W*(?:\d+\W+)?(?:answer|response|output)\W*\Z|"
     r"\(?(?:[A-Ha-h]|\d)[).:]\s|"
-    r"(?:many |best |kind |warm )?(?:thanks?|thank you|regards|cheers|greetings)\b[^?.]{0,40}\Z",
+    r"(?:many |best |kind |warm )?"
+    r"(?:thanks?|thank you|regards|cheers|greetings|best|yours|sent from)\b[^?.]{0,40}\Z",
     re.IGNORECASE,
 )
 """The beginning of a paragraph that belongs to a question before it: the manner of the answer,
 one of several choices, or a closing."""
 _MOST_FOLLOWING = 9
+_GREETS = re.compile(
+    r"(?:hi|hello|hey|dear|good (?:morning|day|evening)|hallo|bonjour|hola|here)\b[^?\n]{0,60}\Z",
+    re.IGNORECASE,
+)
 _LITTLE = 16
 """Maximum number of tokens of a remark beside the question in a conversation."""
+_TAGS = re.compile(r"\A<[\w-]+>\s*|\s*</[\w-]+>\Z")
 _CLOSED = re.compile(r"(?:</[\w-]+>|```)$")
 
 
@@ -93,6 +101,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     outline = Outline(body, REACH)
     first, last = _paragraphs(body)
     single = first == last == body
+    first = first if single else outline.before_text(first)
     last_asks = fits(last) and not outline.ends_quoted and (asks(last) or asks_without_mark(last))
     first_asks = not (single or outline.begins_as_text) and fits(first) and asks(first)
     if first_asks and _ANNOUNCES.search(first):
@@ -138,7 +147,8 @@ def instruction_of_system(system: str, message: str, count: Callable[[str], int]
     found = split(system, count, alone=True)
     if found.place == "instruction":
         return found.question
-    asking = (part for part in (system, *GAP.split(system)) if asks_of_a_text(part, message))
+    parts = (_TAGS.sub("", part) for part in (system, *GAP.split(system)))
+    asking = (part for part in parts if asks_of_a_text(part, message))
     return next((part for part in asking if count(part) <= MOST), None)
 
 
@@ -161,11 +171,12 @@ def _paragraphs(message: str) -> tuple[str, str]:
 
 
 def _end_of_first(head: str, gap: re.Pattern[str], begins: re.Match[str]) -> int:
-    """Return where the first paragraph ends, or the question after it, if it is the manner of an
-    answer. At least one paragraph is left.
+    """Return where the first paragraph ends, or the question after it, if it is a greeting or the
+    manner of an answer. At least one paragraph is left.
     """
     after = gap.search(head, begins.end())
-    if after is None or not _FOLLOWS.match(head[: begins.start()]):
+    opening = head[: begins.start()].strip()
+    if after is None or not (_FOLLOWS.match(opening) or _GREETS.match(opening)):
         return begins.start()
     asked = head[begins.end() : after.start()]
     alone = "\n" not in asked and ends_as_question(asked) and asks(asked)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kvstream.server.asking import asks
+from kvstream.server.asking import asks, asks_without_mark
 
 GAP = re.compile(r"\n[ \t\r]*\n\s*|(?<=[.:!?\"”)])[ \t\r]*\n[ \t]*[-=_*]{4,}[ \t\r]*\n\s*")
 """Empty lines, or a line between sentences. (Under words, such a line makes them a heading.)"""
@@ -16,6 +16,7 @@ _DEFERS = re.compile(r"\b(?:answer|respond|reply)\b[^.\n]*\b(?:query|questions?)
 _OPENING = re.compile(r"[^\n]{1,400}?(?:[.!?:](?=\s)|[。！？：]|\n)")
 """A first sentence, or the words before a colon."""
 _FENCES = ("```", '"""', "'''", "~~~", "---", "===", "###")
+_FENCED = re.compile(r"\A```(?:json)?\s*(?=\{)|(?<=\})\s*```\Z")
 _JOINT = "\n\n# ...\n\n"
 """Stands for the middle of a long message. No section extends over a heading."""
 _TRIED = 8
@@ -86,6 +87,12 @@ class Outline:
     def begins_as_text(self) -> bool:
         """Whether the message begins with a mark that announces a text."""
         return any(s.begin == 0 and s.kind == "text" for s in self._sections[:1])
+
+    def before_text(self, first: str) -> str:
+        """Return the first paragraph, or what is before a mark in it that announces a text."""
+        begins = (s.begin for s in self._sections if s.kind == "text" and s.begin)
+        begin = next(begins, len(first))
+        return first[:begin].rstrip() if asks(first[:begin].rstrip()) else first
 
     @property
     def ends_quoted(self) -> bool:
@@ -159,13 +166,17 @@ class Outline:
 
 def fields_of(message: str) -> tuple[str, str] | None:
     """Return what a message in JSON asks, and its other fields as text; None for other messages."""
+    message = _FENCED.sub("", message)
     if not (message.startswith("{") and message.endswith("}")):
         return None
     try:
         fields = json.loads(message)
     except (ValueError, RecursionError):
         return None
-    texts = [key for key, value in fields.items() if isinstance(value, str) and value.strip()]
+    texts = [
+        key for key, value in fields.items()
+        if isinstance(value, str) and (asks(value) or asks_without_mark(value))
+    ]  # fmt: skip
     for wanted in ("query", "task"):
         name = next((key for key in texts if _kind(key) == wanted), None)
         if name is not None:
@@ -206,7 +217,11 @@ def _sections(text: str) -> list[Section]:
             end = text.find(f"</{tag}>", at)
             if end < 0:
                 continue
-            at = end + len(f"</{tag}>")
+            after = end + len(f"</{tag}>")
+            around = not text[: mark.start()].strip() and not text[after:].strip()
+            if around and _MARK.search(text, at, end):  # the sections are inside
+                continue
+            at = after
         if found and not found[-1].tagged:
             found[-1] = replace(found[-1], end=mark.start(), after=mark.start())
         if tag is None:
@@ -220,6 +235,7 @@ def _kind(name: str) -> Kind:
     if name.startswith("/"):  # the end of what [NAME] begins
         return ""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)  # userRequest
+    name = re.sub(r"^\d+\W+", "", name)
     name = re.sub(r"[\W_]+", " ", name.casefold().replace("’s", "s").replace("'s", "s")).strip()
     kinds: tuple[Kind, ...] = ("query", "task", "text")
     return next((kind for kind in kinds if _NAME[kind].fullmatch(name)), "")

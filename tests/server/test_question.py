@@ -121,7 +121,10 @@ TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no mon
     [
         # What follows a question belongs to it.
         ("Who sold it?\n\nReply in one word.", ...), ("Who sold it?\n\na) Ida\n\nb) Ole", ...),
-        ("Who sold it?\n\nThank you!\nUna", ...), ("Who sold it?\n\nWhen was it?", ...),
+        ("Who sold it?\n\nThank you!\nUna", ...), ("Who sold it?\n\nSent from my phone", ...),
+        ("Who sold it?\n\nBest,\nUna", ...), ("Who sold it?\n\n(Use the text only.)", ...),
+        ("Who sold it?\n\nNote: write German.", ...), ("Who sold it?\n\n## 3. Answer", ...),
+        ("Who sold it?\n\nLet's think step by step.", ...), ("Who sold it?\n\nWhen was it?", ...),
         # A question in marks, or without its own.
         ("**Who sold it?**", "Who sold it?"), ("## Who sold it?", "Who sold it?"),
         ("(Who sold it?)", ...), ("Who sold it?!", ...),
@@ -172,10 +175,15 @@ def test_the_instruction_of_a_program_is_found(before, question) -> None:
          "Who sold it?"),
         (f"[[ ## question ## ]]\nWho sold it?\n\n[[ ## context ## ]]\n{TALE}", "Who sold it?"),
         (json.dumps({"question": "Who sold it?", "tales": [1], "context": TALE}), "Who sold it?"),
-        (json.dumps({"text": TALE, "taskInstruction": 3, "task": "Sum it up"}, indent=1),
-         "Sum it up"),
+        (json.dumps({"text": TALE, "taskInstruction": 3, "task": "Summarize it"}, indent=1),
+         "Summarize it"),
         (f"Answer in one word.\n\nWho sold it?\n\nThis is the text:\n{TALE}",
          "Answer in one word.\n\nWho sold it?"),
+        (f'```json\n{json.dumps({"query": "Who sold it?", "text": TALE})}\n```', "Who sold it?"),
+        (f"<prompt><task>Name the buyer.</task><text>{TALE}</text></prompt>", "Name the buyer."),
+        (f"Who sold it?\n--- BEGIN DOCUMENT ---\n{TALE}\n--- END DOCUMENT ---", "Who sold it?"),
+        (f"## 1. Text\n{TALE}\n\n## 2. Question\nWho sold it?\n\n## 3. Answer", "Who sold it?"),
+        (f"Hello!\n\nWho sold it?\n\n{TALE}", "Hello!\n\nWho sold it?"),
         (f"{TALE}\n\nTL;DR:", "TL;DR:"),
         (f"{TALE}\nConcise summary:", "Concise summary:"),
     ],
@@ -186,7 +194,10 @@ def test_the_question_of_a_program_is_found_in_its_form(message, question) -> No
     assert TALE in found.text
 
 
-@pytest.mark.parametrize("message", ["{}", "{1}", '{"question": "Who?"}', '{"a": "Who?"}'])
+@pytest.mark.parametrize(
+    "message",
+    ["{}", "{1}", '{"request": "GET /x", "text": "boom"}', '{"question": "Who?"}', '{"a": "Who?"}'],
+)
 def test_json_that_asks_nothing_of_a_text_is_a_message(message) -> None:
     assert split(message, words, alone=True).place == "message"
 
