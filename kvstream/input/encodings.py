@@ -49,6 +49,7 @@ _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
 )  # fmt: skip
+_UNPRINTED = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 UNDECODED = "\udfff"
 """Half a surrogate pair, which no decoder returns. U+FFFD may also be in the page itself."""
 _MARK = "kvstream.mark"
@@ -56,8 +57,17 @@ _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.
 
 
 def by_mark(head: bytes) -> str | None:
-    """Return the encoding of a byte order mark of UTF-16 or UTF-32, or None."""
-    return next((name for mark, name in BOMS if head.startswith(mark)), None)
+    """Return the encoding of a byte order mark of UTF-16 or UTF-32, or None. NULs in place of every
+    second byte between signs of ASCII are UTF-16, too.
+    """
+    marked = next((name for mark, name in BOMS if head.startswith(mark)), None)
+    if marked is None and len(head) >= FEW and b"\0" in head:
+        for name, first in (("utf-16-le", 0), ("utf-16-be", 1)):
+            signs, others = head[first:8192:2], head[1 - first : 8192 : 2]
+            of_ascii = bytes(a for a, b in zip(signs, others, strict=False) if not b)
+            if len(of_ascii) * 10 >= len(others) * 9 and not _UNPRINTED.search(of_ascii):
+                return name
+    return marked
 
 
 def encoding_of(head: bytes, *, begins: bool = True) -> str:

@@ -24,7 +24,15 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
 from kvstream.input.controls import without_controls
-from kvstream.input.encodings import ENOUGH, FEW, HIGH, ISO_2022_JP, OtherDecoder, encoding_of
+from kvstream.input.encodings import (
+    ENOUGH,
+    FEW,
+    HIGH,
+    ISO_2022_JP,
+    OtherDecoder,
+    by_mark,
+    encoding_of,
+)
 from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
@@ -348,6 +356,7 @@ class SourceSet:
         decoder: BlockDecoder | None = None
         guessing, held = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
+        as_it_is = self._plain or source.plain
         controls = ControlFilter(table=NAMED.search(source.name) is not None)
         with closing(self._pieces.of(source)) as pieces:
             for piece in pieces:
@@ -358,7 +367,10 @@ class SourceSet:
                     yield TextBlock("", self._position, index)
                     time.sleep(WAIT_SECONDS)
                     continue
-                switches = guessing and ISO_2022_JP.search(piece) is not None
+                switches = guessing and (
+                    ISO_2022_JP.search(piece) is not None
+                    or (decoder is None and not as_it_is and by_mark(piece) is not None)
+                )
                 if guessing and (switches or not piece.isascii()):
                     if on_disk:
                         piece = _with_more(piece, pieces)

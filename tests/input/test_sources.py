@@ -469,6 +469,21 @@ def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> No
         deep = os.path.dirname(deep)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark(tmp_path: Path, encoding: str) -> None:
+    text = "It rained in Köln.\r\nAnd more’.\n" * 9
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    for place, stdin in ((str(path), None), ("-", io.BytesIO(path.read_bytes()))):
+        sources = open_sources([place], stdin=stdin)
+        assert text_of(sources) == text
+        name = "standard input" if stdin else place
+        assert sources.warnings == [f"{name} is not UTF-8; it was read as {encoding}."]
+    path.write_bytes(b"a\0b\0\1\0c\0d\0e\0f\0g\0")
+    with pytest.raises(SourceError, match="is binary"):
+        open_sources([str(path)])
+
+
 def test_an_unreadable_ignore_file_is_told(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / ".gitignore").write_text("*.txt\n")
     (tmp_path / "z.txt").write_text("And more.")
