@@ -28,7 +28,7 @@ _ANY_CASE = "|".join(_OF_WORD)
 # A level is in capitals, or the first word, or set apart: "in error state" names none. It may have
 # a name before it: [core:error] of Apache, [Server thread/ERROR], app.ERROR: of Monolog.
 _LEVEL = re.compile(
-    rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'])"
+    rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'!])"
     rf"|^\W*(?:[\w-]{{1,40}}\.({_CAPITALS}|ALERT): "
     rf"|\[[\w #-]{{1,40}}(?:/({_CAPITALS})|:(?i:({_ANY_CASE})))\])"
     rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"

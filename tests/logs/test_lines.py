@@ -401,6 +401,7 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" [core:error] [pid 7:tid 8] [client 10.0.0.1:80] AH00126: x", "error"),
         (" [Server thread/WARN]: behind by 2000 ms", "warning"),
         ("production.CRITICAL: x", "fatal"),
+        ("npm ERR! Found: react", "error"),
         ("thread 'main' panicked at src/main.rs:4:5:", "suspect"),
         ("security.INFO: login failed", "info"),
     ],
@@ -457,12 +458,20 @@ def test_a_status_of_failure_outranks_the_level_info(line: str) -> None:
         '127.0.0.1 - - [01/May/2024 12:00:00] "GET / HTTP/1.1" {} -',  # Flask
         "1714564800.123    20 10.0.0.1 TCP_MISS/{} 12 GET http://a/ - DIRECT/1.2.3.4 -",
         'May  1 12:00:00 lb haproxy[1]: 10.0.0.1:5 fe be/s1 0/0/1/2/3 {} 12 - - "GET / HTTP/1.1"',
+        'h2 2024-05-01T12:00:00.1Z app/lb/1 1.2.3.4:5 - -1 -1 0.1 {} - 3 4 "GET https://a/ HTTP/2"',
     ],
 )
 def test_a_status_of_failure_is_a_level_in_other_logs(line: str) -> None:
     read = [LineParser().parse(line.format(status)) for status in (200, 404, 503)]
     assert all(time is not None for time, _ in read)
     assert [level_of(rest) for _, rest in read] == ["", "warning", "error"]
+
+
+@pytest.mark.parametrize("mark", ["%ASA-{}-106100:", "%LINK-{}-UPDOWN:", "%SYS-SP-{}-A:", "%X-{}:"])
+def test_the_level_of_a_router(mark: str) -> None:
+    lines = [f"May  1 12:00:00 r1: {mark.format(level)} a 3" for level in (2, 3, 4, 6)]
+    found = [level_of(LineParser().parse(line)[1]) for line in lines]
+    assert found == ["fatal", "error", "warning", ""]
 
 
 def test_a_header_names_the_field_of_the_status() -> None:
