@@ -235,7 +235,7 @@ def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.html", "a.eml", "a.mbox"])
 def test_a_name_makes_no_text_of_binary_data(tmp_path: Path, name: str) -> None:
-    for data in (b"\x7fELF" + bytes(range(256)) * 20, "<p>Ada sails.".encode("utf-16-le")):
+    for data in (b"\x7fELF" + bytes(range(256)) * 20, "<p>Ada\1 sails.".encode("utf-16-le")):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SourceError, match="is binary"):
             open_sources([str(tmp_path / name)])
