@@ -13,6 +13,8 @@ _VERBS = (
     "fasse|übersetze|erstelle|schreibe|erkläre|nenne|beantworte|formuliere|generiere|bitte|"
     "résume[rz]?|traduis(?:ez)?|génère|générez|écri(?:s|vez)|rédigez?|expliquez?|donnez?|"
     "faça|crie|escreva|haz|кратко|сделай(?:те)?|изложи(?:те)?|"
+    "vertaal|schrijf|vat\\s+(?:de|het|deze|dit)|podsumuj|przetłumacz|napisz|wyjaśnij|streść|"
+    "sammanfatta|översätt|skriv|förklara|oppsummer|opsummer|لخص|ترجم|اشرح|اكتب|"
     "traduce|traduzca|traduza|traduci|genera|escribe|escriba|explica|riassumi|scrivi|resuma|"
     "переведи(?:те)?|напиши(?:те)?|перескажи(?:те)?|объясни(?:те)?|составь(?:те)?|придумай(?:те)?"
 )
@@ -36,7 +38,7 @@ _REQUEST = re.compile(
     re.IGNORECASE,
 )
 _POLITE_END = re.compile(
-    r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오|\bplease)[.!。！:：]?$|_{3}"
+    r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오|özetle(?:yin)?|çevir(?:in)?|açıkla(?:yın)?|लिखें|करें|बताएं|\bplease)[.!。！:：]?$|_{3}"
 )
 _MANNER = re.compile(
     r"\W*(?:please\s+)?(?:(?:answer|respond|reply|beantworte)\b|(?:give|provide|tell|show|list|find|"

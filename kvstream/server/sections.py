@@ -35,7 +35,7 @@ _TEXT = (
 )
 _NAME = {
     "query": re.compile(rf"(?:{_OWN} )?(?:{_QUERY})"),
-    "task": re.compile(rf"(?:{_OWN} )?(?:{_TASK})"),
+    "task": re.compile(rf"(?:{_OWN} )?(?:{_TASK}|task description)|your job|what (?:i want|to do)"),
     "text": re.compile(rf"(?:.* )?(?:{_TEXT})(?: .*)?"),
 }
 # A name in small letters that is indented is a field of code or data.
@@ -202,8 +202,8 @@ def opening_of(text: str) -> str:
 
 
 def _is_empty(text: str) -> bool:
-    """Return whether a text has only the marks of sections."""
-    return not _MARK.sub("", text).strip()
+    """Return whether a text has only the marks of sections and the ends of tags."""
+    return not re.sub(r"</[\w-]+>", "", _MARK.sub("", text)).strip()
 
 
 def _sections(text: str) -> list[Section]:
@@ -215,7 +215,8 @@ def _sections(text: str) -> list[Section]:
         tag, end, kind = mark["tag"], len(text), _kind(mark[mark.lastgroup or 0])
         if tag is not None:
             end = text.find(f"</{tag}>", at)
-            if end < 0:
+            whole = not mark.start() and end + len(f"</{tag}>") == len(text.rstrip())
+            if end < 0 or (whole and kind == "task"):  # <prompt> around other tags
                 continue
             after = end + len(f"</{tag}>")
             around = not text[: mark.start()].strip() and not text[after:].strip()
@@ -238,4 +239,5 @@ def _kind(name: str) -> Kind:
     name = re.sub(r"^\d+\W+", "", name)
     name = re.sub(r"[\W_]+", " ", name.casefold().replace("’s", "s").replace("'s", "s")).strip()
     kinds: tuple[Kind, ...] = ("query", "task", "text")
+    name = re.sub(r"^\d+ ", "", name)  # ## 1. Task
     return next((kind for kind in kinds if _NAME[kind].fullmatch(name)), "")

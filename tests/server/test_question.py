@@ -80,6 +80,10 @@ PROMPTS = [
     "Write a headline.\n\nUSER: The boats are late.\nASSISTANT: Who saw them?",
     "Write a headline.\n\n```\nThe boats are late.\n\nWho saw them?\n```",
     f"Context:\n{LONG * 40}\n\nWho saw them?\n\nInstruction: Write a headline.",
+    f"## 1. Task\nWrite a headline.\n\n## 2. Letter\n{LONG}",
+    f"## Your job\nWrite a headline.\n\n## Letter\n{LONG}",
+    f"{CHAT}\n<task_description>Write a headline.</task_description>",
+    f"<prompt><task>Write a headline.</task>{CHAT}</prompt>",
     f"You help with chats.\n\n## Request\nWrite a headline.\n## Transcript\n{LONG * 40}",
 ]
 
@@ -105,12 +109,15 @@ def test_the_instruction_of_a_prompt_is_its_question(prompt) -> None:
          "Name this chat.\n\nThe name is:"),
         (f"Translate into German:\nAda hid it.\n\n{LONG}", "Translate into German:"),
         (f"Please translate this text: {LONG}", "Please translate this text:"),
+        ("Vat deze tekst samen:\n\nAda ging.", "Vat deze tekst samen:"),
+        ("Bu metni özetle:\n\nAda gitti.", "Bu metni özetle:"),
         ("请翻译下面的文字。\n\n他们回来了。", "请翻译下面的文字。"),
         ("## Aufgabe\nFasse den Text zusammen.\n## Text\nAda ging.", "Fasse den Text zusammen."),
     ],
 )  # fmt: skip
 def test_what_a_text_announces_is_not_taken_for_the_question(prompt, question) -> None:
-    assert split(prompt, words, alone=True).question == question
+    found = split(prompt, words, alone=True)
+    assert (found.question, found.asks) == (question, True)
 
 
 TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no money left."
