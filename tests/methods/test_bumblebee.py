@@ -341,15 +341,15 @@ def test_settings_are_parsed() -> None:
 
 
 def spread(method: BumbleBee | H2O) -> float:
-    """Return how evenly memory covers a text of 3,072 tokens: the entropy of the retained ordinals
+    """Return how evenly memory covers a text of 2,048 tokens: the entropy of the retained ordinals
     over 20 parts, as the mean over pocket's heads. 1 is even."""
     from kvstream.model.loading import load
     from kvstream.sample.document import generate
     from kvstream.settings import ModelSettings
     from kvstream.store import pocket
 
-    text = "".join(itertools.islice(generate(tokens=3072), 200))
-    ids = pocket.encoding().encode_ordinary(text)[:3072]
+    text = "".join(itertools.islice(generate(tokens=2048), 200))
+    ids = pocket.encoding().encode_ordinary(text)[:2048]
     run = RunSettings(schedule="fixed", chunk="fixed", chunk_size=256, keep=256)
     model = load(ModelSettings(dtype="float32"))
     reader = Reader(
