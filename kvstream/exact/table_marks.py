@@ -84,6 +84,8 @@ class Marks:
 
     def query(self, operation: str) -> Query | None:
         """Return the query of an operation; None if the marks do not fit it."""
+        if not all(self._is_held(span, c) for span, c in self.spans if span.mark in "fc"):
+            return None
         found = [self._condition(span, c) for span, c in self.spans if span.mark not in "fsgc"]
         of, show, by = (self._column(mark) for mark in "fsg")
         where = tuple(each for each in found if each is not None and each.relation)
@@ -104,6 +106,12 @@ class Marks:
         of = None if name in ("count", "list", "distinct") else of
         show = show if by is None and name != "count" else None
         return Query(name, of, show, where, self.anywhere, by, best)
+
+    def _is_held(self, span: Span, column: int) -> bool:
+        """Return whether the table has the column of a mark, and the question a value for it."""
+        values = [s for s, c in self.spans if s.mark not in "fsgc" and c == column]
+        unit = any(value.last + 1 == span.first for value in values)
+        return unit or ((span.mark == "f" or bool(values)) and self.table.means(span.text, column))
 
     def _column(self, mark: str) -> int | None:
         """Return the column of a mark. Raises AmbiguousError."""

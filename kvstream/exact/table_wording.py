@@ -43,6 +43,8 @@ NEVER = 20.0
 """What a column that cannot be meant loses of its score."""
 LONGEST = 6
 """Words of a value or a column."""
+PAIRED = 0.8
+"""Least weight of words with those of a column that they name and do not share."""
 CLASSES = {
     word: sign
     for sign, words in {
@@ -131,6 +133,15 @@ class Columns:
             like = get_close_matches(word, [part for part, _ in parts], 1, ALIKE)
             some = [c for part, c in parts if part in like]
         return some
+
+    def means(self, phrase: str, column: int) -> bool:
+        """Return whether a phrase names a column: by a stem, or as questions of training did."""
+        if {*map(stem, words_of(phrase))} & self.stems[column]:
+            return True
+        words = [w for w in map(str.lower, re.findall(r"\w+", phrase)) if is_known(w)]
+        parts = [part for part in self.names[column] if is_known(part)]
+        rows = [row_of("c", "pair", singular(word), part) for word in words for part in parts]
+        return WEIGHTS.score(rows, len(MARKS)) >= PAIRED
 
 
 class Question(Tokens):

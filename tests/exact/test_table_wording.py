@@ -46,6 +46,22 @@ def test_what_no_rule_reads() -> None:
     assert marked_query("Why did Rome get so few?", HEADER, SAMPLE) is None
 
 
+def test_what_the_table_does_not_have_is_no_query() -> None:
+    """A column that is as numeric as the one that is asked for, or a value that no row has."""
+    header = ["seller", "city", "boxes", "status"]
+    rows = [
+        Row([f"Ada {n}", ("Oslo", "Rome")[n % 2], f"{n}", ("paid", "open")[n % 2]], 0, 0, 0)
+        for n in range(3, 9)
+    ]
+    sample = sample_of(rows, len(header), ["sales.csv"], complete=True)
+    for question in (
+        "What is the mean age?",
+        "What was the total temperature in Rome?",
+        "How many rows have status cancelled?",
+    ):
+        assert marked_query(question, header, sample) is None
+
+
 def test_a_table_beside_other_text_is_read_by_rules_alone() -> None:
     every = [HEADER, *(row.cells for row in ROWS)]
     whole = "\n".join(",".join(row) for row in every)
