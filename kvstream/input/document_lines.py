@@ -28,13 +28,18 @@ class Undecoded:
     count: int = 0
     encoding: str = ""
     """The encoding of the first page with such characters."""
+    guessed: str = ""
+    """The encoding of the first page whose encoding is guessed."""
 
     def warnings(self, name: str) -> list[str]:
         """Return the warning about a document with this name, if there are such characters."""
+        guess = f"{name} declares no encoding and is not UTF-8; it was read as {self.guessed}."
+        guesses = [guess] * bool(self.guessed)
         if not self.count:
-            return []
+            return guesses
         told = "1 character is" if self.count == 1 else f"{self.count:,} characters are"
-        return [f"{name}: {told} unreadable as {self.encoding.upper()} and replaced by \ufffd."]
+        as_what = f"unreadable as {self.encoding.upper()} and replaced by \ufffd"
+        return [*guesses, f"{name}: {told} {as_what}."]
 
 
 def decoded(
@@ -56,7 +61,9 @@ def decoded(
             begun += data
             if not ended and len(begun) < DECLARED:
                 continue
-            (chosen, encoding), data = html_decoder(begun, charset), begun
+            (chosen, encoding, guessed), data = html_decoder(begun, charset), begun
+            if undecoded is not None and guessed:
+                undecoded.guessed = undecoded.guessed or encoding
             decoder = io.IncrementalNewlineDecoder(chosen, translate=True)
         text = decoder.decode(data, ended)
         if undecoded is not None and (wrong := text.count(UNDECODED)):

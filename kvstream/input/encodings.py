@@ -138,11 +138,17 @@ def _share_of_utf8(sample: bytes) -> float:
     return right / (right + wrong)
 
 
-def html_decoder(head: bytes, charset: str | None = None) -> tuple[codecs.IncrementalDecoder, str]:
-    """Return a decoder for a page, first by ``charset`` of a mail, and its encoding."""
+def html_decoder(
+    head: bytes, charset: str | None = None
+) -> tuple[codecs.IncrementalDecoder, str, bool]:
+    """Return a decoder for a page, first by ``charset`` of a mail, its encoding, and if it is
+    guessed.
+    """
     named = None if charset is None else _known(charset)
-    name = named or by_mark(head) or _declared(head) or encoding_of(head)
-    return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK), name
+    told = named or by_mark(head) or _declared(head)
+    name = told or encoding_of(head)
+    decoder = codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK)
+    return decoder, name, told is None and name != "utf-8"
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:

@@ -233,6 +233,14 @@ def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
     assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 4 × picture."]
 
 
+def test_a_guessed_encoding_of_a_page_is_told(tmp_path: Path) -> None:
+    text = "<p>Das Mädchen hörte über die Brücke.</p>" * 9
+    sources = opened(tmp_path, "a.html", text.encode("cp1252"))
+    assert "hörte" in "".join(block.text for block in sources)
+    [told] = sources.warnings
+    assert told.endswith("a.html declares no encoding and is not UTF-8; it was read as cp1252.")
+
+
 @pytest.mark.parametrize("name", ["a.html", "a.eml", "a.mbox"])
 def test_a_name_makes_no_text_of_binary_data(tmp_path: Path, name: str) -> None:
     for data in (b"\x7fELF" + bytes(range(256)) * 20, "<p>Ada\1 sails.".encode("utf-16-le")):
