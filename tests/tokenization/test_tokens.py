@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import random
+import re
 import time
 from functools import cache
 from itertools import pairwise
@@ -189,7 +190,9 @@ def stream(
     while True:
         chunk = tokens.read(n)
         if not len(chunk):
-            break
+            if tokens.at_end:
+                break
+            continue  # a pause: the next piece decides what carriage returns are
         assert len(chunk) <= n
         ids += chunk.ids.tolist()
         starts += chunk.starts.tolist()
@@ -235,6 +238,7 @@ def test_streamed_equals_one_shot(
         parts[rng.randrange(500)] = b"\xf0\x9f"
     data = b"".join(parts)
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    text = re.sub(r"\r+(?![\r\n])", lambda lone: "\n" * len(lone[0]), text)
     tokens, ids, starts = stream(kind, data, sizes, n)
     expected = one_shot(kind, text)
     if kind.startswith("unigram") and ids != expected:
