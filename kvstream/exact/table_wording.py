@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from zlib import crc32
 
@@ -110,6 +111,11 @@ class Columns:
         self.stems = [{*map(stem, name)} for name in self.names]
         self.kinds = [*map(self._kind, range(len(header)))]
 
+    @cached_property
+    def parts(self) -> list[list[str]]:
+        """The words of each name that the models know. (Training knows them after the tables.)"""
+        return [[*filter(is_known, name)] for name in self.names]
+
     def _kind(self, column: int) -> str:
         sample = self.sample
         for kind, some in (("b", sample.flags), ("d", sample.dates), ("n", sample.figures),
@@ -138,10 +144,12 @@ class Columns:
         """Return whether a phrase names a column: by a stem, or as questions of training did."""
         if {*map(stem, words_of(phrase))} & self.stems[column]:
             return True
-        words = [w for w in map(str.lower, re.findall(r"\w+", phrase)) if is_known(w)]
-        parts = [part for part in self.names[column] if is_known(part)]
-        rows = [row_of("c", "pair", singular(word), part) for word in words for part in parts]
+        rows = [row_of("c", *each) for each in self.pairs(known_words(phrase), column)]
         return WEIGHTS.score(rows, len(MARKS)) >= PAIRED
+
+    def pairs(self, words: Sequence[str], column: int) -> list[tuple[str, str, str]]:
+        """Return the features of known words beside those of the name of a column."""
+        return [("pair", singular(word), part) for word in words for part in self.parts[column]]
 
 
 class Question(Tokens):
@@ -251,10 +259,9 @@ class Question(Tokens):
         """Yield the word with each known word of the columns, and the kind of the column."""
         word = self.singular[at]
         if is_known(self.plain[at]) and self.shapes[at] == "x":
-            for name, kind in zip(self.table.names, self.table.kinds, strict=True):
-                for own in name:
-                    if is_known(own):
-                        yield word, own, kind
+            for parts, kind in zip(self.table.parts, self.table.kinds, strict=True):
+                for own in parts:
+                    yield word, own, kind
 
     def column_features(self, span: Span, spans: Sequence[Span]) -> list[list[int]]:
         """Return the rows of the features of each column, as that of a mark among all marks."""
@@ -266,7 +273,7 @@ class Question(Tokens):
         held = table.sample.values.get(loose(span.text), {})
         text = next((c for c, kind in enumerate(table.kinds) if kind in "ut"), 0)
         apart = not any(own_stems & some for some in table.stems)
-        words = [w for w in map(str.lower, re.findall(r"\w+", span.text)) if is_known(w)]
+        words = known_words(span.text)
         beside = [
             (shift, at)
             for shift in (-2, -1, 1, 2)
@@ -275,7 +282,7 @@ class Question(Tokens):
         ]
         every = []
         for column, (name, kind) in enumerate(zip(table.names, table.kinds, strict=True)):
-            stems, parts = table.stems[column], [part for part in name if is_known(part)]
+            stems, parts = table.stems[column], table.parts[column]
             features: list[tuple[object, ...]] = [
                 ("kind", mark, kind), ("kind", value, kind, min(table.kinds.count(kind), 2)),
                 ("number", mark, kind, self.shapes[span.first], self.shapes[span.last]),
@@ -296,7 +303,7 @@ class Question(Tokens):
                     ("share", column in having, kind, mark), ("none", apart, kind, mark),
                 ]  # fmt: skip
                 features += [("word", word, mark, kind, same) for word in words]
-                features += [("pair", singular(word), part) for word in words for part in parts]
+                features += table.pairs(words, column)
             for shift, at in beside:
                 word = self.known[at]
                 same = self.singular[at] in name or stem(self.singular[at]) in stems
@@ -433,6 +440,11 @@ class Question(Tokens):
         beside = [other for other in named if other.mark == "c"]
         nearest = min(beside, key=lambda o: abs(o.begin - span.begin), default=None)
         return named[nearest] if nearest else set(), set().union(*named.values())
+
+
+def known_words(text: str) -> list[str]:
+    """Return the words of a text that the models know, in small letters."""
+    return [*filter(is_known, map(str.lower, re.findall(r"\w+", text)))]
 
 
 def is_known(word: str) -> bool:
