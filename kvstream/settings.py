@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from kvstream.errors import UsageError
 
@@ -48,9 +48,14 @@ def _times(digits: str, unit: int) -> int:
     return int(float(digits) * unit)
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number. True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def count_of(count: int | str) -> int:
     """Return a number of tokens or entries: 4096, ``4k`` (k = 1024), ``1.5M`` (M = 1024²)."""
-    if isinstance(count, Integral) and not isinstance(count, bool):
+    if is_whole(count):
         return int(count)
     text = str(count)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
@@ -114,7 +119,7 @@ def whole(name: str, value: object) -> int:
             return int(value)
         except ValueError:
             raise UsageError(f"{value[:40]!r} is not a whole number.") from None
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if not is_whole(value):
         raise UsageError(f"{name} is a whole number, not {value!r:.80}.")
     return int(value)
 

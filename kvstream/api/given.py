@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 from kvstream.errors import UsageError
+from kvstream.settings import is_whole
 
 
 def question_of(given: object) -> str:
@@ -97,7 +97,7 @@ def text_of(name: str, given: object) -> str:
 
 def whole_of(name: str, given: object, *, least: int) -> int:
     """Return the whole number that was passed as the parameter `name`. Raises UsageError."""
-    if not isinstance(given, Integral) or isinstance(given, bool):
+    if not is_whole(given):
         raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
     if given < least:
         raise UsageError(f"{name}= is at least {least}, not {given}.")
