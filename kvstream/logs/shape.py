@@ -233,9 +233,14 @@ class Shape(Series):
         begins = not line.startswith((" ", "\t", "Caused by:"))  # else it is of another thread
         return well and self.count > 1 and begins
 
+    def report_again(self, last: FirstLine) -> None:
+        """Count the last line, which was reported, for the next report: others continue it."""
+        self.reported -= 1
+        self.since = self.first if self.first.number == last.number else last
+
     def trail(self, line: str) -> None:
         """Note a line that continues the last one."""
-        for first in (self.first, self.since):
+        for first in (self.first, None if self.since is self.first else self.since):
             if first is not None and first.trace.line in (0, self.last_line):
                 first.trace.line = self.last_line
                 first.trace.add(line)

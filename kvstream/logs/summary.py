@@ -81,8 +81,10 @@ class LogSummary:
         """Names of the sources, and the number of lines before each."""
         self.parser = LineParser()
         self._time: float | None = None
-        self._before: dict[str, Shape] = {}
-        """The last line of each writer that does not continue another."""
+        self._before: dict[str, tuple[Shape, Entry, float | None]] = {}
+        """The last line of each writer that does not continue another, and its time."""
+        self.marked = 0
+        """Number of lines at the last mark."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
         self._timed = ""
@@ -129,6 +131,7 @@ class LogSummary:
 
     def mark(self) -> None:
         """Mark all lines that were read as reported."""
+        self.marked = self.lines
         for shape in self.shapes:
             shape.reported, shape.since = shape.count, None
 
@@ -162,11 +165,14 @@ class LogSummary:
             if not text or text.isspace():
                 self.blank += 1
                 return
-            before = self._before.get(writer) if continues else None
+            held = self._before.get(writer) if continues else None
+            before = None if held is None else held[0]
             apart = before is not None and is_trace(text) and before.goes_well(text)
-            if before is not None and not apart:
+            if held is not None and before is not None and not apart:
                 self.continued += 1
                 before.continued += 1
+                if before.since is None:
+                    before.report_again(FirstLine.of(*held[1:]))
                 before.trail(text)
                 return
             time = None if self._begins else self._time  # that of another source says nothing
@@ -185,7 +191,7 @@ class LogSummary:
         if template.data is None:
             template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
         shape: Shape = template.data
-        self._before[writer] = shape
+        self._before[writer] = shape, entry, time
         if len(self._before) > MOST_STREAMS:
             del self._before[next(iter(self._before))]
         if apart:

@@ -127,7 +127,7 @@ class Unusual:
             same=set(shape.same),
             components=dict(shape.components.most_common(3)),
         )
-        self._tell_news(shape, finding)
+        self._tell_news(shape, finding, first.number)
         burst = self.bursts[shape.first_line]
         if burst is not None and not is_steady(shape, burst, self.order):
             self._tell_burst(shape, burst, finding)
@@ -147,9 +147,11 @@ class Unusual:
             finding.notes.append(counted(shape.continued, "continuation line"))
         return finding
 
-    def _tell_news(self, shape: Shape, finding: Finding) -> None:
+    def _tell_news(self, shape: Shape, finding: Finding, first: int) -> None:
         if self.news:
-            if not shape.reported:
+            if first <= self.log.marked:
+                finding.notes.append("reported before, without the lines that continue it")
+            elif not shape.reported:
                 finding.notes.append("new")
                 finding.score += 2
         elif _lateness(shape, self.log) > LATE:

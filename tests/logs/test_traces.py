@@ -223,3 +223,18 @@ def test_a_java_trace_with_the_root_cause_first() -> None:
     lines = "java.net.ConnectException: refused\n\tat a.B.f(B.java:1)\n"
     log = read(around(f"{lines}Wrapped by: a.StoreException: no store\n\tat a.B.g(B.java:1)\n"))
     assert log.levels["error"] == 1
+
+
+def test_a_trace_that_arrives_after_a_report_is_in_the_next_one() -> None:
+    log = LogSummary()
+    log.feed(around("2025-04-02 08:01:00 ERROR shop: request failed"))
+    log.feed("2025-04-02 08:03:00 ERROR shop: request failed\n")
+    log.mark()
+    log.feed(JAVA + "\n2025-04-02 08:04:00 INFO shop: order 9 priced\n")
+    shown = page(log, news=True)
+    assert "request failed" in shown
+    assert "Caused by: java.net.ConnectException: refused by db.internal" in shown
+    assert "reported before" in shown
+    log.mark()
+    log.feed("2025-04-02 08:05:00 INFO shop: order 9 priced\n")
+    assert "request failed" not in page(log, news=True)
