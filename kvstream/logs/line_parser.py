@@ -151,7 +151,7 @@ class LineParser:
         more: Sequence[str] = ()
         if text[:1] == "{" or "\n" in rest:  # a record's text may have colors and several lines
             rest, *more = without_controls(rest).split("\n")
-        continues = False
+        continues, timed = False, time is not None
         if time is None and text:
             # With a stamp, the program may write no time in any line.
             continues = continuation.continues(text, surely=bool(stamp))
@@ -160,8 +160,10 @@ class LineParser:
         elif text and (message := self._of_trace(rest, continuation)) is not None:
             text = rest = message
             time, continues = None, True
-        if not continues and text and (continuation.expects or text[-1] == ":"):
-            continuation.begin(text)
+        if not continues and text:
+            continuation.head = text if timed and not self._process else ""
+            if continuation.expects or text[-1] == ":":
+                continuation.begin(text)
         rest = with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, writer, continues, more, number, pieces)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+from kvstream.logs.levels import begins_with_level
+
 TRACE_LINES, EXAMPLE = 12, 400
 """Maximum number of first lines held of a trace, and of characters of a line."""
+MESSAGE_LINES = 20
+"""Maximum number of lines of the message of an exception, after its first one."""
 _ERROR = (
     r"(?:[\w$-]+(?:\.|::|/))*[\w$]*(?:Exception|Error|Exit|Interrupt|Panic)"
     r"(?: [\[(][\w.]+[\])])?(?:: |$)"
@@ -29,6 +33,7 @@ _TRACE = re.compile(
 )
 _CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")
 _NAMED = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
+_IN_HEAD = re.compile(rf"(?<!\S){_ERROR}")
 _CHAIN = ("During handling of", "The above exception")
 _PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
 _GO = re.compile(r"[\w./-]+(?:\.\(?[\w.*·\[\]]+\)?)*\(.*\)$|created by |panic\(")
@@ -46,6 +51,11 @@ class Continuation:
     def __init__(self) -> None:
         self.expects: re.Pattern[str] | None = None
         """What the next line of the trace is like, if its form does not show it."""
+        self.head = ""
+        """The line that is continued, if it has a time."""
+        self._head = ""
+        self._left = 0
+        """Number of lines that the message of an exception below `head` may still have."""
 
     def begin(self, line: str) -> None:
         """Note a line that does not continue another one. (Without `expects`, only a line that ends
@@ -57,16 +67,25 @@ class Continuation:
     def continues(self, line: str, *, surely: bool = False) -> bool:
         """Return whether a line continues the one before. `surely`: an exception's name alone may
         begin another line."""
+        if self.head is not self._head:
+            self._head = self.head
+            self._left = MESSAGE_LINES * (_IN_HEAD.search(self.head) is not None)
         expected = self.expects is not None and self.expects.match(line) is not None
         known = _SURELY.match(line) or (not surely and _CONTINUES.match(line))
         if not expected and not known:
-            return False
+            of_message = self._left > 0 and not begins_with_level(line)
+            self._left = self._left - 1 if of_message else 0
+            return of_message
+        if self.head and is_trace(line):
+            named = _NAMED.match(line) or _CAUSE.match(line)
+            self._left = MESSAGE_LINES * (named is not None)
         if line.endswith(_PYTHON) or line.startswith(_CHAIN):
             self.expects = _ANY
         elif line.startswith("goroutine "):
             self.expects = _GO
         elif self.expects is _ANY and not line[0].isspace():
             self.expects = None
+            self._left = MESSAGE_LINES * bool(self.head)
         return True
 
 
@@ -95,7 +114,7 @@ class Trace:
         elif self.cause.startswith("Caused by: ") and re.match(r"\d+: ", text):
             self.cause = f"Caused by: {text}"
         elif self._python and not line[:1].isspace() and _SURELY.match(line) is None:
-            self.exception = text  # the last one
+            self.exception, self._python = text, False  # the last one
         elif not self.exception and (
             _NAMED.match(text) or (not self.held and _RUST in self._head and self._head[-1] == ":")
         ):

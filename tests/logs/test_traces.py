@@ -98,6 +98,16 @@ CASES = {
     "go": ("panic: runtime error: index out of range [5] with length 3", GO,
            ["main.(*Shop).order(0xc000012345, {0x1, 0x2})"]),
     "go again": ("ERROR panic: no stock [recovered]", "\tpanic: no lamp" + GO, ["panic: no lamp"]),
+    "a message of several lines": (
+        "ERROR shop: org.sample.StoreException: no store",
+        "Hint: look into the cellar\n\tat org.sample.Store.get(Store.java:4)\n"
+        "Caused by: x.GrammarError: near\nselect a\nfrom b",
+        ["Caused by: x.GrammarError: near"]),
+    "python with such a message": (
+        "ERROR shop: request failed",
+        "Traceback (most recent call last):\n" + '  File "shop.py", line 3, in order\n'
+        "db.IntegrityError: twice\nDETAIL:  Key (id)=(1) already exists.\n\n[SQL: INSERT]",
+        ["db.IntegrityError: twice"]),
     "php": ("PHP Fatal error:  Uncaught RuntimeException: no lamp in /app/shop.php:3", PHP,
             ["#0 /app/shop.php(9): order()"]),
 }  # fmt: skip
