@@ -324,7 +324,7 @@ def one_day(blocks: Iterable[TextBlock]) -> bool:
     parser, days = LineParser(), set[float]()
     for line in lines_of(blocks):
         if (time := _time(line, parser)) is not None:
-            days.add(time // DAY)
+            days.add((time + (parser.zone or 0)) // DAY)
         if len(days) > 1:
             return False
     return bool(days)
@@ -377,22 +377,23 @@ def _from(sender: str, seen: list[str]) -> Keep:
 
 def _between(since: str, until: str, seen: list[str]) -> Keep:
     """Return the test for lines of a span of time; lines without one follow the line before."""
-    parser, inside = LineParser(), False
+    parser, inside, zone = LineParser(), False, 0
     limits: list[float] = []
 
     def keep(line: Line) -> bool:
-        nonlocal inside
+        nonlocal inside, zone
         if (time := _time(line, parser)) is None:
             return inside
         if not limits:
-            limits.append(_limit(since, parser, time, "00:00:00") if since else -inf)
-            limits.append(_limit(until, parser, time, "23:59:59.999") if until else inf)
+            zone = parser.zone or 0
+            limits.append(_limit(since, parser, time + zone, "00:00:00") if since else -inf)
+            limits.append(_limit(until, parser, time + zone, "23:59:59.999") if until else inf)
             if limits[0] > limits[1]:
                 raise UsageError(
                     f"--since {since} is later than --until {until}; exchange them, or give both "
                     "their days, as in '2024-05-01 10:30'."
                 )
-        shown = _shown(time, parser, line)
+        shown = _shown(time + zone, parser, line)
         seen[:] = [*(seen[:1] or [shown]), shown]
         inside = limits[0] <= time <= limits[1]
         return inside
@@ -405,7 +406,11 @@ def _time(line: Line, parser: LineParser) -> float | None:
     if is_head(line):
         head = re.search(r"^Date: (.*)", line.block.text, re.MULTILINE)
         with suppress(ValueError, TypeError):
-            return parsedate_to_datetime(head[1]).timestamp() if head else None
+            if head is None:
+                return None
+            sent = parsedate_to_datetime(head[1])
+            parser.zone = int((sent.utcoffset() or timedelta()).total_seconds())
+            return sent.timestamp()
     place = line.block.place
     if isinstance(place, str) and (clock := _CLOCK.fullmatch(place)):
         hours, minutes, seconds = map(int, clock.groups())
@@ -438,9 +443,10 @@ def _shown(time: float, parser: LineParser, line: Line) -> str:
 
 def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     """Return --since or --until in seconds. A time without a day is on the day of the first time, a
-    weekday the first one from there; a day stands for its beginning, or its end. Raises UsageError.
+    weekday the first one from there; a day stands for its beginning, or its end. A time without a
+    zone is in that of the parser; `first` is the first time by this clock. Raises UsageError.
     """
-    value = value.strip()
+    value, zone = value.strip(), parser.zone or 0
     if found := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
         year = datetime.fromtimestamp(first, UTC).year
         days = []
@@ -461,14 +467,16 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
         if found["week"]:
             start += timedelta((_WEEKDAYS.index(found["week"].lower()) - start.weekday()) % 7)
         with suppress(ValueError):
-            return datetime.fromisoformat(f"{found['day'] or start.date()}T{clock}Z").timestamp()
+            given = datetime.fromisoformat(f"{found['day'] or start.date()}T{clock}Z")
+            return given.timestamp() - zone
     with suppress(ValueError):
         given = datetime.fromisoformat(value)
-        return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+        return given.timestamp() if given.tzinfo else given.replace(tzinfo=UTC).timestamp() - zone
     for end in ("", ":00", f" {rest[:8]}"):
-        time, _ = deepcopy(parser).parse(_as_in_a_log(f"{value}{end} x"))
+        own = deepcopy(parser)
+        time, _ = own.parse(_as_in_a_log(f"{value}{end} x"))
         if time is not None:
-            return time
+            return time - zone * (own.zone is None)
     raise UsageError(
         f"{value!r} is not a time; write 2024-05-01, '2024-05-01 10:30', 10:30, '3 pm' or 'Tuesday "
         "10:00'."

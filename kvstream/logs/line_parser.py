@@ -111,6 +111,8 @@ class LineParser:
         self._process = ""
         """Host, program and number of the process of the last line, if it is one of syslog."""
         self._in_trace = False
+        self.zone: int | None = None
+        """Seconds by which the clock of the last line is ahead of UTC; None if it does not say."""
         self.dated = True
         self.has_days = False
         """Whether a time has a day, and not only an hour or the seconds since a start."""
@@ -260,9 +262,11 @@ class LineParser:
             if hour <= 12:
                 seconds += 43_200 * ((zone[0] in "Pp") - (hour == 12))
             zone = zone[2:].lstrip()
+        self.zone = 0 if zone else None
         if zone and zone != "Z":
             offset = int(zone[1:3]) * 3600 + int(zone[3:].lstrip(":") or 0) * 60
-            seconds -= offset if zone[0] == "+" else -offset
+            self.zone = offset if zone[0] == "+" else -offset
+            seconds -= self.zone
         rest = line[match.end() :]
         if pattern is ACCESS:
             return seconds, with_status(before, rest)

@@ -80,6 +80,8 @@ class LogSummary:
         self.sources: list[tuple[str, int]] = []
         """Names of the sources, and the number of lines before each."""
         self.parser = LineParser()
+        self.zone = 0
+        """Seconds by which the clock of the first time is ahead of UTC."""
         self._time: float | None = None
         self._before: dict[str, tuple[Shape, Entry, float | None]] = {}
         """The last line of each writer that does not continue another, and its time."""
@@ -179,6 +181,8 @@ class LogSummary:
             self.untimed += 1
         else:
             self._go_back(time, number)
+            if self._time is None:
+                self.zone = self.parser.zone or 0
             self._begins = False
             self._timed = self.sources[-1][0] if self.sources else ""
             self._time = time

@@ -9,11 +9,11 @@ from kvstream.logs.summary import LogSummary
 
 
 class Clock:
-    """Formats times, with the day only if the log spans more than one."""
+    """Formats times in the zone of the first one, with the day only if the log spans several."""
 
     def __init__(self, log: LogSummary) -> None:
         self.log = log
-        first, last = log.total.low, log.total.high
+        first, last = self._local(log.total.low), self._local(log.total.high)
         buckets = log.total.buckets
         self.days = self.years = False
         if first is not None and last is not None and buckets and not log.by_line:
@@ -23,6 +23,9 @@ class Clock:
             years = {time.gmtime(min(max(at, 0.0), 2e11)).tm_year for at in (first, last)}
             self.years = log.parser.dated and len(years) > 1
 
+    def _local(self, moment: float | None) -> float | None:
+        return None if moment is None else moment + self.log.zone
+
     def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
         full = full and self.log.parser.has_days
         year = self.log.parser.dated and (full or self.years)
@@ -30,16 +33,18 @@ class Clock:
         return self._as(f"{form}%H:%M:%S", moment, line)
 
     def _as(self, form: str, moment: float | None, line: int) -> str:
-        if moment is None or self.log.by_line:
+        local = self._local(moment)
+        if local is None or self.log.by_line:
             return f"line {line:,}"
         try:
-            return time.strftime(form, time.gmtime(moment))
+            return time.strftime(form, time.gmtime(local))
         except (ValueError, OverflowError, OSError):  # the year is out of range
             return f"line {line:,}"
 
     def after(self, low: float | None, moment: float | None, line: int) -> str:
         """Format a time that is shown after the time `low`, with the day only if it differs."""
-        if low is None or moment is None or low // 86400 != moment // 86400:
+        first, last = self._local(low), self._local(moment)
+        if first is None or last is None or first // 86400 != last // 86400:
             return self(moment, line)
         return self._as("%H:%M:%S", moment, line)
 

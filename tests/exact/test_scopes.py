@@ -441,6 +441,19 @@ def test_the_second_of_a_time_is_whole(tmp_path: Path) -> None:
         read(path, since="23:50", until="00:10")
 
 
+@pytest.mark.parametrize(
+    "since", ["01:00", "2024-05-02", "Thursday", "May 2 01:00", "2024-05-01T23:00Z"]
+)
+def test_times_are_in_the_zone_of_the_first_one(tmp_path: Path, since: str) -> None:
+    path = tmp_path / "a.log"
+    times = ("05-02T00:30:00+02:00", "05-01T22:45:00Z", "05-02T01:00:00+02:00", "05-01T23:30:00Z")
+    path.write_text("".join(f"2024-{time} said {i}\n" for i, time in enumerate(times)))
+    said = read(path, since=since).count("said")
+    assert said == (4 if since in ("2024-05-02", "Thursday") else 2)
+    with pytest.raises(SourceError, match=r"from 2024-05-02 00:30:00 to 2024-05-02 01:30:00"):
+        read(path, since="03:00")
+
+
 def test_ranges_that_are_reversed(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text(book("CHAPTER I", "CHAPTER II"))

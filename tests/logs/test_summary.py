@@ -356,6 +356,13 @@ def test_shares_of_all_lines_are_no_estimates() -> None:
         assert text in page(log)
 
 
+def test_times_are_shown_in_the_zone_of_the_first_one() -> None:
+    times = [f"2024-05-0{day}T{hour}:30:00+0300" for day in (1, 2) for hour in ("01", "22")]
+    log = read([f"{time} INFO a: b" for time in times])
+    assert page(log).startswith("4 lines, 2024-05-01 01:30:00 to 2024-05-02 22:30:00;")
+    assert record(log)["first_time_iso"] == "2024-04-30T22:30:00Z"
+
+
 def test_what_is_new_since_the_last_report() -> None:
     log = read([at(i, f"INFO a: beat {i}") for i in range(10)])
     log.mark()
