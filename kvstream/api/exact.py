@@ -4,7 +4,7 @@ of the rows of a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,11 @@ from kvstream.errors import SourceError
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
 from kvstream.exact.table_questions import may_ask as asks_of_rows
 from kvstream.input.outputs import is_own
+from kvstream.reporters.format import counted as amount
 
 if TYPE_CHECKING:
     from kvstream.exact.counting import Tally
+    from kvstream.exact.outline import Part
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
@@ -34,47 +36,104 @@ def counted(
     """Count what a question asks for; return its JSON object, or None for a text without such
     units. `inflected`, `cased`: see `Words`. `stop` ends the count early. Raises SourceError.
     """
-    from kvstream.exact.counting import count_words  # numpy is not for the help
+    from kvstream.exact.counting import PLACES, Tally, count_words  # numpy is not for the help
     from kvstream.exact.words import Words
 
-    unit = "" if asked.place else asked.unit
+    if asked.place and not asked.words:
+        return _outline(sources, asked.unit)
+    unit, parts = "" if asked.place else asked.unit, _parts(sources, asked)
     if sources.scope is not None:
         sources.scope.headed = unit in ("row", "record")
-    lines, words, how = unit == "line", None, "whole words, in any case"
-    if asked.words:
-        words = Words(asked.words, inflected=inflected, cased=cased, in_line=lines)
-        how = "whole words, in this case" if cased else how
+    lines, how = unit == "line", f"whole words, in {'this' if cased else 'any'} case"
+    words = [
+        Words(each, inflected=inflected, cased=cased, in_line=lines)
+        for each in filter(None, (asked.words, *asked.each))
+    ]
     blocks = takewhile(lambda _: not stop(), sources)
-    if words is not None and (lines or not unit):
-        tally: Tally | None = count_words(blocks, words, lines=lines)
+    if words and (lines or not unit):
+        edges = sorted({edge for part in parts for edge in (part.begin, part.end)})
+        most = PLACES if asked.place == "all" and not parts else 1
+        tally: Tally | None = count_words(blocks, *words, lines=lines, tally=Tally(most, edges))
     else:
         from kvstream.exact.units import count_units  # a large log needs no structure
 
-        tally = count_units(sources, blocks, unit, words)
+        tally = count_units(sources, blocks, unit, words[0] if words else None)
     if tally is None:
         return None
-    found = [tally.first, tally.last][: min(tally.count, 2)]
+    found = [*tally.places, tally.last][: tally.count]
     citations = [at.to_json(sources.names, sources.bases) for at in found if at]
     if unit:
         how = f"{_plural(unit)} with {how}" if words else _plural(unit)
     if unit in HEADINGS:
         ends = [] if words else [each["text"] for each in citations]
         how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"
-    if asked.place and asked.unit == "chapter":
-        _add_chapters(citations, sources)
+    for each in citations if parts else ():
+        byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
+        inside = [part.title for part in parts if part.begin <= byte < part.end]
+        each["chapter"] = each["chapter"] or (inside[-1] if inside else None)
+    shares = [tally.within(part.begin, part.end) for part in parts if asked.place == "all"]
     stopped = f"The count was stopped after {sources.bytes_read:,} bytes."
+    left = f'Not answered: "{asked.rest}"; ask it alone.'
     return {
         "words": asked.words,
         "unit": unit or "mention",
         "count": tally.count,
-        "answer": _sentence(asked, tally.count, citations),
+        **({"counts": dict(zip(asked.each, tally.counts[1:], strict=True))} if asked.each else {}),
+        "answer": "\n".join(_sentences(asked, tally, citations, parts, shares)),
         "counted": how,
         "forms": dict(tally.forms.most_common()),
         "citations": citations,
         "spread": tally.spread,
+        **({"parts": [{"title": p.title, "count": n} for p, n in zip(parts, shares, strict=True)]}
+           if shares else {}),
         "bytes": sources.bytes_read,
-        "warnings": [*sources.warnings, *([stopped] if stop() else [])],
+        "warnings": [*sources.warnings, *[stopped] * stop(), *[left] * bool(asked.rest)],
+    }  # fmt: skip
+
+
+def _parts(sources: SourceSet, asked: Asked) -> Sequence[Part]:
+    """Return the parts in which a question asks for places; none of a pipe, which is read once."""
+    from kvstream.exact.outline import outline
+    from kvstream.exact.units import headings
+
+    with suppress(SourceError):
+        if asked.place and asked.unit in HEADINGS:
+            return headings(outline(sources.again()), asked.unit)
+    return ()
+
+
+def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
+    """Return the headings of a unit, or if there are none, all; None for a text without any."""
+    from kvstream.exact.outline import outline
+    from kvstream.exact.units import headings
+
+    every = outline(sources)
+    if not (parts := (unit and headings(every, unit)) or every):
+        return None
+    noun = "heading" if parts is every else unit
+    base = min(part.level for part in parts)
+    lines = [f"{'  ' * (p.level - base)}{p.title}{f' ({p.place})' * bool(p.place)}" for p in parts]
+    told = f"There {'is' if len(parts) == 1 else 'are'} {amount(len(parts), noun)}:"
+    told = f"No heading is one of {_plural(unit)}. {told}" if unit not in ("", noun) else told
+    return {
+        "words": "",
+        "unit": noun,
+        "count": len(parts),
+        "answer": "\n".join([told, *_some(lines)]),
+        "counted": f"{_plural(noun)} of the outline",
+        "parts": [part.title for part in parts],
+        "citations": [],
+        "bytes": sources.bytes_read,
+        "warnings": sources.warnings,
     }
+
+
+def _some(lines: Sequence[str]) -> list[str]:
+    """Return as many lines as an answer lists, and how many others there are."""
+    from kvstream.exact.counting import PLACES
+
+    more = len(lines) - PLACES
+    return [*lines[:PLACES], *[f"and {more:,} more"] * (more > 0)]
 
 
 def has_times(sources: SourceSet) -> bool:
@@ -133,33 +192,39 @@ def _plural(unit: str) -> str:
     return f"{unit}{'es' if unit.endswith('s') else 's'}"
 
 
-def _add_chapters(citations: Sequence[dict[str, Any]], sources: SourceSet) -> None:
-    """Name the chapters of places in plain text, if it can be read again."""
-    from kvstream.exact.outline import outline
-
-    with suppress(SourceError):
-        parts = [part for part in outline(sources.again()) if part.kind in ("chapter", "numeral")]
-        for each in citations:
-            byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
-            inside = [part.title for part in parts if part.begin <= byte < part.end]
-            each["chapter"] = each["chapter"] or (inside[-1] if inside else None)
-
-
-def _sentence(asked: Asked, count: int, citations: Sequence[Mapping[str, Any]]) -> str:
-    """Return the answer in words, with the places that the question asks for."""
+def _sentences(
+    asked: Asked, tally: Tally, citations: Sequence[Mapping[str, Any]], parts: Sequence[Part],
+    shares: Sequence[int],
+) -> Iterator[str]:  # fmt: skip
+    """Yield the answer in words, with the parts or places that the question asks for."""
     from kvstream.reporters.citation_lines import place_of
 
-    if not asked.unit or asked.place:
-        times = {0: "does not occur", 1: "occurs once"}.get(count, f"occurs {count:,} times")
-        lines = [f'"{asked.words}" {times}.']
-        for name, cited in zip(("first", "last"), citations, strict=False):
-            if asked.place and (asked.place in (name, "both") or count == 1):
-                lines.append(f"{name}: {cited['source']}{place_of(cited)}: {cited['text']}")
-        return "\n".join(lines)
-    noun = asked.unit if count == 1 else _plural(asked.unit)
-    if not asked.words:
-        return f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
-    return f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
+    count = tally.count
+    if asked.unit and not asked.place:
+        noun = asked.unit if count == 1 else _plural(asked.unit)
+        yield (
+            f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
+            if asked.words
+            else f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
+        )
+        return
+    several = [*zip((asked.words, *asked.each), tally.counts, strict=True)]
+    for words, own in [*several[1:], *[each for each in several[:1] if each[1] or not asked.each]]:
+        times = {0: "does not occur", 1: "occurs once"}.get(own, f"occurs {own:,} times")
+        yield f'"{words}" {times}.'
+    if shares and count:
+        inside = [f"{p.title}: {own:,}" for p, own in zip(parts, shares, strict=True) if own]
+        yield f"In {len(inside):,} of {amount(len(parts), asked.unit)}:"
+        yield from _some(inside)
+        if (rest := count - sum(shares)) > 0:
+            yield f"outside of them: {rest:,}"
+        return
+    names = ("first: ", "last: ") if asked.place in ("first", "last") else ("",) * len(citations)
+    for name, cited in zip(names, citations, strict=False):
+        if asked.place == "all" or (asked.place and (asked.place in name or count == 1)):
+            if cited is citations[-1] and count > len(citations):
+                yield f"and {count - len(citations):,} more; the last:"
+            yield f"{name}{cited['source']}{place_of(cited)}: {cited['text']}"
 
 
 def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQuestions:

@@ -27,6 +27,8 @@ FORMS = 1000
 """Maximum forms that are counted individually."""
 SHOWN = 200
 """Maximum characters of the line of a place, around the words."""
+PLACES = 100
+"""Maximum places of one count that are told."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,27 @@ class Found:
 class Tally:
     """What was counted."""
 
+    most: int = 1
+    """How many of the first places are kept."""
+    edges: Sequence[int] = ()
+    """Global byte offsets, in their order, between which places are counted."""
     count: int = 0
+    counts: list[int] = field(default_factory=list)
+    """How often each of several words occurs."""
     forms: Counter[str] = field(default_factory=Counter)
-    first: Found | None = None
+    places: list[Found] = field(default_factory=list)
     last: Found | None = None
+    between: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    """Counts before, between and behind the edges."""
     bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
     bin_bytes: int = 64
     end: int = 0
     """Global byte offset of the end of the text."""
+
+    def within(self, begin: int, end: int) -> int:
+        """Return the number of places between two edges."""
+        first, last = (1 + self.edges.index(edge) for edge in (begin, end))
+        return int(self.between[first:last].sum()) if self.count else 0
 
     def mark(self, bytes: np.ndarray) -> None:
         """Note places in the histogram."""
@@ -96,13 +111,22 @@ class Tally:
         return self.bins[: max(1, -(-self.end // self.bin_bytes))].tolist()
 
 
-def count_words(blocks: Iterable[TextBlock], words: Words, *, lines: bool = False) -> Tally:
-    """Count the places of words in a text, or with `lines` the lines that have them."""
+def count_words(
+    blocks: Iterable[TextBlock],
+    *words: Words,
+    lines: bool = False,
+    tally: Tally | None = None,
+) -> Tally:
+    """Count the places of words in a text, or with `lines` the lines that have them.
+
+    If several are given, the first is a phrase of the others, of which `Tally.count` is the sum.
+    """
     # glibc returns every freed window to the system at once, which takes as long as the search,
     # until a larger block has been freed.
     np.empty(KEPT, dtype=np.uint8)
-    search = _Search(words, lines)
-    for window in _windows(blocks, words.reach + 2 * SHOWN):
+    search = _Search(words, lines, tally or Tally(), [0] * len(words))
+    search.tally.counts = [0] * len(words)
+    for window in _windows(blocks, max(each.reach for each in words) + 2 * SHOWN):
         search.scan(window)
     search.tally.last = search.latest()
     return search.tally
@@ -132,32 +156,39 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
 class _Search:
     """Counts in windows over the text, from its beginning to its end."""
 
-    words: Words
+    words: Sequence[Words]
     lines: bool
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally
+    begins: list[int]
+    """Where the search for each of the words continues."""
     latest: Callable[[], Found | None] = lambda: None
-    begin: int = 0
     in_line: int = -1
     """Index behind the last match, if its line has not ended before; else -1."""
 
     def scan(self, window: Window) -> None:
         """Search the part of a window in which matches are complete."""
         end, keep = window.keep + (0 if window.final else SHOWN), window.keep
-        found = self.words.matches(window, self.begin, end)
-        behind = int(found[-1, 1]) if len(found) else self.begin
+        spans = []
+        for place, (words, begin) in enumerate(zip(self.words, self.begins, strict=True)):
+            own = words.matches(window, begin, end)
+            behind = max(end, int(own[-1, 1]) if len(own) else begin)
+            self.begins[place] = 0 if window.final else behind - keep
+            self.tally.counts[place] += len(own)
+            spans.append(own)
+        found = np.concatenate(spans[1:] or spans)
+        found = found if len(spans) < 3 else found[np.argsort(found[:, 0], kind="stable")]
         if self.lines and len(found):
             found = self._first_of_lines(found, window)
         if len(found):
             self._note(found, window)
         if window.final:
             self.tally.end = int(window.blocks[-1][1].offsets()[-1])
-            self.begin, self.in_line = 0, -1
+            self.in_line = -1
             return
         if self.in_line >= 0:
             self.in_line = (
                 -1 if window.lines[self.in_line : keep].any() else max(0, self.in_line - keep)
             )
-        self.begin = max(end, behind) - keep
 
     def _first_of_lines(self, found: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
@@ -178,8 +209,14 @@ class _Search:
         bases = np.array([block.start for _, block in window.blocks]) - starts
         blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
         tally.mark(bases[blocks] + found[:, 0])
-        if tally.first is None:
-            tally.first = self._place(found[0], window)
+        if tally.edges:
+            bytes = [
+                window.blocks[at][1].offsets()[found[blocks == at, 0] - starts[at]]
+                for at in np.unique(blocks)
+            ]
+            sections = np.searchsorted(tally.edges, np.concatenate(bytes), side="right")
+            tally.between = tally.between + np.bincount(sections, minlength=len(tally.edges) + 1)
+        tally.places += [self._place(s, window) for s in found[: tally.most - len(tally.places)]]
         # Only the last of all is wanted, and its line must be counted for.
         self.latest = partial(self._place, found[-1], window)
 

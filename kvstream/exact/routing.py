@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from kvstream.exact.wording import kind_of, read
+from kvstream.exact.wording import QUOTED, kind_of, read
 
 Kind = Literal["count", "scope", "other"]
 
@@ -26,12 +26,18 @@ class Asked:
     """The part of the text that the question is about, as ``--only`` takes it; of other questions:
     the part that they may be about."""
     place: str = ""
-    """Of a count: which places are asked for: ``first``, ``last`` or ``both``."""
+    """Of a count: which places are asked for: ``first``, ``last`` or ``all``. With a unit of
+    `HEADINGS` ``all`` asks for the parts, without unit and words for all headings.
+    """
     since: str = ""
     """The times that the question names, as ``--since`` and ``--until`` take them."""
     until: str = ""
     estimates: bool = False
     """Of other questions: whether it asks for a number that no words count."""
+    rest: str = ""
+    """Of a count: what else the question asks, which is not answered."""
+    each: tuple[str, ...] = ()
+    """Of a count: each of the words, if `words` are several, such as ``Ana and Ilse``."""
 
 
 OTHER = Asked("other")
@@ -86,25 +92,55 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|no|more|less|fewer|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
-    r".* (?:or|nor|without|only|twice|than|neither)\b",
+    r"each|every|no|more|less|fewer|how|who|what|which|where|when|why|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
+    r".* (?:or|nor|without|only|twice|than|neither|mentioned)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
 _WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _LIMITS = (
-    r"\b(?:twice|neither|nor|than|yesterday|today|tonight|(?:last|this|next|on|every) "
-    rf"(?:week|month|year|night|{_WEEKDAY})"
+    r"\b(?:twice|neither|nor|than|together|both|yesterday|today|tonight|"
+    rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
 )
 """What limits a count beside its words, other than a part and times of the clock."""
-_AND_WHERE = re.compile(
-    r",? and (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|chapters?))(?: (?:is|are|was|"
-    r"were|does|do|did) (?:it|he|she|they|(?:his|her|its|the) (?:name|word|phrase))"
-    r"(?: (?:first|last|for the (?:first|last) time|mentioned|appear|occur))*)?$",
-    re.IGNORECASE,
+_GERMAN = (
+    r"(?P<how>wie (?:oft|häufig)|wo|in welche[mn] kapiteln?) (?:wird|werden|kommt|kommen|taucht|"
+    r"tauchen) (?:das wort |der name )?(?P<words>.+?)(?P<first> zuerst| zum ersten mal)?"
+    r"(?: (?:im|in diesem) (?:buch|text|roman))? (?:erwähnt|genannt|vor|auf)"
 )
-"""What asks for places besides a count."""
+_PARTS = "chapters?|sections?|headings?|parts?|acts?|scenes?|articles?"
+_OF_TEXT = (
+    r"(?: (?:are|is|do|does|has|have|there|in|of|contain|exist|called|named|the|this|that|my|whole|"
+    r"book|novel|story|text|file|document|play|paper|report|manual|contract|please))*"
+)
+_LISTED = (
+    r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
+    r"(?:(?:which|what(?:['’]s)?|list|show|give|name|print)"
+    r"(?: (?:are|is|me|us|an?|the|list|of|all|every|full|names?|titles?|headings?))* "
+    rf"(?:(?P<unit>{_PARTS.replace('?', '')})|(?P<one>{_PARTS}) (?:names|titles|headings|list)"
+    r"|table of contents|outline)|table of contents)" + _OF_TEXT
+)
+"""A question for the headings."""
+_CUTS = (
+    rf",? and (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
+    r"(?: (?:exactly|is|are|was|were|do|does|did|it|he|she|they|his|her|its|the|name|word|phrase|"
+    r"for|first|last|time|place|mentioned|named|appear|occur))*$",
+    r",? and (?:which|what)(?: (?:are|they|their|the|names|titles|called|named|ones))*$",
+    rf",? (?:(?:in|for|of) (?:each|every)|per|by|each) (?P<unit>{_PARTS})(?: of the \w+)?$"
+    r"|(?<!\w often)(?<!times)(?: the)? most(?: often)?$",
+    r",? and (?P<rest>(?:who|whom|whose|what|which|where|when|why|how(?! (?:often|many times)$)|"
+    r"(?:in|on) (?:which|what)|is|are|was|were|do|does|did)\b.*)$",
+)
+"""What a question asks besides a count: for places, for names, for parts, for anything else."""
+_ITEM = (
+    r"(?:[\"“„'‘][^\"”“'’]+[\"”“'’]|(?:(?:the|an?) )?"
+    r"(?:(?-i:[A-Z])[\w.-]*(?: (?-i:[A-Z])[\w.-]*)*|[\w.-]+))"
+)
+_SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*,? (?:and|or) {_ITEM}(?![\w\"”'’])"
+"""Several words to count."""
+_SINGULAR = {"are": "is", "were": "was", "do": "does", "have": "has", "words": "word",
+             "names": "name"}  # fmt: skip
 _DAY = rf"(?:\d{{4}}-\d\d-\d\d|{_WEEKDAY})"
 _CLOCK = r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
@@ -150,12 +186,41 @@ def route(question: str) -> Asked:
         if asked.kind != "count":
             asked = Asked("other" if pattern_of(_EARLIER).search(bare) else "scope")
         return replace(asked, since=since, until=until)
-    if where := _AND_WHERE.search(bare):
-        asked = _asked(bare[: where.start()])
-        place = re.search("first|last", where[0])
-        if asked.kind == "count" and asked.words:
-            return replace(asked, place=place[0] if place else "both")
-    return _asked(text)
+    if german := pattern_of(_GERMAN).fullmatch(bare):
+        words = german["words"].replace(" und ", " and ").replace(" oder ", " or ")
+        how = {"wie": "How often", "wo": "Where"}.get(german["how"].split()[0].lower())
+        first = "first " if german["first"] else ""
+        text = bare = f"{how or 'In which chapters'} is {words} {first}mentioned"
+    if listed := pattern_of(_LISTED).fullmatch(bare):
+        return Asked("count", unit=_unit(listed["unit"] or listed["one"]), place="all")
+    for cut in filter(None, (pattern_of(pattern).search(bare) for pattern in _CUTS)):
+        asked, besides = route(bare[: cut.start()]), cut.groupdict()
+        if asked.kind == "count" and "rest" in besides:
+            return replace(asked, rest=besides["rest"])
+        if asked.kind == "count" and (asked.words or asked.unit in HEADINGS):
+            place = re.search("first|last", cut[0].lower())
+            unit = _unit(besides.get("unit")) or asked.unit
+            return replace(asked, unit=unit, place=place[0] if place else "all")
+    return _several(bare) or _asked(text)
+
+
+def _several(text: str) -> Asked | None:
+    """Return the count of several words, or None: their first one alone must be a count."""
+    if (found := pattern_of(_SEVERAL).search(text)) is None:
+        return None
+    quoted = ["".join(each) for each in QUOTED.findall(found[0])]
+    names = quoted or re.split(",? (?:and|or) |, ", found[0])
+    names = [pattern_of("^(?:the|an?) ").sub("", name) for name in names]
+    before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[: found.start()])
+    asked = _asked(f"{before}{found['first']}{text[found.end() :]}")
+    if asked.words != names[0] or asked.unit or any(map(_NO_WORDS.match, names)):
+        return None
+    return replace(asked, words=re.sub('["“”„]', "", found[0]), each=tuple(names))
+
+
+def _unit(words: str | None) -> str:
+    """Return the unit that words name, or nothing."""
+    return next((unit for unit, p in UNITS.items() if pattern_of(p).fullmatch(words or "")), "")
 
 
 def _asked(text: str) -> Asked:
@@ -168,7 +233,7 @@ def _asked(text: str) -> Asked:
     if kind in ("scope", "hint"):
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
     words = re.sub(r"^(?:the|an?) (?=.)", "", marks.get("words", ""), flags=re.IGNORECASE)
-    unit = next((u for u, p in UNITS.items() if pattern_of(p).fullmatch(marks.get("unit", ""))), "")
+    unit = _unit(marks.get("unit"))
     limited = pattern_of(_LIMITS).search(text.replace(words, "") if words else text)
     if re.match("[a-z]+ [A-Z]", words):  # the dog Rex is called Rex elsewhere
         limited = limited or re.search(rf"\b(?:the|an?) {re.escape(words)}", text)
@@ -179,8 +244,9 @@ def _asked(text: str) -> Asked:
             return OTHER
         return Asked("count", words, "message", f"messages from {sender}")
     if kind != "count":
-        unit = "chapter" if "chapter" in text.lower() and not scope else ""
-        return Asked("count", words, unit, scope, kind) if words else OTHER
+        part = None if scope else pattern_of(rf"\b(?:which|what) ({_PARTS})\b").search(text)
+        place, unit = "all" if kind == "both" else kind, _unit(part and part[1])
+        return Asked("count", words, unit, scope, place) if words else OTHER
     return Asked("count", words, unit, scope) if words or unit else OTHER
 
 

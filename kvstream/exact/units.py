@@ -60,7 +60,7 @@ def count_units(
     """Count the units with the words, or all; None if no source has the structure for it."""
     tally, known, lines = Tally(), False, lines_of(blocks)
     if unit in HEADINGS:
-        begins = _headings(outline(sources.again()), unit)
+        begins = {part.begin for part in headings(outline(sources.again()), unit)}
         _count(lines, lambda line: line.byte in begins, words, tally)
         return tally if begins else None
     for source, own in groupby(lines, key=lambda line: line.block.source):
@@ -68,16 +68,16 @@ def count_units(
     return tally if known else None
 
 
-def _headings(parts: Sequence[Part], unit: str) -> set[int]:
-    """Return where units begin; chapters without numbers by the highest level of several."""
+def headings(parts: Sequence[Part], unit: str) -> list[Part]:
+    """Return the parts of a unit; chapters without numbers by the highest level of several."""
     if unit == "section":
-        return {part.begin for part in parts if part.kind in ("section", "")}
+        return [part for part in parts if part.kind in ("section", "")]
     for kind in (unit, "numeral") if unit == "chapter" else (unit,):
-        if found := {part.begin for part in parts if part.kind == kind}:
+        if found := [part for part in parts if part.kind == kind]:
             return found
     levels = Counter(part.level for part in parts if unit == "chapter" and not part.kind)
     level = min((level for level, count in levels.items() if count > 1), default=None)
-    return {part.begin for part in parts if part.level == level and not part.kind}
+    return [part for part in parts if part.level == level and not part.kind]
 
 
 def _count_source(
@@ -203,7 +203,7 @@ def _add(tally: Tally, lines: Sequence[Line], begin: int = 0, end: int = 0, form
         if char < last - first:
             tally.add(own.byte, form)
             tally.last = Found.at(block, first + char, own.number, text, begin, end)
-            tally.first = tally.first or tally.last
+            tally.places += [tally.last] * (len(tally.places) < tally.most)
             return
         char -= last - first
 

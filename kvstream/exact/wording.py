@@ -26,7 +26,7 @@ WEIGHTS = Weights(
     Path(__file__).with_name("wording.int8"), len(MARKS), len(MARKS) + len(KINDS), 2**15
 )
 _TOKEN = re.compile(r"\w+(?:[-._@/:]\w+)*|['’]s\b|\S")
-_QUOTED = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
+QUOTED = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
 _NUMBER = re.compile(
     r"[\d.,:/–-]*\d[\d.,:/–-]*|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|"
     r"twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|"
@@ -98,7 +98,7 @@ class Tokens:
 
     def __init__(self, text: str) -> None:
         found = [*_TOKEN.finditer(text)]
-        inside = [match.span(match.lastindex or 0) for match in _QUOTED.finditer(text)]
+        inside = [match.span(match.lastindex or 0) for match in QUOTED.finditer(text)]
         self.spans = [match.span() for match in found]
         self.quoted = [any(a <= begin < b for a, b in inside) for begin, _ in self.spans]
         self.shapes = [_shape(match[0]) for match in found]
@@ -177,7 +177,7 @@ def read(question: str) -> Wording:
 
 def _unbroken(text: str, begin: int, end: int) -> str:
     """Return a stretch of a text; all of a quotation if it is part of one."""
-    for match in _QUOTED.finditer(text):
+    for match in QUOTED.finditer(text):
         a, b = match.span(match.lastindex or 0)
         if a <= begin < b or a < end <= b:
             return text[a:b]

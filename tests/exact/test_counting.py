@@ -67,9 +67,9 @@ def test_as_an_obvious_count(text: str, words: str, size: int) -> None:
     if " " not in words:
         assert lines.count == len({text.count("\n", 0, match.start()) for match in found})
     if found:
-        assert tally.first is not None
+        assert tally.places
         assert tally.last is not None
-        for place, match in ((tally.first, found[0]), (tally.last, found[-1])):
+        for place, match in ((tally.places[0], found[0]), (tally.last, found[-1])):
             cited = place.to_json(["a"], [0])
             assert text.encode()[cited["byte_start"] : cited["byte_end"]].decode() == match[0]
             assert cited["line_start"] == 1 + text.count("\n", 0, match.start())
@@ -231,8 +231,8 @@ def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     sources = open_sources([str(path)])
     tally = count_units(sources, sources, "paragraph", Words("Zoë"))
     assert tally is not None
-    assert tally.first is not None
-    found = tally.first.to_json(sources.names, sources.bases)
+    assert tally.places
+    found = tally.places[0].to_json(sources.names, sources.bases)
     assert path.read_bytes()[found["byte_start"] : found["byte_end"]] == "Zoë".encode()
 
 
@@ -323,9 +323,13 @@ def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFix
     book = [f"CHAPTER {n}\n\n{wind}\n" for n in ("I", "II", "III")]
     path.write_text(f"{book[0]}{book[1]}Anna came.\n\n{book[2]}Anna left.\n")
     out, _ = ask(capsys, str(path), "How often is Anna mentioned, and where?")
-    assert out == (
-        f'"Anna" occurs 2 times.\nfirst: {path}:205: Anna came.\nlast: {path}:309: Anna left.\n'
-    )
+    assert out == (f'"Anna" occurs 2 times.\n{path}:205: Anna came.\n{path}:309: Anna left.\n')
+    out, _ = ask(capsys, str(path), "How often is wind mentioned, and where?")
+    assert len(out.splitlines()) == 103
+    assert f"\nand 196 more; the last:\n{path}:307: The wind rose.\n" in out
+    out, told = ask(capsys, str(path), "How often is Anna mentioned, and why does she come?")
+    assert out == '"Anna" occurs 2 times.\n'
+    assert 'Not answered: "why does she come"; ask it alone.' in told
     out, _ = ask(capsys, str(path), "In which chapter is Anna first mentioned?")
     assert out == f'"Anna" occurs 2 times.\nfirst: {path}, CHAPTER II: Anna came.\n'
     out, told = ask(capsys, str(path), "How many chapters does the book have?")
@@ -333,6 +337,28 @@ def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFix
     assert (
         told == "Counted without a model: chapters by their headings, CHAPTER I to CHAPTER III.\n"
     )
+
+
+def test_parts_and_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    wind = "The wind röse.\n" * 99
+    book = [f"CHAPTER {n}\n\n{wind}\n" for n in ("I", "II", "III")]
+    path.write_text(f"Of Anna.\n\n{book[0]}{book[1]}Anna, Bea.\n\n{book[2]}Anna and Bea left.\n")
+    out, _ = ask(capsys, str(path), "Which chapters are in the book?")
+    assert out == (
+        "There are 3 chapters:\nCHAPTER I (lines 3-104)\nCHAPTER II (lines 105-208)\n"
+        "CHAPTER III (lines 209-311)\n"
+    )
+    out, _ = ask(capsys, str(path), "Which acts are in the play?")
+    assert out.startswith("No heading is one of acts. There are 3 headings:\nCHAPTER I")
+    out, _ = ask(capsys, str(path), "In which chapters is Anna mentioned?")
+    parts = "In 2 of 3 chapters:\nCHAPTER II: 1\nCHAPTER III: 1\noutside of them: 1\n"
+    assert out == f'"Anna" occurs 3 times.\n{parts}'
+    out, _ = ask(capsys, str(path), "How often are Anna, Bea and Cleo mentioned?", "--json")
+    record = json.loads(out)
+    assert (record["count"], record["counts"]) == (5, {"Anna": 3, "Bea": 2, "Cleo": 0})
+    out, _ = ask(capsys, str(path), "How often are Anna and Bea mentioned?")
+    assert out == '"Anna" occurs 3 times.\n"Bea" occurs 2 times.\n"Anna and Bea" occurs once.\n'
 
 
 def test_headings_without_numbers_are_chapters(tmp_path: Path) -> None:

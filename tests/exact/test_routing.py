@@ -231,6 +231,18 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "Which chapters are the best?",
+    "What parts does the machine have?",
+    "Which parts of the body are named in the poem?",
+    "What happens in each chapter?",
+    "How often do Jane and Rochester meet?",
+    "How often are Ana and Ilse mentioned together?",
+    "How often is he or she mentioned?",
+    "How often is Ana mentioned before Ilse?",
+    "Who is mentioned more often, Tom or Huck?",
+    "In which chapter does Ahab die?",
+    "What are the children called?",
+    "Wie oft besucht Effi ihre Mutter?",
     "how many lines contain ERROR on Saturday",
     "how often was ERROR logged in the morning",
     "how many times is Anna mentioned this week",
@@ -254,7 +266,6 @@ OTHERS = [
     "how many messages mention Ada twice",
     "how many chapters mention Ada more than Bea",
     "how often is the dog Rex mentioned",
-    "how many times is the word snow or ice used",
     "how many lines mention Ada only",
     'How many times did they have to ask for the "good" plates?',
     "how often was there a fight",
@@ -354,10 +365,10 @@ OTHERS = [
 
 
 PLACES = {
-    "How often is Mr. Rochester mentioned, and where?": ("Mr. Rochester", "", "both"),
+    "How often is Mr. Rochester mentioned, and where?": ("Mr. Rochester", "", "all"),
     "How many times is Jo mentioned and where does her name first appear?": ("Jo", "", "first"),
     "Where is Boo Radley first mentioned?": ("Boo Radley", "", "first"),
-    "Where is Queequeg mentioned?": ("Queequeg", "", "both"),
+    "Where is Queequeg mentioned?": ("Queequeg", "", "all"),
     "When is the treasure last mentioned?": ("treasure", "", "last"),
     "Where does the word 'freedom' first appear?": ("freedom", "", "first"),
     "Where is the lighthouse mentioned for the first time?": ("lighthouse", "", "first"),
@@ -365,6 +376,29 @@ PLACES = {
     "Where does 'connection reset' last occur in the log?": ("connection reset", "", "last"),
     "When was ECONNREFUSED last seen in the log?": ("ECONNREFUSED", "", "last"),
     "What is the last mention of Moscow in the book?": ("Moscow", "", "last"),
+    "How often is Watson mentioned, and where first?": ("Watson", "", "first"),
+    "How often does Ahab appear, and in which chapters?": ("Ahab", "chapter", "all"),
+    "In what chapters is Dobbin mentioned?": ("Dobbin", "chapter", "all"),
+    "In which acts does Ophelia appear?": ("Ophelia", "act", "all"),
+    "How often is the lantern mentioned in each chapter?": ("lantern", "chapter", "all"),
+    "Which chapter mentions the whale most often?": ("whale", "chapter", "all"),
+    "Which chapters are there?": ("", "chapter", "all"),
+    "Can you list the chapter headings?": ("", "chapter", "all"),
+    "What are the titles of the chapters in this book?": ("", "chapter", "all"),
+    "how many parts are there and what are they called?": ("", "part", "all"),
+    "show me the table of contents please": ("", "", "all"),
+    "In welchen Kapiteln kommt Effi vor?": ("Effi", "chapter", "all"),
+    "Wo wird Effi zum ersten Mal erwähnt?": ("Effi", "", "first"),
+}
+SEVERAL = {
+    "How often are Jane Eyre and Mr. Rochester mentioned?": ("Jane Eyre", "Mr. Rochester"),
+    "how many times is the word snow or ice used": ("snow", "ice"),
+    'How many times do the words "sin" and "grace" occur?': ("sin", "grace"),
+    "count the mentions of Athos, Porthos and Aramis": ("Athos", "Porthos", "Aramis"),
+    "Wie oft werden Effi und Roswitha erwähnt?": ("Effi", "Roswitha"),
+    "How often is War and Peace mentioned?": ("War", "Peace"),
+    'How often is "salt and pepper" mentioned?': (),
+    "Wie oft wird Effi im Roman erwähnt?": (),
 }
 TIMES = {
     "How many lines contain ERROR between 18:05 and 18:06?": ("count", "18:05", "18:06"),
@@ -411,6 +445,19 @@ def test_any_question_goes_some_way(words: list[str]) -> None:
 def test_places(question: str) -> None:
     words, unit, place = PLACES[question]
     assert route(question) == Asked("count", words, unit, place=place)
+
+
+@pytest.mark.parametrize("question", SEVERAL)
+def test_several_words(question: str) -> None:
+    asked = route(question)
+    assert (asked.kind, asked.each) == ("count", SEVERAL[question])
+    assert asked.words.split()[-1] == (asked.each or [asked.words])[-1].split()[-1]
+
+
+def test_the_rest_of_a_question() -> None:
+    asked = route("How often is Anna mentioned, and why does she leave?")
+    assert asked == Asked("count", "Anna", rest="why does she leave")
+    assert not route("Did anyone use the term quorum, and how many times?").rest
 
 
 @pytest.mark.parametrize("question", TIMES)
@@ -462,8 +509,7 @@ def test_a_part_that_may_be_meant() -> None:
 
 
 def test_what_a_model_estimates() -> None:
-    for question in ("How many times does she cry?", "How many characters are there in the novel?",
-                     "How often is the lantern mentioned in each chapter?"):  # fmt: skip
+    for question in ("How many times does she cry?", "How many characters are there in the novel?"):
         assert route(question) == Asked("other", estimates=True)
     for question in ("How many children does she have?", "How many rooms are there in the house?"):
         assert route(question) == Asked("other")

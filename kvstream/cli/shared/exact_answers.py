@@ -347,7 +347,7 @@ def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:
             yield f"{name} {cited['source']}{place_of(cited)}".lstrip()
             text = _from_word(cited["text"], record.get("forms", {}), width - 4)
             yield from (f"    {line}" for line in wrapped(text, width - 4, 2))
-    if record.get("count", 0) > 1:
+    if record.get("count", 0) > 1 and "spread" in record:
         parts = _columns(record["spread"], min(MAP, width - 9))
         yield f"{'spread:':8} {strip(parts, '·')}"
 
