@@ -8,6 +8,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Sequence
+from time import gmtime
 from typing import Any, NamedTuple
 
 from kvstream.input.controls import without_controls
@@ -37,7 +38,17 @@ from kvstream.logs.requests import (
     with_status,
     with_status_at,
 )
-from kvstream.logs.stamps import ACCESS, ENDS, EPOCH, HOUR, KERNEL, LOOSE, MONTHS, PATTERNS
+from kvstream.logs.stamps import (
+    ACCESS,
+    ENDS,
+    EPOCH,
+    HOUR,
+    KERNEL,
+    LOOSE,
+    MONTHS,
+    PATTERNS,
+    YEAR_FIRST,
+)
 from kvstream.logs.traces import Continuation, is_trace
 
 LONGEST_HOUR = 16
@@ -291,6 +302,9 @@ class LineParser:
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
         year = _year_of(parts.get("y"))
+        if match.re is YEAR_FIRST and year is not None and gmtime().tm_year < year <= 2031:
+            # It can be a day.
+            raise ValueError(parts["stamp"])
         if parts.get("a"):
             first, second = int(parts["a"]), int(parts["b"])
             month, day = self._month_and_day(first, second, likely="half" in parts)

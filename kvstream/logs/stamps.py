@@ -59,7 +59,7 @@ _STAMPS = [
     ),
     # 03-17 16:13:38.811; [10.30 16:49:06]
     (rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})", rf"{_FRACTION}(?P<zone>)\]?"),
-    # 17/06/09 20:10:40
+    # 17/06/09 20:10:40; but 31/05/24 has the day first, as its year is yet to come
     (
         rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
         rf"{_FRACTION}(?!\s?[AaPp][Mm]\b)(?P<zone>)\]?",
@@ -143,4 +143,6 @@ _STAMPS = [
 ]
 PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(PATTERNS, _STAMPS, strict=True)}
-ACCESS, EPOCH, KERNEL, HOUR, LOOSE = (PATTERNS[place] for place in (1, 9, 10, 11, -1))
+ACCESS, YEAR_FIRST, EPOCH, KERNEL, HOUR, LOOSE = (
+    PATTERNS[place] for place in (1, 5, 9, 10, 11, -1)
+)
