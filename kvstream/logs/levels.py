@@ -12,7 +12,7 @@ LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
 SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
 _LEVEL_WORDS = {
-    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb",
+    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb silly",
     "info": "info information config inf",
     "notice": "notice",
     "warning": "warn warning wrn",
@@ -31,6 +31,7 @@ _LEVEL = re.compile(
     rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'!])"
     rf"|^\W*(?:[\w-]{{1,40}}\.({_CAPITALS}|ALERT): "
     rf"|\[[\w #-]{{1,40}}(?:/({_CAPITALS})|:(?i:({_ANY_CASE})))\])"
+    rf"|^(?:npm|[1-9]\d*) ({_ANY_CASE}) "
     rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
 )
 _COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
@@ -123,7 +124,8 @@ def begins_with_level(line: str) -> bool:
     return (
         re.match(
             r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]"
-            r"|(?:trce|dbug|info|warn|fail|crit): [\w.]+\[\d+\]$",  # of .NET
+            r"|(?:trce|dbug|info|warn|fail|crit): [\w.]+\[\d+\]$"  # of .NET
+            r"|(?:npm|\d+) (?:silly|verbose|info|http|timing|notice|warn|error|WARN|ERR!) \w",
             line,
         )
         is not None

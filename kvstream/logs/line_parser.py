@@ -425,6 +425,8 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
             continue
         if entry.time is None and (text[:1].isspace() or (stamped and entry.continues)):
             continue
+        if text.startswith("# User@Host: "):  # MySQL; its statements have several lines
+            return True
         own += 1
         if entry.time is not None or begins_with_level(text) or names_container(entry.container):
             stamped += 1

@@ -106,9 +106,9 @@ _STAMPS = [
     ),
     # 240531  8:05:06 and 240531 14:05:06 of MySQL 5
     (
-        r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {1,2}"
+        r"(?P<p>(?:# Time: )?)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {1,2}"
         r"(?P<h>\d\d?):(?P<mi>\d\d):(?P<s>\d\d))",
-        r"(?P<f>)(?P<zone>)(?=\s)",
+        r"(?P<f>)(?P<zone>)(?=\s|$)",
     ),
     # May 31, 2024 2:05:06 PM of java.util.logging; ####<May 31, 2024 2:05:06 PM CEST>;
     # May 31 2024 14:05:06: %ASA

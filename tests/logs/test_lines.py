@@ -597,6 +597,17 @@ def test_the_console_of_dotnet_is_a_log() -> None:
     assert not looks_like_log(["info: see the manual", "fail: try again"] * 5)
 
 
+def test_the_logs_of_npm_and_the_slow_queries_of_mysql_are_logs() -> None:
+    lines = ["verbose stack Error: gone", "http fetch GET 404 x", "error code E404"]
+    for before in ("7 ", "npm "):
+        assert looks_like_log([before + line for line in lines])
+        assert [level_of(before + line) for line in lines] == ["debug", "", "error"]
+    assert level_of("0 error lines") != "error"
+    slow = ["# Time: 240501 12:00:00", "# User@Host: a[a] @ b []", *["SELECT", "1", ";"] * 9]
+    assert looks_like_log(slow)
+    assert LineParser().parse(slow[0])[0] == NOON
+
+
 def test_links_of_a_terminal_and_nuls_before_a_line_are_no_part_of_it() -> None:
     link = "\x1b]8;;https://x\x1b\\red\x1b]8;;\x1b\\ \x1b]8;id=1;https://x\x07blue\x1b]8;;\x07"
     assert LineParser().entry(f"{NOON} {link}")[2].strip() == "red blue"
