@@ -265,6 +265,7 @@ class Report:
             identity = [
                 ("model digest", receipt["model_digest"]),
                 ("input", f"{amount}, SHA-256 {text['sha256']}"),
+                *((each["name"], _digest(each)) for each in text["sources"]),
             ]
         return [
             *identity,
@@ -276,6 +277,12 @@ class Report:
             ("question and answer", f"{entries(started.reserved_tokens)} kept free"),
             ("schedule", f"memory {started.schedule}, chunks {started.chunk}"),
         ]  # fmt: skip
+
+
+def _digest(source: Mapping[str, Any]) -> str:
+    """Return the digest of a file as sha256sum prints it, and where the part is that was read."""
+    part = f", bytes {source['begin']:,} to {source['end']:,}" if "begin" in source else ""
+    return f"SHA-256 {source.get('file_sha256', source['sha256'])}{part}"
 
 
 def _facts(

@@ -126,7 +126,7 @@ def number_of(text: str) -> str:
 
 def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
-    ends: dict[int, tuple[int, Line]] = {}
+    ends: dict[int, Line] = {}
     found: list[tuple[Part, Line]] = []
     for source, lines in groupby(
         lines_of(sources, joined=True), key=lambda line: line.block.source
@@ -139,14 +139,12 @@ def outline(sources: SourceSet) -> list[Part]:
     return _ended(kept, ends)  # the text of an entry belongs to the part before it
 
 
-def _headings(
-    lines: Iterator[Line], ends: dict[int, tuple[int, Line]]
-) -> Iterator[tuple[Part, Line]]:
+def _headings(lines: Iterator[Line], ends: dict[int, Line]) -> Iterator[tuple[Part, Line]]:
     """Yield every heading of a source with its line; `ends` gets its end and its last line."""
     blank, fenced, place, latest = True, False, None, ""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
-        ends[line.block.source] = _end(line), line
+        ends[line.block.source] = line
         text = line.text.strip()
         if isinstance(now := line.block.place, str):
             if now not in (place, ""):
@@ -162,14 +160,14 @@ def _headings(
 
 
 def _marked(
-    lines: Iterator[Line], ends: dict[int, tuple[int, Line]], marks: Sequence[tuple[str, int, int]]
+    lines: Iterator[Line], ends: dict[int, Line], marks: Sequence[tuple[str, int, int]]
 ) -> Iterator[tuple[Part, Line]]:
     """Yield the headings of a PDF that has bookmarks: these, and numbered ones that they lack."""
     marked = [_NUMBERED.match(in_english(title)) for title, _, _ in marks]
     known = {number_of(each["number"] or each["ordinal"]) for each in marked if each}
     for page, own in groupby(lines, key=lambda line: line.block.place):
         held = list(own)
-        ends[held[-1].block.source] = _end(held[-1]), held[-1]
+        ends[held[-1].block.source] = held[-1]
         texts = [" ".join(line.text.casefold().split()) for line in held]
         found = []
         for title, level, _ in (mark for mark in marks if mark[2] == page):
@@ -185,7 +183,8 @@ def _marked(
 
 
 def _end(line: Line) -> int:
-    return line.byte + len(line.text.encode("utf-8", "replace"))
+    block, _, end = line.pieces[-1]
+    return int(block.offsets()[end])
 
 
 def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
@@ -227,7 +226,7 @@ def _named(title: str, line: Line, depth: int = 0) -> Part:
     return Part(title, kind, number, level, line.block.source, line.byte, 0, "")
 
 
-def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, tuple[int, Line]]) -> list[Part]:
+def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, Line]) -> list[Part]:
     """Return the parts with their ends and places."""
     open: dict[int, tuple[int, Line, bool]] = {}
     parts: list[Part] = []
@@ -235,9 +234,10 @@ def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, tuple[int, Line]]
     for part, line in reversed(found):
         if part.source != source:
             source, open = part.source, {}
+            whole = _end(ends[source]), ends[source], False
         levels = [level for level in open if level <= part.level]
         # The open heading of the highest number of these levels begins first.
-        end, last, heads = min((open[level] for level in levels), default=(*ends[source], False))
+        end, last, heads = min((open[level] for level in levels), default=whole)
         if end == part.begin and parts:  # bookmarks of one page, whose places on it are unknown
             end = parts[-1].end
         place, first = "", line.block.place

@@ -11,6 +11,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
 from itertools import chain, groupby, islice
 from math import inf
@@ -248,7 +249,10 @@ def _scope(sources: SourceSet, only: str) -> Scope:
             found = _found([p for p in parts if begin <= p.begin < end], inner)
     if not found:
         named = only.removeprefix("the ")
-        raise SourceError(f"The text has no {named}. {_told(parts)}")
+        titles = {re.split("[.:] ", p.title)[-1].casefold(): p.title for p in parts}
+        near = [] if _NUMBERS.fullmatch(only) else get_close_matches(named.casefold(), titles, 1)
+        meant = f'Did you mean "{titles[near[0]]}"? ' if near else ""
+        raise SourceError(f"The text has no {named}. {meant}{_told(parts)}")
     numbers = {part.number for part in found}
     if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
         raise SourceError(

@@ -7,8 +7,9 @@ import os
 import re
 import stat
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ from kvstream.input.formats import (
 )
 from kvstream.input.source import shown_name
 
+NAMED = 10
+"""Most skipped files of one kind that a warning names."""
 LONGEST_NAME = 300
 """Characters of a name in an error message."""
 
@@ -63,12 +66,23 @@ class Inspected:
     """Why it was not read, or not to its end."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """SHA-256 of the decoded bytes so far."""
+    file_sha256: str | None = None
+    """SHA-256 of the file as it is, if it is not that of the text."""
     stream: ByteStream | bytes | None = None
     """The stream or text to read instead of a path."""
     plain: bool = False
     """Whether to read it as UTF-8 text, regardless of its first bytes."""
     output: str = ""
     """What the file is, if kvstream wrote it."""
+
+    def digest_of_file(self) -> str | None:
+        """Return the SHA-256 of a file that was read, None if it is that of the text."""
+        if self.path is None or self.size is None or self.length is None or self.kind == "plain":
+            return None
+        if self.file_sha256 is None:
+            with suppress(OSError), self.path.open("rb") as file:
+                self.file_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return self.file_sha256 or None
 
 
 class ByteStream(Protocol):
@@ -147,16 +161,17 @@ def _refuse_endless(name: str, place: Any) -> None:
 def of_folder(
     folder: Path, warnings: list[str], notes: list[str], *, plain: bool
 ) -> list[Inspected]:
-    """List the text files in a folder; count others in `warnings` and `notes`. SourceError."""
+    """List the text files in a folder; name others in `warnings` and `notes`. SourceError."""
     found: list[Inspected] = []
     skipped: Counter[str] = Counter()
     own: Counter[str] = Counter()
+    names: defaultdict[str, list[str]] = defaultdict(list)
 
     for path in files_in(folder, skipped):
         try:
             source, problem = look(path, name_of(path), plain=plain)
         except OSError:
-            skipped["unreadable file"] += 1
+            names["unreadable file"].append(str(path.relative_to(folder)))
             continue
         if source.output:
             own[source.output] += 1
@@ -164,13 +179,17 @@ def of_folder(
             source.folder = str(folder)
             found.append(source)
         elif " is damaged: " in problem:
-            skipped["damaged file"] += 1
+            names["damaged file"].append(str(path.relative_to(folder)))
         elif "kvstream[" in problem:
-            skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
+            extra = problem.split("kvstream[")[1].split("]")[0]
+            names[f"file that needs kvstream[{extra}]"].append(str(path.relative_to(folder)))
         else:
-            skipped["binary file"] += 1
+            names["binary file"].append(str(path.relative_to(folder)))
     hidden = skipped.pop(HIDDEN, 0) > 0
     told, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (skipped, own))
+    for what, files in names.items():
+        more = f", {len(files) - NAMED:,} more" if len(files) > NAMED else ""
+        told.append(f"{len(files):,} × {what} ({', '.join(map(quoted, files[:NAMED]))}{more})")
     if not found:
         raise SourceError(no_text_files([str(folder)], told + ours, hidden=hidden))
     if ours:

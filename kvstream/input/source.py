@@ -27,6 +27,11 @@ class SourceRecord:
     """SHA-256 of the decoded bytes, in hex."""
     part: int | None = field(default=None, compare=False)
     """Bytes of the part that was read, with --only, --since or --until."""
+    begin: int | None = field(default=None, compare=False)
+    end: int | None = field(default=None, compare=False)
+    """Bytes of the text between which this part is."""
+    file_sha256: str | None = field(default=None, compare=False)
+    """SHA-256 of the file as it is, if its text is decompressed or converted."""
     problem: str | None = field(default=None, compare=False)
     """Why the source was not read, or not to its end."""
 

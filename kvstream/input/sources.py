@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -143,8 +142,8 @@ class SourceSet:
         self._earlier: list[SourceRecord] = []
         self.scope: Scope | None = None
         """Chooses the part of the text that is read."""
-        self._parts: Counter[int] = Counter()
-        """Bytes of this part, by source."""
+        self._parts: dict[int, tuple[int, int, int]] = {}
+        """Size, first byte and end of this part, by source."""
         self._last = ""
 
     @property
@@ -193,6 +192,7 @@ class SourceSet:
         self._pieces.block = LARGE
         for source in self._sources:
             source.digest = SimpleNamespace(update=len, hexdigest=str)
+            source.file_sha256 = ""
         return self
 
     def reorder(self, order: Sequence[int]) -> None:
@@ -216,16 +216,15 @@ class SourceSet:
         """Records of all sources that were begun, including those of `follow_on`."""
         behind = [*self._bases[1:], self._position]
         begun = self._sources[: len(self._bases) - len(self._earlier)]
-        return self._earlier + [
-            SourceRecord(
-                source.name,
-                behind[i] - self._bases[i],
-                source.digest.hexdigest(),
-                None if self.scope is None else self._parts[i],
-                source.problem,
-            )
-            for i, source in enumerate(begun, len(self._earlier))
-        ]
+        records = []
+        for i, source in enumerate(begun, len(self._earlier)):
+            base, part = self._bases[i], self._parts.get(i)
+            size = part[0] if part else None if self.scope is None else 0
+            first, end = (part[1] - base, part[2] - base) if part else (None, None)
+            length, digest = behind[i] - base, source.digest.hexdigest()
+            whole = source.digest_of_file(), source.problem
+            records.append(SourceRecord(source.name, length, digest, size, first, end, *whole))
+        return self._earlier + records
 
     @property
     def names(self) -> list[str]:
@@ -301,7 +300,10 @@ class SourceSet:
 
     def _part_of(self, scope: Scope) -> Iterator[TextBlock]:
         for block in scope.select(self._all()):
-            self._parts[block.source] += int(block.offsets()[-1]) - block.start
+            end = int(block.offsets()[-1])
+            if end > block.start:
+                size, first, _ = self._parts.get(block.source, (0, block.start, 0))
+                self._parts[block.source] = size + end - block.start, first, end
             yield block
 
     def _all(self) -> Iterator[TextBlock]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shlex
@@ -35,7 +36,8 @@ def test_a_run_can_be_repeated(cli: Callable[..., Any], tmp_path: Path, monkeypa
     assert [each["sha256"] for each in found["sources"]] == digests
     both = "".join(f"{digest}\n" for digest in digests)
     assert found["sha256"] == hashlib.sha256(both.encode()).hexdigest()
-    assert any("1 × binary file" in warning for warning in said["warnings"])
+    assert any("1 × binary file (c.bin)." in warning for warning in said["warnings"])
+    assert all(digest in page.read_text() for digest in digests)
     assert receipt["options"]["seed"] == receipt["settings"]["seed"] == 7
     assert receipt["settings"]["budget"] == "300 entries per head"
     for shown in (receipt["model_digest"], found["sha256"]):
@@ -54,6 +56,16 @@ def test_a_document_that_cannot_be_read_is_named(cli: Callable[..., Any], tmp_pa
     assert "problem" not in whole
     assert "b.pdf" in broken["problem"]
     assert receipt["settings"]["budget"] == "4096 entries per head"
+
+
+def test_a_packed_file_has_the_digest_of_sha256sum(cli: Callable[..., Any], tmp_path: Path) -> None:
+    (path := tmp_path / "a.md.gz").write_bytes(gzip.compress(f"# One\n\n# Two\n\n{TEXT}".encode()))
+    (tmp_path / "b.txt").write_text(TEXT)
+    ran = cli("count", str(tmp_path), "Ada", "--only", "Two", "--json")
+    packed, plain = json.loads(ran.stdout)["receipt"]["input"]["sources"]
+    assert packed["file_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (packed["begin"], packed["end"]) == (7, 7 + 7 + len(TEXT))
+    assert plain.keys() == {"name", "bytes", "sha256", "part"}
 
 
 def test_one_source_has_its_own_digest(cli: Callable[..., Any], tmp_path: Path) -> None:

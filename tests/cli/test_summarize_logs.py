@@ -201,7 +201,8 @@ def test_what_is_skipped_in_a_folder_of_logs_is_told(cli, tmp_path) -> None:
     (tmp_path / "d.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 100)
     ran = cli("summarize", str(tmp_path), "-q")
     assert ran.code == 0
-    assert f"Warning: Skipped in {tmp_path}: 1 × binary file, 1 × damaged file." in ran.stderr
+    told = "1 × binary file (c.bin), 1 × damaged file (d.gz)."
+    assert f"Warning: Skipped in {tmp_path}: {told}" in ran.stderr
     assert "the clock goes back" not in ran.stdout
     packed = bytearray(gzip.compress(lines(3, 60).encode() * 100))
     packed[-8] ^= 1  # the wrong checksum shows only at the end

@@ -384,6 +384,8 @@ def test_a_terminal_shows_the_words_and_equal_heights(
     assert (sum(sums), set(sums)) == (3, {0.0, 1.0})
     assert run(["count", "nobody", str(path)]) == 2
     assert "the words come last" in capsys.readouterr().err
+    assert run(["count", str(path), "Anna", "came"]) == 3
+    assert 'several words in quotation marks: "Anna came".' in capsys.readouterr().err
 
 
 def test_what_is_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,9 @@ def test_what_does_not_exist(tmp_path: Path) -> None:
     path.write_text(book("CHAPTER I", "CHAPTER II"))
     with pytest.raises(SourceError, match=r"has no chapter 7. It has CHAPTER I \(lines 1-44\), CH"):
         read(path, only="chapter 7")
+    (tmp_path / "a.md").write_text("# III. The Search\n\nOne.\n")
+    with pytest.raises(SourceError, match=r'Did you mean "III. The Search"\? It has'):
+        read(tmp_path / "a.md", only="The Serch")
     with pytest.raises(SourceError, match=r"No part of the text is lines 900-950: it has 88 lines"):
         read(path, only="lines 900-950")
     with pytest.raises(UsageError, match="lines and pages begin with 1"):

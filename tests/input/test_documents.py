@@ -105,7 +105,7 @@ def test_a_truncated_document_is_damaged_and_not_binary(tmp_path: Path, left: fl
             opened(tmp_path, f"{number}", cut)
     (tmp_path / "2").write_text("It rained.")
     sources = open_sources([str(tmp_path)])
-    assert sources.warnings == [f"Skipped in {tmp_path}: 2 × damaged file."]
+    assert sources.warnings == [f"Skipped in {tmp_path}: 2 × damaged file (0, 1)."]
     assert text_of(open_sources([str(tmp_path / "0")], plain=True)) != ""
 
 
@@ -656,7 +656,7 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
     sources = open_sources([str(tmp_path)])
     assert text_of(sources).split() == ["It", "rained.", "Often."]
     [skipped, damaged] = sources.warnings
-    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file."
+    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file (d.epub)."
     assert damaged.startswith(
         f"Skipped in {tmp_path}: 2 × document that cannot be read (the first: {tmp_path}/a.pdf "
     )

@@ -305,7 +305,7 @@ def test_directories(tmp_path: Path) -> None:
         "a.txt", "b.txt", "sub/kept.log", "sub/z",
     ]  # fmt: skip
     assert sources.warnings == [
-        f"Skipped in {tree}: 1 × broken link (the first: {tree}/broken), 1 × binary file."
+        f"Skipped in {tree}: 1 × broken link (the first: {tree}/broken), 1 × binary file (binary)."
     ]
     assert text_of(sources) == "a.txt\nb.txt\nsub/kept.log\nsub/z\n"
 
@@ -698,7 +698,7 @@ def test_damaged_archives_in_a_folder_are_told(tmp_path: Path) -> None:
     assert text.endswith("\nAda hid the letter.\n")
     assert text.index("\n") == 600_000
     [skipped, partly] = sources.warnings
-    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file."
+    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file (b.txt.gz)."
     name = f"{tmp_path}/a.txt.gz"
     assert partly.startswith(
         f"Only the first 600,000 bytes of text of {name} were read: {name} is damaged: its gzip "
@@ -772,7 +772,7 @@ def test_a_folder_skips_a_binary_file_whose_first_nul_comes_late(
     data = b"x" * place + b"\0" + b"x" * 4000
     (tmp_path / "b.dat").write_bytes(pack(data))
     sources = open_sources([str(tmp_path)])
-    assert sources.warnings == [f"Skipped in {tmp_path}: 1 × binary file."]
+    assert sources.warnings == [f"Skipped in {tmp_path}: 1 × binary file (b.dat)."]
     assert text_of(sources) == "Some text.\n"
     with pytest.raises(SourceError, match=rf"is binary \(a NUL at byte {place:,}\)"):
         open_sources([str(tmp_path / "b.dat")])

@@ -70,6 +70,12 @@ def command(
         raise click.UsageError(f"{words!r} is a file; add the words as the last argument.", ctx)
     if os.path.isfile(words) and not any(map(os.path.exists, paths)) and paths != ["-"]:
         raise click.UsageError(f"{words!r} is a file; the words come last, after the files.", ctx)
+    behind = [path for path in paths[1:] if not os.path.exists(path)]
+    if behind and os.path.exists(paths[0]) and "-" not in paths:
+        raise SourceError(
+            f"{behind[0]!r} does not exist; check the path, or put several words in quotation "
+            f'marks: "{" ".join([*behind, words])}".'
+        )
     if not words.strip() and unit is None:
         raise click.UsageError("No words to count; give some, or a --unit.", ctx)
     options = Options(
