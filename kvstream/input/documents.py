@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.formats import PeekedStream, reader_of
+from kvstream.input.formats import DOCX_BODY, PeekedStream, reader_of
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def kind_of_zip(path: Path, name: str) -> str:
         ) from error
     if "META-INF/container.xml" in members:
         return "epub"
-    return "docx" if "word/document.xml" in members else "plain"
+    return "docx" if any(map(DOCX_BODY.fullmatch, members)) else "plain"
 
 
 def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:

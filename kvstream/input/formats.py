@@ -52,6 +52,8 @@ _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 _SKIPPED = re.compile(rb"[P-_]\*M\x18")
 """A frame of zstd without text, which may come first."""
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
+DOCX_BODY = re.compile(r"word/document\d*\.xml")
+"""The member of a DOCX with its text."""
 HEAD = 128
 """Bytes that determine every kind. They include the MIME type of an OpenDocument or EPUB file."""
 SNIFF = 8192

@@ -34,7 +34,7 @@ _BLOCKS = frozenset([
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
-_EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
+EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
 
@@ -175,7 +175,7 @@ class _Page:
             return
         text = text.replace("\u00ad", "")
         text = text if self._pre else _SPACE.sub(" ", text)
-        if self._raised and _EXPONENT.match(text):  # of a note or a power, and not of 1st
+        if self._raised and EXPONENT.match(text):  # of a note or a power, and not of 1st
             text = f"^{text.lstrip()}"
         self._raised = self._raised and text.isspace()
         self._last = text[-1:] or self._last

@@ -18,8 +18,9 @@ from lxml import etree
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Heading, Part
 from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
+from kvstream.input.formats import DOCX_BODY
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.markup import html_parts, text_bytes
+from kvstream.input.markup import EXPONENT, html_parts, text_bytes
 from kvstream.input.table_rows import Cell, count_of
 
 MAX_BYTES = 256 * 1024**2
@@ -34,7 +35,8 @@ SAMPLES = 8
 SAMPLE = 64 * 1024
 """Maximum bytes of markup at each of these places."""
 STYLES = "word/styles.xml"
-RELATIONS = "word/_rels/document.xml.rels"
+DEEPEST = 20
+"""Maximum styles that derive from each other."""
 NOTES = {
     "footnoteReference": ("footnotes", "Footnote"),
     "endnoteReference": ("endnotes", "Endnote"),
@@ -50,10 +52,25 @@ _WORD = f"{{{_NAMES['w']}}}"
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([
     f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_WORD}trPrChange",
-    f"{_WORD}tcPrChange", f"{_EITHER}Fallback",
+    f"{_WORD}tcPrChange", f"{_WORD}rPrChange", f"{_WORD}rt", f"{_EITHER}Fallback",
 ])  # fmt: skip
-"""Deletions not yet accepted, the old place of moved text, the earlier style of a paragraph, and
-the fallback of a choice."""
+"""Deletions not yet accepted, the old place of moved text, the earlier style of a text, how
+characters are pronounced, and the fallback of a choice."""
+_STRICT = {
+    b"http://purl.oclc.org/ooxml/wordprocessingml/main": _NAMES["w"].encode(),
+    b"http://purl.oclc.org/ooxml/officeDocument/math": (
+        b"http://schemas.openxmlformats.org/officeDocument/2006/math"
+    ),
+}
+"""The namespaces of the variant "Strict Open XML", with the usual ones."""
+_SYMBOLS = {
+    "symbol": dict(zip(
+        [*range(0x41, 0x5B), *range(0x61, 0x7B), 0xA3, 0xB0, 0xB1, 0xB3, 0xB4, 0xB9, 0xBB],
+        "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖαβχδεφγηιϕκλμνοπθρστυϖωξψζ≤°±≥×≠≈", strict=True,
+    )),
+    "wingdings": dict(zip([0x6F, 0xA8, 0xFB, 0xFC, 0xFD, 0xFE], "☐☐✗✓☒☑", strict=True)),
+}  # fmt: skip
+"""Characters of fonts that have signs in place of letters."""
 
 
 _TABLES = frozenset([
@@ -228,7 +245,10 @@ class Docx(Packed):
     kind = "DOCX"
 
     def texts(self) -> list[str]:
-        return ["word/document.xml"]
+        return [name for name in self.archive.NameToInfo if DOCX_BODY.fullmatch(name)][:1]
+
+    def read(self, name: str) -> bytes:
+        return _usual(super().read(name))
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
@@ -237,26 +257,40 @@ class Docx(Packed):
         parser = _parser(target)
         while data := read(BLOCK):
             with patience.counting():
-                parser.feed(data)
-            yield target.lines.take()
+                parser.feed(_usual(data))
+            yield target.body.take()
         parser.close()
-        yield target.lines.take(final=True)
+        yield target.body.take(final=True)
 
     def _heading_styles(self) -> dict[str, int]:
         """Return ids and levels of the styles for headings; ids depend on the language of Word."""
-        found = {}
+        found: dict[str, int] = {}
         with suppress(Exception):  # the text can be read without its styles
-            for name in _xml(self.read(STYLES)).iterfind("w:style/w:name", _NAMES):
-                if level := _level(name.get(f"{_WORD}val", "")):
-                    found[name.getparent().get(f"{_WORD}styleId")] = level
+            styles = {
+                style.get(f"{_WORD}styleId"): [
+                    "" if (each := style.find(path, _NAMES)) is None else each.get(f"{_WORD}val")
+                    for path in ("w:name", "w:pPr/w:outlineLvl", "w:basedOn")
+                ]
+                for style in _xml(self.read(STYLES)).iterfind("w:style", _NAMES)
+            }
+            for style in styles:
+                base = style
+                for _ in range(DEEPEST):
+                    name, outline, based = styles.get(base, ("", "", ""))
+                    level = _level(name) or _outline(outline)
+                    if level or outline or not based:
+                        break
+                    base = based
+                found[style] = level
         return found
 
     def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
         """Return the text of notes by mark and id; comments first, as other notes may have one."""
         notes: dict[tuple[str, str], str] = {}
         members = {kind: f"word/{kind}.xml" for kind, _ in NOTES.values()}
+        folder, body = posixpath.split(self.texts()[0])
         with suppress(Exception):  # most files have these names
-            for relation in _xml(self.read(RELATIONS)):
+            for relation in _xml(self.read(f"{folder}/_rels/{body}.rels")):
                 kind = posixpath.basename(relation.get("Type", ""))
                 if kind in members:
                     member = posixpath.join("/word", relation.get("Target", ""))
@@ -290,7 +324,17 @@ class _Document:
     def __init__(
         self, heading: str, heading_styles: dict[str, int], notes: dict[tuple[str, str], str]
     ) -> None:
-        self.lines = Lines(heading)
+        self.lines = self.body = Lines(heading)
+        self._outside: list[tuple[Lines, int, list[str]]] = []
+        """The state around each open text box."""
+        self._boxes: list[str] = []
+        """Texts of the boxes of a paragraph, which come after it."""
+        self._raised = self._raised_before = False
+        """Whether this run, and the run before, is superscript."""
+        self._last = ""
+        """The last character of the paragraph."""
+        self._initial = False
+        """Whether the paragraph is only the large first letter of the next."""
         self._notes = notes
         self._heading_styles = heading_styles
         self._text = False
@@ -308,15 +352,27 @@ class _Document:
             self._dropped += 1
             return
         name = tag.removeprefix(_WORD)
+        value = str(attributes.get(f"{_WORD}val", ""))
         if name == "p":
-            self.lines.end_line()
-            self._level, self._heading = 0, []
+            if not self._initial:
+                self.lines.end_line()
+            self._level, self._heading, self._last = 0, [], ""
+            self._raised = self._initial = False
+        elif name == "txbxContent":
+            self._outside.append((self.lines, self._level, self._heading))
+            self.lines = Lines()
         elif name == "pStyle":
-            style = str(attributes.get(f"{_WORD}val", ""))
-            self._level = self._heading_styles.get(style) or _level(style)
-            if self._level:
-                self.lines.loosen()
-                self.lines.add("\n\n")
+            self._begin_heading(self._heading_styles.get(value) or _level(value))
+        elif name == "outlineLvl" and not self._level:
+            self._begin_heading(_outline(value))
+        elif name == "framePr":
+            self._initial = attributes.get(f"{_WORD}dropCap") in ("drop", "margin")
+        elif name == "r":
+            self._raised_before, self._raised = self._raised, False
+        elif name == "vertAlign":
+            self._raised = value == "superscript"
+        elif name == "sym":
+            self._data(_symbol(*(str(attributes.get(_WORD + key)) for key in ("font", "char"))))
         elif name in ("tab", "br", "cr"):
             self._data("\n" if name != "tab" else " ")
         elif name == "noBreakHyphen":
@@ -325,14 +381,19 @@ class _Document:
             # Each note is read once, because marks may repeat.
             self.lines.add(self._notes.pop((name, str(attributes.get(f"{_WORD}id"))), ""))
         elif name in _TABLES:
-            self._table(name, attributes)
+            self._table(name, attributes, value)
         elif tag.startswith(MATH):
             value = str(attributes.get(f"{MATH}val", ""))
             self._equation.start(tag.removeprefix(MATH), value)
         self._text = name == "t" or tag == f"{MATH}t"
 
-    def _table(self, name: str, attributes: Any) -> None:
-        value = str(attributes.get(f"{_WORD}val", ""))
+    def _begin_heading(self, level: int) -> None:
+        self._level = level
+        if level:
+            self.lines.loosen()
+            self.lines.add("\n\n")
+
+    def _table(self, name: str, attributes: Any, value: str) -> None:
         table = self.lines.table
         if name == "tbl":
             self.lines.begin_table()
@@ -378,7 +439,15 @@ class _Document:
             words = " ".join("".join(self._heading).split())
             if self._level and words:
                 self.lines.name(Heading(words, self._level))
-            self.lines.end_line()
+            if not self._initial:
+                self.lines.end_line()
+                boxes, self._boxes = self._boxes, []
+                for box in boxes:
+                    self.lines.add(box)
+                    self.lines.end_line()
+        elif name == "txbxContent":
+            self._boxes += [text for text, _ in self.lines.take(final=True)]
+            self.lines, self._level, self._heading = self._outside.pop()
         elif name == "tr":
             self.lines.end_row()
         elif name == "tbl":
@@ -386,9 +455,15 @@ class _Document:
 
     def data(self, text: str) -> None:
         if self._text:
+            text = text.replace("\u00ad", "")
+            starts = self._raised and not self._raised_before and self._last.isalnum()
+            if starts and EXPONENT.match(text):
+                text = f"^{text.lstrip()}"
+            self._raised_before = self._raised
             self._data(self._equation.take() + text)
 
     def _data(self, text: str) -> None:
+        self._last = text[-1:] or self._last
         self.lines.add(text)
         if self._level and sum(map(len, self._heading)) < 200:
             self._heading.append(text)
@@ -474,6 +549,25 @@ def _level(style: str) -> int:
     """Return the level of the headings of a style; 0 if it is for other text."""
     found = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
     return 0 if found is None else int(found[1] or 1)
+
+
+def _outline(value: str) -> int:
+    """Return the level of a heading for an outline level, which counts from 0; 9 is none."""
+    return int(value) + 1 if re.fullmatch("[0-8]", value or "") else 0
+
+
+def _symbol(font: str, code: str) -> str:
+    """Return a character by its code in hexadecimal; without one for it, nothing."""
+    number = int(code, 16) if re.fullmatch("[0-9A-Fa-f]{1,5}", code) else 0
+    known = _SYMBOLS.get(font.lower(), {}).get(number & 0xFF, "")
+    return known or ("" if number < 32 or 0xD800 <= number < 0xF900 else chr(number))
+
+
+def _usual(data: bytes) -> bytes:
+    """Return XML with the usual namespaces, which it declares in its first bytes."""
+    for strict, usual in _STRICT.items():
+        data = data.replace(strict, usual)
+    return data
 
 
 def _folded(name: str) -> str:

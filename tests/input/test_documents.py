@@ -478,6 +478,10 @@ def run(text: str) -> str:
     return f"<w:r><w:t>{text}</w:t></w:r>"
 
 
+def raised(text: str) -> str:
+    return run(text).replace("<w:t>", '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:t>')
+
+
 def test_hyphens_of_a_docx(tmp_path: Path) -> None:
     body = (
         "<w:p><w:r><w:t>2020</w:t><w:noBreakHyphen/><w:t>2021, </w:t>"
@@ -521,6 +525,53 @@ def test_a_heading_of_word_in_another_language(tmp_path: Path) -> None:
     assert {part.place for part in parts_of("docx", path, [], [])} == {"Regen"}
 
 
+def test_other_styles_of_headings(tmp_path: Path) -> None:
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    styles = f"""<w:styles xmlns:w="{space}"><w:style w:styleId="h1"><w:name w:val="heading 1"/>
+        </w:style><w:style w:styleId="My"><w:name w:val="My"/><w:basedOn w:val="h1"/></w:style>
+        <w:style w:styleId="Own"><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style>
+        <w:style w:styleId="List"><w:basedOn w:val="h1"/><w:pPr><w:outlineLvl w:val="9"/></w:pPr>
+        </w:style></w:styles>"""
+    path = tmp_path / "a.docx"
+    direct = (
+        b'<w:p><w:pPr><w:outlineLvl w:val="0"/></w:pPr><w:r><w:t>Snow</w:t></w:r></w:p></w:body>'
+    )
+    texts = [("My", "Rain"), ("N", "a"), ("Own", "Wind"), ("N", "b"), ("List", "c")]
+    path.write_bytes(docx(texts, lambda data: data.replace(b"</w:body>", direct)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("word/styles.xml", styles)
+    headings = {part.place for part in parts_of("docx", path, [], [])}
+    assert headings == {"Rain", "Wind", "Snow"}
+
+
+def test_other_forms_of_a_docx(tmp_path: Path) -> None:
+    made = docx([("Heading1", "Gate"), ("N", "It rained.")])
+    usual = b"http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    other = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(made)) as old, zipfile.ZipFile(other, "w") as new:
+        strict = b"http://purl.oclc.org/ooxml/wordprocessingml/main"
+        body = old.read("word/document.xml").replace(usual, strict)
+        new.writestr("word/document2.xml", body)
+    assert text_of(opened(tmp_path, "a.docx", other.getvalue())) == "Gate\nIt rained.\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (f"<w:p>{run('10')}{raised('6')}{run(' m')}{raised('2')}{raised('st')}</w:p>",
+         "10^6 m^2st\n"),
+        ('<w:p><w:pPr><w:framePr w:dropCap="drop"/></w:pPr>'
+         f"{run('O')}</w:p><w:p>{run('nce.')}</w:p><w:p>{run('b')}</w:p>", "Once.\nb\n"),
+        ('<w:p><w:r><w:t>5</w:t><w:sym w:font="Symbol" w:char="F0B0"/><w:t>C</w:t></w:r>'
+         '<w:r><w:sym w:font="Wingdings" w:char="F0FE"/></w:r></w:p>', "5°C☑\n"),
+        (f"<w:p><w:r><w:ruby><w:rt>{run('x')}</w:rt><w:rubyBase>{run('橋')}</w:rubyBase></w:ruby>"
+         f"</w:r>{run('inter&#173;national')}</w:p>", "橋international\n"),
+    ],
+)  # fmt: skip
+def test_words_of_a_docx_are_whole(tmp_path: Path, body: str, text: str) -> None:
+    assert docx_text(tmp_path, body) == text
+
+
 @pytest.mark.parametrize("styles", [b"", b"no XML", b"<a>" + b" " * 17 * 1024**2 + b"</a>"])
 def test_a_docx_is_read_without_its_styles(tmp_path: Path, styles: bytes) -> None:
     path = tmp_path / "a.docx"
@@ -541,14 +592,14 @@ def test_a_text_box_of_a_docx_is_read_once(tmp_path: Path) -> None:
         '<alt:Choice Requires="wps"><w:drawing/></alt:Choice>'
         f"<alt:Fallback><w:pict>{box}</w:pict></alt:Fallback></alt:AlternateContent></w:r>"
         f"{run('Title')}</w:p>"
-        f"<w:p>{run('before')}<w:r><alt:AlternateContent>"
+        f"<w:p>{run('before ')}<w:r><alt:AlternateContent>"
         f'<alt:Choice Requires="wps"><w:drawing>{box}</w:drawing></alt:Choice>'
         f'<alt:Choice Requires="wpg"><w:drawing>{box}</w:drawing></alt:Choice>'
         f"<alt:Fallback><w:pict>{box}</w:pict></alt:Fallback></alt:AlternateContent></w:r>"
         f"{run('after')}</w:p>"
     )
     path = tmp_path / "a.docx"
-    assert docx_text(tmp_path, body) == "Title\nbefore\ninside\nafter\n"
+    assert docx_text(tmp_path, body) == "Title\nbefore after\ninside\n", "behind its paragraph"
     places = {part.place for part in parts_of("docx", path, [], []) if "before" in part.text}
     assert places == {"Title"}, "what is dropped does not end the heading around it"
 
