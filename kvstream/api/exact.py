@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceError
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
+from kvstream.exact.table_questions import asks_figure
 from kvstream.exact.table_questions import may_ask as asks_of_rows
 from kvstream.input.outputs import is_own
 from kvstream.reporters.format import counted as amount
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
 
-__all__ = ["PART", "UNITS", "Asked", "asks_of_rows", "counted", "has_times", "is_own", "one_day",
-           "parts", "route", "row_questions"]  # fmt: skip
+__all__ = ["PART", "UNITS", "Asked", "asks_figure", "asks_of_rows", "counted", "has_times",
+           "is_own", "one_day", "parts", "route", "row_questions"]  # fmt: skip
 
 
 def counted(

@@ -91,6 +91,11 @@ def may_ask(question: str, names: Sequence[str] = ()) -> bool:
     return few and (tables or pattern_of(terms.ASKS).search(text) is not None)
 
 
+def asks_figure(question: str) -> bool:
+    """Return whether a question has a word for a figure, such as `sum` and `largest`."""
+    return pattern_of(terms.FIGURE).search(_core(question)) is not None
+
+
 def query_of(question: str, header: Sequence[str], sample: Sample | None = None) -> Query | None:
     """Return what is computed for a question, or None. Raises AmbiguousError."""
     text = _core(question)

@@ -94,7 +94,10 @@ def _record(found: Found, table: Table) -> dict[str, Any] | None:
     return {
         "answer": "\n".join(_sentences(found, table, value)),
         "value": _json(value),
-        "rows": {"read": found.read, "matched": figures.rows},
+        "rows": {
+            "read": found.read,
+            "matched": figures.rows if query.of is None else figures.numbers,
+        },
         "citations": [_cited(row, table) for row in cited],
         "warnings": list(_warnings(found, table)),
     }

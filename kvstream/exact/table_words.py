@@ -145,11 +145,14 @@ TOKEN = re.compile(
 LIST = (
     rf"(?:(?:(?:in|at) )?(?:{'|'.join([*LISTS, *WHICH])})|(?:all |the )*(?:row|record|entrie)s)\b"
 )
+FIGURE = (
+    rf"\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}|how much"
+    rf"|{'|'.join(words for name, words, _ in IMPLIED if name)})\b"
+)
+"""What a question for a figure has."""
 ASKS = (
     rf"^{LIST}.* (?:{'|'.join(LINKS)}|in|for|from|of|about|by|than|after|before|since) "
-    rf"|^who \w+ (?:the )?(?-i:[A-Z])"
-    rf"|\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}"
-    rf"|{'|'.join(words for name, words, _ in IMPLIED if name)})\b"
+    rf"|^who \w+ (?:the )?(?-i:[A-Z])|{FIGURE}"
 )
 """What a question about a table has: a word for an operation, or the form of a list."""
 

@@ -14,6 +14,7 @@ import click
 from kvstream.api.exact import (
     PART,
     Asked,
+    asks_figure,
     asks_of_rows,
     counted,
     has_times,
@@ -169,9 +170,14 @@ def _answered(
             notes.append(f"Counted without a model: {record['counted']}.")
     for question in asked:
         if question not in found and asks_of_rows(question) and columns:
+            named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
+            if asks_figure(question):  # which a model would invent
+                told = f"No row or column of the table fits this question. Columns: {named}."
+                found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
+                continue
             notes.append(
                 f'Warning: nothing in the table fits "{question}", so the model guesses. Columns: '
-                f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}."
+                f"{named}."
             )
     return {q: found[q] for q in asked if q in found}, notes
 
