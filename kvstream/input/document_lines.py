@@ -33,7 +33,7 @@ class Undecoded:
 
     def warnings(self, name: str) -> list[str]:
         """Return the warning about a document with this name, if there are such characters."""
-        guess = f"{name} declares no encoding and is not UTF-8; it was read as {self.guessed}."
+        guess = f"{name} is not UTF-8 and declares no other encoding; read as {self.guessed}."
         guesses = [guess] * bool(self.guessed)
         if not self.count:
             return guesses

@@ -49,6 +49,14 @@ _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
 )  # fmt: skip
+_ONE_BYTE = ("cp12", "iso8859", "koi8")
+_WIDER = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "tis-620": "cp874",
+    "gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "shift_jis": "cp932",
+    "big5": "big5hkscs",
+}  # fmt: skip
+"""Encodings that have more characters, which programs write with the name of the smaller one. As in
+browsers: control bytes of Latin-1 are quotes in cp1252."""
 _UNPRINTED = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 UNDECODED = "\udfff"
 """Half a surrogate pair, which no decoder returns. U+FFFD may also be in the page itself."""
@@ -144,11 +152,20 @@ def html_decoder(
     """Return a decoder for a page, first by ``charset`` of a mail, its encoding, and if it is
     guessed.
     """
-    named = None if charset is None else _known(charset)
-    told = named or by_mark(head) or _declared(head)
-    name = told or encoding_of(head)
+    told = by_mark(head) or ("utf-8" if head.startswith(codecs.BOM_UTF8) else None)
+    told = told or (None if charset is None else _known(charset)) or _declared(head)
+    name = told or "utf-8"
+    if told in (None, "utf-8") or (name.startswith(_ONE_BYTE) and _is_utf8(head)):
+        name = encoding_of(head)  # copies of pages often keep a declaration that was right before
     decoder = codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK)
-    return decoder, name, told is None and name != "utf-8"
+    return decoder, name, name not in (told, "utf-8")
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Return whether some bytes are beyond ASCII, and all are UTF-8."""
+    with suppress(UnicodeDecodeError):
+        return not codecs.utf_8_decode(head, "strict", False)[0].isascii()
+    return False
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:
@@ -175,17 +192,15 @@ def _declared(head: bytes) -> str | None:
 
 def _known(name: str) -> str | None:
     """Return the encoding that a declared name means; None if it is impossible."""
-    name = name.lower()
-    if name in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"):
-        return "cp1252"  # as in browsers: control bytes of Latin-1 are quotes in cp1252
+    name = name.lower().removesuffix("-i")
     try:
-        known = codecs.lookup(name)
+        known = codecs.lookup("cp932" if name == "x-sjis" else name)
     except LookupError:
         return None
     # A page with a readable declaration is not UTF-16. Some codecs are for bytes, or not for pages.
     if known.name.startswith(_NOT_OF_PAGES) or not known._is_text_encoding:
         return None
-    return known.name
+    return _WIDER.get(known.name, known.name)
 
 
 class OtherDecoder(BlockDecoder):

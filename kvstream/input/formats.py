@@ -34,7 +34,10 @@ SUFFIXES = {
 """Names that show the kind of a file whose first bytes do not."""
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
 _TEXTS = {
-    "html": re.compile(r"\s*<(?:!doctype html|html)", re.IGNORECASE),
+    "html": re.compile(
+        r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?<(?:!doctype html|html)[\s>]",
+        re.IGNORECASE | re.DOTALL,
+    ),
     "captions": re.compile(
         r"\s*(?:<\?xml[^>]*>\s*)?<(?:\w+:)?tt[\s>]"
         rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+[ \t]*\r?\n)?{_TIME} *--+> *\d|\s*{_TIME},{_TIME}\s*\n"

@@ -21,7 +21,9 @@ DEEPEST = 1000
 """Maximum open tags at the end of a block. If there are more, all are closed."""
 LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
-_DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
+_DROPPED = frozenset([
+    "script", "style", "template", "noscript", "head", "svg", "annotation", "annotation-xml",
+])  # fmt: skip
 _READINGS = frozenset(["rt", "rp"])
 """How the characters of a `ruby` are pronounced. They would divide its word."""
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
@@ -34,6 +36,11 @@ _BLOCKS = frozenset([
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
+_SIGNS = {
+    "msup": ["", "^"], "msub": ["", "_"], "msubsup": ["", "_", "^"], "munder": ["", "_"],
+    "munderover": ["", "_", "^"], "mfrac": [" ", "/"], "msqrt": ["\u221a"],
+}  # fmt: skip
+"""Signs before the parts of an element of MathML, which are markup."""
 EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
@@ -88,6 +95,11 @@ def _parser(target: _Page) -> etree.HTMLParser:
     return etree.HTMLParser(target=target, encoding="utf-8", huge_tree=True)
 
 
+def may_be_raised(last: str) -> bool:
+    """Return whether a number behind this character can be a note or an exponent."""
+    return bool(last.strip()) and last not in "([{"
+
+
 class _Page:
     """The parser target that lxml calls; it collects the text."""
 
@@ -99,10 +111,15 @@ class _Page:
         self._pre = 0
         self._reading = False
         self._raised = False
-        """Whether a superscript begins behind a letter or a digit."""
+        """Whether a superscript begins behind other text."""
         self._last = ""
         """The last character of the line."""
         self._heading: list[str] | None = None
+        self._alt = ""
+        """What the pictures of the heading show."""
+        self._math: list[list[str]] = []
+        """The signs before the next parts of each open element of MathML."""
+        self._sign = ""
         self._in_head = False
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -116,8 +133,11 @@ class _Page:
             self._reading = tag != "rb"
         if tag in _BLOCKS or tag == "br":
             self._last = ""
-        elif tag == "sup":
-            self._raised = self._last.isalnum()
+        elif tag == "sup" or "noteref" in attributes.get("epub:type", attributes.get("role", "")):
+            self._raised = may_be_raised(self._last)
+        if tag == "math" or self._math:
+            self._sign = self._math[-1].pop(0) if self._math and self._math[-1] else ""
+            self._math.append(_SIGNS.get(tag, [])[:])
         # A low heading in a table stands for bold text.
         is_heading = tag in _HEADINGS and (tag < "h4" or self.lines.table is None)
         if is_heading or tag == "pre":
@@ -131,7 +151,9 @@ class _Page:
         elif tag == "br":
             self.lines.add("\n")
         if is_heading:
-            self._heading = []
+            self._heading, self._alt = [], ""
+        elif tag == "img":
+            self._alt = self._alt or " ".join(attributes.get("alt", "").split())
         elif self._heading is not None and (tag == "br" or tag in _BLOCKS):
             self._heading.append(" ")  # a new line, not the same word
         self._pre += tag == "pre"
@@ -144,8 +166,10 @@ class _Page:
             return
         if tag in _READINGS or tag == "ruby":
             self._reading = False
-        elif tag == "sup":
+        elif tag in ("sup", "a"):
             self._raised = False
+        if self._math:
+            self._math.pop()
         if tag in _HEADINGS:
             self._name(int(tag[1]))
         if tag == "table":
@@ -177,6 +201,8 @@ class _Page:
         text = text if self._pre else _SPACE.sub(" ", text)
         if self._raised and EXPONENT.match(text):  # of a note or a power, and not of 1st
             text = f"^{text.lstrip()}"
+        if self._sign and not text.isspace():
+            text, self._sign = f"{self._sign}{text.lstrip()}", ""
         self._raised = self._raised and text.isspace()
         self._last = text[-1:] or self._last
         if self._heading is not None:
@@ -195,7 +221,10 @@ class _Page:
         """Return nothing: `lines` gives the text while it is parsed."""
 
     def _name(self, level: int) -> None:
-        words = " ".join("".join(self._heading or ()).split())
+        words = " ".join("".join(self._heading or ()).split()).removesuffix("¶")
+        if self._heading is not None and not words and self._alt:
+            words = self._alt[:LONGEST_HEADING]
+            self.lines.add(words)
         if words:
             self.lines.name(Heading(words, level))
         self._heading = None

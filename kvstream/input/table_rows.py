@@ -62,7 +62,9 @@ class Table:
         grid = self._grid(cells)
         if not any(grid):
             return ""
-        marked = bool(cells) and (self.heads or all(cell.heading for cell in cells))
+        corner = len(cells) > 1 and not cells[0].text.strip()  # above the names of the rows
+        heads = all(cell.heading for cell in (cells[1:] if corner else cells))
+        marked = bool(cells) and (self.heads or heads)
         if self._rows == 1 and not marked and self._heading_rows == 0 and self._are_names(grid):
             self._names = self._above
         self._rows += 1
@@ -112,7 +114,8 @@ class Table:
         """Return whether the unmarked first row has headings. Two columns may be a list."""
         first = self._above
         labels = all(
-            name and len(name) <= LONGEST_HEADING and _DIGITS.isdisjoint(name) for name in first
+            len(name) <= LONGEST_HEADING and _DIGITS.isdisjoint(name) and (name or i == 0)
+            for i, name in enumerate(first)
         )
         if not labels or len(first) < 3 or len(set(first)) < len(first):
             return False

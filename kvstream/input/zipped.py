@@ -20,7 +20,7 @@ from kvstream.input.blocks import Heading, Part
 from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
 from kvstream.input.formats import DOCX_BODY
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.markup import EXPONENT, html_parts, text_bytes
+from kvstream.input.markup import EXPONENT, html_parts, may_be_raised, text_bytes
 from kvstream.input.table_rows import Cell, count_of
 
 MAX_BYTES = 256 * 1024**2
@@ -185,14 +185,28 @@ class Epub(Packed):
         for name in known:
             alike.setdefault(_folded(name), name)
         found: dict[str, bool] = {}
+
+        def named(item: Any) -> str:
+            href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
+            place = posixpath.normpath(posixpath.join(base, href.replace("\\", "/"))).lstrip("/")
+            return place if place in known else alike.get(_folded(place), place)
+
         for itemref in book.iterfind("o:spine/o:itemref", _NAMES):
             item = items.get(itemref.get("idref"), itemref)  # the itemref if no item has the id
-            if "html" not in item.get("media-type", "html"):  # a picture
-                continue
-            href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
-            place = posixpath.normpath(posixpath.join(base, href))
-            name = place if place in known else alike.get(_folded(place), place)
-            found[name] = name in known
+            if _is_text(item):
+                name = named(item)
+                found[name] = name in known
+        unlisted = [
+            name
+            for item in items.values()
+            if "html" in item.get("media-type", "") and "nav" not in item.get("properties", "")
+            if (name := named(item)) in known and name not in found
+        ]
+        if unlisted:
+            self.notes.append(
+                f"{self.path}: left out {len(unlisted):,} × page that is not in the reading order "
+                f"(the first: {unlisted[0]})."
+            )
         names = [name for name, there in found.items() if there]
         self._tell_missing([name for name, there in found.items() if not there], len(found))
         locks = known.get("META-INF/encryption.xml")
@@ -456,7 +470,7 @@ class _Document:
     def data(self, text: str) -> None:
         if self._text:
             text = text.replace("\u00ad", "")
-            starts = self._raised and not self._raised_before and self._last.isalnum()
+            starts = self._raised and not self._raised_before and may_be_raised(self._last)
             if starts and EXPONENT.match(text):
                 text = f"^{text.lstrip()}"
             self._raised_before = self._raised
@@ -549,6 +563,10 @@ def _level(style: str) -> int:
     """Return the level of the headings of a style; 0 if it is for other text."""
     found = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
     return 0 if found is None else int(found[1] or 1)
+
+
+def _is_text(item: Any) -> bool:
+    return not item.get("media-type", "").startswith(("image/", "audio/", "video/"))
 
 
 def _outline(value: str) -> int:

@@ -171,6 +171,20 @@ def test_a_picture_among_the_chapters_is_not_missed(tmp_path: Path) -> None:
     assert sources.warnings == []
 
 
+def test_what_an_index_says_of_a_book_is_read_with_patience(tmp_path: Path) -> None:
+    old = {"application/xhtml+xml": "text/x-oeb1-document"}
+    assert "in One." in text_of(opened(tmp_path, "a.epub", renamed(BOOK, {}, old)))
+    path = {'href="c0.xhtml"': 'href="\\c0.xhtml"'}
+    assert "in One." in text_of(opened(tmp_path, "a.epub", renamed(BOOK, {}, path)))
+
+
+def test_pages_beside_the_reading_order_are_noted(tmp_path: Path) -> None:
+    book = epub([chapter("One", ["It rained."]), chapter("Notes", ["1 Often."])])
+    sources = opened(tmp_path, "a.epub", renamed(book, {}, {'<itemref idref="c1"/>': ""}))
+    text_of(sources)
+    assert sources.notes[0].endswith("is not in the reading order (the first: c1.xhtml).")
+
+
 def test_members_that_unpack_to_too_much_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +439,14 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
             "Anna<sup><a>1</a></sup> has 10<sup>−6</sup> m<sup><i>2</i></sup>",
             "Anna^1 has 10^−6 m^2",
         ),
-        ("1<sup>st</sup>, it<sup>.1</sup>.<sup>2</sup><br><sup>1</sup>Note", "1st, it.1.2\n1Note"),
+        ("1<sup>st</sup>, it<sup>.1</sup>.<sup>2</sup><br><sup>1</sup>Note", "1st, it.1.^2\n1Note"),
+        ('A mill<a epub:type="noteref">2</a> by <a>3</a>', "A mill^2 by 3"),
+        (
+            "<math><msup><mn>10</mn><mn>6</mn></msup><mo>+</mo><mn>2</mn><mfrac><mn>1</mn><mn>3</mn>"
+            "</mfrac><annotation>x</annotation></math>",
+            "10^6+2 1/3",
+        ),
+        ('</p><h2><img alt="Part  I"></h2><h2>Two<img alt="x"></h2>', "Part I\n\nTwo"),
         ("<x:b>light</x:b><x:b>house</x:b></p><x:p>dark</x:p>", "lighthouse\n\ndark"),
         ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),
     ],
@@ -681,6 +702,26 @@ def test_html_in_other_encodings(tmp_path: Path, name: str) -> None:
     words = "Дождь" if name == "cp1251" else "Mädchen"
     page = f"<html><head>{meta}</head><p>{words}</p>".encode(name)
     assert text_of(opened(tmp_path, "a.html", page)) == f"{words}\n"
+
+
+@pytest.mark.parametrize(
+    ("declared", "real"),
+    [("cp1250", "utf-8-sig"), ("iso-8859-1", "utf-8"), ("utf-8", "cp1252"), ("gb2312", "gb18030"),
+     ("euc-kr", "cp949"), ("x-sjis", "cp932"), ("iso-8859-9", "cp1254")],
+)  # fmt: skip
+def test_a_declared_encoding_that_is_not_the_real_one(
+    tmp_path: Path, declared: str, real: str
+) -> None:
+    text = {"gb18030": "朱镕基", "cp949": "똠방각하", "cp932": "①橋", "cp1254": "“ışık”"}
+    words = text.get(real, "Das Mädchen hörte über die Brücke.")
+    page = f'<html><meta charset="{declared}"><p>{words}</p>'.encode(real)
+    assert text_of(opened(tmp_path, "a.html", page)) == f"{words}\n"
+
+
+@pytest.mark.parametrize("begin", ["<?xml version='1.0'?>\n<!DOCTYPE html>", "<!-- a --> <html>"])
+def test_other_beginnings_of_a_page(tmp_path: Path, begin: str) -> None:
+    page = f"{begin}<body><p>It rained.</p></body></html>"
+    assert text_of(opened(tmp_path, "a", page.encode())) == "It rained.\n"
 
 
 @pytest.mark.parametrize("kind", ["html", "epub", "pipe"])

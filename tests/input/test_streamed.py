@@ -238,7 +238,7 @@ def test_a_guessed_encoding_of_a_page_is_told(tmp_path: Path) -> None:
     sources = opened(tmp_path, "a.html", text.encode("cp1252"))
     assert "hörte" in "".join(block.text for block in sources)
     [told] = sources.warnings
-    assert told.endswith("a.html declares no encoding and is not UTF-8; it was read as cp1252.")
+    assert told.endswith("a.html is not UTF-8 and declares no other encoding; read as cp1252.")
 
 
 @pytest.mark.parametrize("name", ["a.html", "a.eml", "a.mbox"])

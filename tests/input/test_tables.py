@@ -60,6 +60,12 @@ def rows(*lines: str, cell: str = "td") -> str:
             rows("Ship/Port/Crew", "Gull/Oslo/12"),
             ["Ship | Port | Crew", "Ship: Gull | Port: Oslo | Crew: 12"],
         ),
+        # The corner above the names of the rows may be empty.
+        (
+            "<tr><td></td><th>May</th><th>June</th></tr><tr><th>Gull</th><td>1</td><td></td></tr>",
+            ["| May | June", "Gull | May: 1 | June:"],
+        ),
+        (rows("/May/June", "Gull/1/2"), ["| May | June", "Gull | May: 1 | June: 2"]),
         # A list of names and values has no heading row.
         (rows("Ship/Gull", "Crew/12"), ["Ship | Gull", "Crew | 12"]),
         (
