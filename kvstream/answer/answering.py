@@ -139,8 +139,8 @@ def answer(
         if abstains(result.answer):
             result = forgotten(result, memory.reader.model.trained_length)
         else:
-            result = _with_versions(memory, result)
-            result = judged(result, _support(memory, result, basis), withhold=strict)
+            support = _support(memory, result, basis)
+            result = judged(_with_versions(memory, result), support, withhold=strict)
     elif not extract and _no_summary(result.answer):
         result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
     if strict and not extract:
@@ -255,13 +255,16 @@ def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
 
 
 def _with_versions(memory: Memory, result: Result) -> Result:
-    """Return the result with a warning if sources say the same with another value."""
+    """Return the result with the newest value and a warning if sources say the same with others."""
     trace = memory.trace
     if trace.passages is None or len(trace.names) < 2:
         return result
     trace.prune(memory.reader.retained())
-    warning = disagreement(result.answer, trace.passages.held()[0], trace.names)
-    return replace(result, warnings=(*result.warnings, warning)) if warning else result
+    held = trace.passages.held()[0]
+    found = disagreement(result.answer, held, trace.names, result.question)
+    if found is None:
+        return result
+    return replace(result, answer=found[1], warnings=(*result.warnings, found[0]))
 
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:

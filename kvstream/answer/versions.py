@@ -1,8 +1,8 @@
 """Find sources that say the same sentence with another value: versions of one text.
 
 Only sentences that are equal except for one number, name or date count, and only if the answer has
-the part that differs. Comparing the model's answers from each source was tried and does not work
-(docs/research/tried.md).
+the part that differs. One of them may have more before a comma. Comparing the model's answers from
+each source was tried and does not work (docs/research/tried.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from kvstream.exact.routing import iso_dates
 from kvstream.tokenization.passages import Passage
 
 LEAST, MOST = 3, 4
@@ -20,6 +22,8 @@ COMPARED = 30
 SHOWN = 3
 """Most versions in a warning."""
 _WORD = re.compile(r"\w+(?:[.,:/'’-]\w+)*")
+_PAST = re.compile(r"\d|\b(?:was|were|did|had|old|first|last|before|earlier|originally)\b", re.I)
+_COMMA = re.compile(r"[,:] ")
 _DAY = re.compile(r"(?<!\d)(?:19|20)\d\d-(?:0[1-9]|1[0-2])-[0-3]\d(?!\d)")
 _DATE = re.compile(r"(?<!\d)(?:19|20)\d\d(?:[-_.]?(?:0[1-9]|1[0-2])(?:[-_.]?[0-3]\d)?)?(?!\d)")
 
@@ -37,12 +41,14 @@ class Version:
 def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
     """Return the versions of the sentence that has the answer, one of each value; else nothing."""
     in_answer = {word.casefold() for word in _WORD.findall(answer)}
-    split = [(_WORD.findall(passage.text), passage) for passage in passages]
-    matches = [len(in_answer.intersection(map(str.casefold, words))) for words, _ in split]
+    whole = [(_WORD.findall(each.text), each, True) for each in passages]
+    ends = [(_WORD.findall(end), each, False) for each in passages for end in _ends(each.text)]
+    split = whole + ends
+    matches = [len(in_answer.intersection(map(str.casefold, words))) for words, _, _ in split]
     best = sorted(range(len(split)), key=lambda place: -matches[place])[:COMPARED]
-    for words, passage in (split[place] for place in best if matches[place]):
+    for words, passage, is_whole in (split[place] for place in best if matches[place]):
         values: dict[str, Version] = {}
-        for others, other in split:
+        for others, other, _ in split if is_whole else whole:
             parts = _difference(words, others) if other.source != passage.source else None
             if parts is None or not {w.casefold() for w in words[parts[0]]} <= in_answer:
                 continue
@@ -52,6 +58,11 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
         if values:
             return list(values.values())
     return []
+
+
+def _ends(text: str) -> list[str]:
+    """Return what stands behind the first commas of a sentence."""
+    return [text[found.end() :] for found in islice(_COMMA.finditer(text), MOST)]
 
 
 def _difference(first: list[str], second: list[str]) -> tuple[slice, slice] | None:
@@ -69,17 +80,22 @@ def _difference(first: list[str], second: list[str]) -> tuple[slice, slice] | No
     return parts if digits[0] == digits[1] else None
 
 
-def disagreement(answer: str, passages: Sequence[Passage], names: Sequence[str]) -> str | None:
-    """Return a warning that names what each source says, the newest first; or None.
+def disagreement(
+    answer: str, passages: Sequence[Passage], names: Sequence[str], question: str = ""
+) -> tuple[str, str] | None:
+    """Return a warning that names what each source says, the newest first, and the answer; or None.
 
-    The date of a source is the one in its name, else the first day in its passages.
+    The date of a source is the one in its name, else the first day in its other passages. If the
+    answer is that of an older source, it begins with the value of the newest, unless the question
+    asks about the past.
     """
     different = versions(answer, passages)
     if not different:
         return None
     days: dict[int, str] = {}
+    compared = [version.passage for version in different]
     for passage in passages:
-        if day := _DAY.search(passage.text):
+        if passage not in compared and (day := _DAY.search(iso_dates(passage.text))):
             days.setdefault(passage.source, day[0])
     lines = []
     for version in different:
@@ -87,6 +103,9 @@ def disagreement(answer: str, passages: Sequence[Passage], names: Sequence[str])
         date = _DATE.search(name)
         line = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
         lines.append((re.sub(r"\D", "", date[0] if date else day_of), line))
-    newest = [line for _, line in sorted(lines, key=lambda pair: pair[0], reverse=True)]
+    newest = sorted(lines, key=lambda pair: pair[0], reverse=True)
     more = f"; {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-    return f"The sources disagree: {'; '.join(newest[:SHOWN])}{more}."
+    told = "; ".join(line for _, line in newest[:SHOWN])
+    if "" < lines[0][0] < newest[0][0] and not _PAST.search(question):
+        answer = f"{newest[0][1]}; in an older source: {answer}"
+    return f"The sources disagree: {told}{more}.", answer

@@ -58,8 +58,10 @@ class AnswerWriter:
         if result.news is not None:
             lines = news_lines(result, width)
         elif self.streamed:
-            # The streamed text is the answer; only white space at its ends was cut.
+            # White space at the ends of the streamed text is cut; a newer value may come before it.
             self._write("\n" if self.last_character != "\n" else "")
+            if "".join(self.streamed).strip() != result.answer:
+                self._write(f"{result.answer}\n")
         else:
             self._write(result.answer.rstrip("\n") + "\n")
         for line in lines:

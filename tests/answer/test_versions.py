@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -27,6 +28,10 @@ def passages(*texts: tuple[int, str]) -> list[Passage]:
          ["Anna Berg", "Otto"]),
         ("on 3 May", "The fair opens on 3 May 2025.", "The fair opens on 17 May 2025.",
          ["3 May", "17 May"]),
+        ("4 euros", "The price is 4 euros.", "After the talk with us, the price is 5 euros.",
+         ["4 euros", "5 euros"]),
+        ("5 euros", "As we said, after all, the price is 5 euros.", "The price is 4 euros.",
+         ["5 euros", "4 euros"]),
         ("3 May", "THE FAIR OPENS ON 3 MAY.", "- The fair opens on 4 May", ["3 MAY", "4 May"]),
     ],
 )  # fmt: skip
@@ -41,6 +46,7 @@ def test_versions_of_a_sentence(answer: str, first: str, second: str, values: li
         ("420 euros", "The oak table costs 420 euros.", "The oak table costs 420 euros."),
         ("420 euros", "The oak table costs 420 euros.", "The pine table costs 495 euros."),
         ("420 euros", "The oak table costs 420 euros.", "The oak table costs too much."),
+        ("4 euros", "In May, the price is 4 euros.", "In June, the price is 5 euros."),
         ("oak", "The oak table costs 420 euros.", "The oak table costs 495 euros."),
         ("in 1820", "Anna was born in 1820.", "Anna was born in Paris."),
         ("420", "oak: 420", "oak: 495"),
@@ -59,13 +65,22 @@ def test_the_newest_is_first_and_only_some_are_named() -> None:
     some = passages(
         *((i, f"The lamp costs {38 + i} euros today.") for i in range(4)), (3, "Of 2023-05-02.")
     )
-    assert disagreement("38 euros", some, names) == (
+    told = (
         "The sources disagree: 39 euros (list-2026.md:2); 40 euros (list-2025.md:3); 38 euros "
         "(list-2024.md:1); 1 more."
     )
+    answer = "39 euros (list-2026.md:2); in an older source: 38 euros"
+    assert disagreement("38 euros", some, names) == (told, answer)
+    assert disagreement("38 euros", some, names, "What was the price?") == (told, "38 euros")
+    assert disagreement("39 euros", some, names) == (told, "39 euros")
     assert disagreement("41 euros", [some[0], some[3], some[4]], names) == (
-        "The sources disagree: 38 euros (list-2024.md:1); 41 euros (old.md:4, 2023-05-02)."
+        "The sources disagree: 38 euros (list-2024.md:1); 41 euros (old.md:4, 2023-05-02).",
+        "38 euros (list-2024.md:1); in an older source: 41 euros",
     )
+    undated = [some[0], some[3]]  # the day of a sentence that is compared is not that of its source
+    dated = passages((0, "The fair opens on 2 May 2025."), (3, "The fair opens on 7 May 2025."))
+    for two, said in ((undated, "38 euros"), (dated, "2 May 2025")):
+        assert disagreement(said, two, ["a.md"] * 4) == (ANY, said)
     assert disagreement("38 euros", some[:1], names) is None
 
 
@@ -84,4 +99,5 @@ def test_an_answer_from_a_folder_names_both(cli, tmp_path: Path) -> None:
     done = cli("ask", str(tmp_path), "What does the oak table cost?", "-m", "pocket")
     assert done.code == 0
     assert "Warning: The sources disagree: 495 euros (" in done.stderr
+    assert done.stdout.startswith("495 euros (")
     assert "420 euros (" in done.stderr
