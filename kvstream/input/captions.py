@@ -19,11 +19,11 @@ TOUCH = 0.1
 """Seconds between two cues of which the second may show words of the first again."""
 FLASH = 0.2
 """Maximum seconds of a cue that only moves the words of another one."""
-_TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})[.,](\d{1,3})"
+_TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 TIMES = re.compile(rf"\s*{_TIME}(?: *--+> *|,){_TIME}(?!\S)")
 _NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?!\S)")
 _SPEAKER = re.compile(r"<v[^\s>]*\s+([^>]+)>")
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")
+_TAG = re.compile(r"<rt>[^<]*</rt>|</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")
 _BREAK = re.compile(r"\[br\]|<br */?>", re.IGNORECASE)
 
 

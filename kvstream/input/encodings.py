@@ -153,7 +153,7 @@ def html_decoder(
     guessed.
     """
     told = by_mark(head) or ("utf-8" if head.startswith(codecs.BOM_UTF8) else None)
-    told = told or (None if charset is None else _known(charset)) or _declared(head)
+    told = told or (None if charset is None else codec_of(charset)) or _declared(head)
     name = told or "utf-8"
     if told in (None, "utf-8") or (name.startswith(_ONE_BYTE) and _is_utf8(head)):
         name = encoding_of(head)  # copies of pages often keep a declaration that was right before
@@ -187,10 +187,10 @@ _ENDED = re.compile(
 def _declared(head: bytes) -> str | None:
     """Return the encoding that the page declares, if it is possible."""
     found = _CHARSET.search(head[:4096])
-    return None if found is None else _known(found[1].decode("ascii", "replace"))
+    return None if found is None else codec_of(found[1].decode("ascii", "replace"))
 
 
-def _known(name: str) -> str | None:
+def codec_of(name: str) -> str | None:
     """Return the encoding that a declared name means; None if it is impossible."""
     name = name.lower().removesuffix("-i")
     try:

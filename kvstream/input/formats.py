@@ -29,7 +29,8 @@ MAGIC = {
 }
 SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".eml": "mail", ".mbox": "mail",
-    ".ipynb": "notebook", ".ttml": "captions", ".dfxp": "captions",
+    ".mht": "mail", ".mhtml": "mail", ".ipynb": "notebook",
+    ".ttml": "captions", ".dfxp": "captions",
 }  # fmt: skip
 """Names that show the kind of a file whose first bytes do not."""
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
@@ -40,12 +41,14 @@ _TEXTS = {
     ),
     "captions": re.compile(
         r"\s*(?:<\?xml[^>]*>\s*)?<(?:\w+:)?tt[\s>]"
-        rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+[ \t]*\r?\n)?{_TIME} *--+> *\d|\s*{_TIME},{_TIME}\s*\n"
+        rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+\s+)?(?:{_TIME}|\d+:\d\d:\d\d) *--+> *\d"
+        rf"|\s*{_TIME},{_TIME}\s*\n"
     ),
     "mail": re.compile(
         r"From \S*.*\b\w{3} \w{3} {1,2}\d{1,2} \d\d:\d\d.* \d{4}\r?\n"
         r"|(?:Return-Path|Received|Delivered-To|X-Original-To|MIME-Version|Message-ID"
         r"|DKIM-Signature|ARC-Seal|X-Received|X-Mozilla-Status): "
+        r"|From: <Saved by "
         r"|From: .*@.*\r?\n(?:To|Cc|Subject|Date|MIME-Version|Message-ID|Content-Type|Reply-To): ",
         re.IGNORECASE,
     ),

@@ -6,6 +6,7 @@ Only headers and one line at a time are held. An attachment is never decoded, ho
 from __future__ import annotations
 
 import binascii
+import codecs
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,9 +15,11 @@ from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import HeaderParser
+from typing import Any
 
 from kvstream.errors import SourceError
 from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
+from kvstream.input.encodings import codec_of
 from kvstream.input.limits import Patience
 
 BLOCK = 64 * 1024
@@ -29,10 +32,14 @@ DEEPEST = 50
 SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _BEGIN = re.compile(rb"From .*\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.* \d{4}")
 """The line before a message in an mbox: sender and date."""
+_NAMED = re.compile(rb"[!-9;-~]+:|>From ")
+"""A header, which follows this line."""
 _STUFFED = re.compile(rb">+From ")
 _UUENCODED = ("x-uuencode", "uuencode", "x-uue", "uue")
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/=\s]")
 _HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
+_OF_PAGES = ("text/css", "text/javascript")
+"""Text that belongs to a page and is not for people."""
 
 
 @dataclass
@@ -50,8 +57,10 @@ class Mail:
         self.messages = self.attachments = 0
         self._name, self._patience, self._undecoded = name, patience, undecoded
         self._lines = _lines(read)
-        self._line = next(self._lines, b"")
+        self._line = next(self._lines, b"").removeprefix(codecs.BOM_UTF8)
         """The next line; empty at the end of the file."""
+        self._after = next(self._lines, b"")
+        """The line after it."""
         self._open: list[_Multipart] = []
         self._many = False
         self._blank = True
@@ -94,13 +103,14 @@ class Mail:
         kind, boundary = headers.get_content_type(), headers.get_boundary()
         whole = kind.partition("/")[0]
         inline = headers.get_content_disposition() != "attachment"
-        if kind == "message/rfc822" and inline:
+        encoded = str(headers.get("Content-Transfer-Encoding", "")).strip().lower()
+        if kind == "message/rfc822" and inline and encoded != "base64":
             yield from self._message()
         elif whole == "multipart" and boundary:
             yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
-        elif whole in ("text", "multipart") and inline:
+        elif whole in ("text", "multipart", "message") and inline and kind not in _OF_PAGES:
             if not any(part.alternative and part.given for part in self._open):
-                yield from self._text(headers, kind, place)
+                yield from self._text(headers, kind, place, encoded)
         else:
             self.attachments += 1
             named = _plain(headers.get_filename() or kind)
@@ -114,8 +124,13 @@ class Mail:
             return
         own = _Multipart(b"--" + boundary, kind == "multipart/alternative")
         self._open.append(own)
-        for _ in self._body():
-            pass  # the preamble, for programs that do not know multiparts
+        preamble, size = [], 0  # for programs that do not know multiparts
+        for line in self._body():
+            size += len(line)
+            preamble += [line] * (size < LONGEST_LINE)
+        if self._boundary() is not own and preamble:  # there are no parts
+            text = b"".join(preamble).replace(b"\r\n", b"\n").decode("utf-8", "replace")
+            yield [(text, place)]
         while self._boundary() is own and not self._line.startswith(own.boundary + b"--"):
             self._next()
             gave = False
@@ -127,9 +142,10 @@ class Mail:
             self._next()
         self._open.remove(own)
 
-    def _text(self, headers: Message, kind: str, place: str) -> Iterator[list[Piece]]:
-        data = self._decoded(str(headers.get("Content-Transfer-Encoding", "")).strip().lower())
-        filled = filter(None, data)
+    def _text(
+        self, headers: Message, kind: str, place: str, encoding: str
+    ) -> Iterator[list[Piece]]:
+        filled = filter(None, self._decoded(encoding))
 
         def read(_: int) -> bytes:
             return next(filled, b"")
@@ -147,24 +163,29 @@ class Mail:
             for found in html_parts(read, self._patience, place, self._undecoded, charset):
                 yield [(text, place) for text, _ in found or ()]
             return
-        flowed = headers.get_param("format") == "flowed"
+        flowed = str(headers.get_param("format")).lower() == "flowed"
         texts: Iterator[str] = (text or "" for text in decoded(read, self._undecoded, charset))
         if flowed:
-            texts = _unflowed(texts, joined=headers.get_param("delsp") == "yes")
+            texts = _unflowed(texts, joined=str(headers.get_param("delsp")).lower() == "yes")
         yield from ([(text, place)] for text in texts if text)
 
     def _decoded(self, encoding: str) -> Iterator[bytes]:
-        rest, first = b"", True
+        rest, first, ended = b"", True, False
         for line in self._body():
-            if first and line.strip():
-                first = False
-                if encoding == "base64" and _NOT_BASE64.search(line):
-                    encoding = ""  # the header is wrong: the text is read as it stands
+            if (first or ended) and encoding == "base64" and _NOT_BASE64.search(line):
+                # The header is wrong, or a mailing list added its own lines.
+                encoding = ""
+                yield b"" if first else b"\n"
+            first = first and not line.strip()
             if encoding == "base64":
                 letters = rest + re.sub(rb"[^A-Za-z0-9+/]", b"", line)
                 whole = len(letters) // 4 * 4
                 rest = letters[whole:]
                 yield binascii.a2b_base64(letters[:whole])
+                ended = not first and (b"=" in line or not line.strip())
+                if ended and len(rest) > 1:
+                    yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4))
+                    rest = b""
             elif encoding == "quoted-printable":
                 yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
             elif encoding in _UUENCODED:
@@ -199,7 +220,9 @@ class Mail:
 
     def _begins(self) -> bool:
         """Return whether the next line begins a message."""
-        return self._many and self._blank and _BEGIN.match(self._line) is not None
+        if not self._many or not _BEGIN.match(self._line):
+            return False
+        return _NAMED.match(self._after) is not None or (self._blank and not self._after.strip())
 
     def _boundary(self) -> _Multipart | None:
         """Return the open multipart with the boundary that is the next line."""
@@ -213,7 +236,7 @@ class Mail:
 
     def _next(self) -> None:
         self._blank = not self._line.strip()
-        self._line = next(self._lines, b"")
+        self._line, self._after = self._after, next(self._lines, b"")
 
 
 def _lines(read: Read) -> Iterator[bytes]:
@@ -245,9 +268,15 @@ def _of_uuencode(line: bytes) -> bytes:
 def _plain(value: str) -> str:
     """Return the value of a header as one line, decoded, without control characters."""
     with suppress(HeaderParseError, LookupError, ValueError):  # else it is shown as it stands
-        value = str(make_header(decode_header(value)))
+        value = str(make_header([_in_utf8(*each) for each in decode_header(value)]))
     value = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", value)
     return " ".join(value.encode("utf-8", "replace").decode().split())
+
+
+def _in_utf8(data: Any, charset: str | None) -> tuple[Any, str | None]:
+    if charset is None or isinstance(data, str):
+        return data, charset
+    return data.decode(codec_of(charset) or "utf-8", "replace").encode(), "utf-8"
 
 
 def _unflowed(texts: Iterator[str], *, joined: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import ijson
 
 from kvstream.errors import SourceError
+from kvstream.input.controls import LONE
 from kvstream.input.document_lines import Piece, Read
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import html_parts
@@ -33,6 +34,9 @@ _OLD_TYPES = {
 }  # fmt: skip
 """Types of outputs as notebooks of format 3 name them."""
 _PICTURE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]*")
+_NAME_ONLY = re.compile(r"\s*<[\w.]+(?: object| at 0x[0-9A-Fa-f]+)+>\s*")
+"""What an output shows where only its other types can be shown."""
+_FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)", re.MULTILINE)
 _NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
 """What Python writes beside JSON."""
@@ -133,7 +137,9 @@ class Notebook:
         source = self._without_pictures("".join(self._source)).strip("\n")
         if self._kind == "heading":  # of format 3
             source = f"{'#' * self._level} {source}"
-        if self._kind in ("markdown", "heading") and (found := _HEADING.findall(source)):
+        if self._kind in ("markdown", "heading") and (
+            found := _HEADING.findall(_FENCE.sub("", source))
+        ):
             self._heading = found[-1].strip("# ")[:200]
         shown = "".join(self._outputs).strip("\n")
         text = f"{source}\n\nOutput:\n{shown}" if shown else source
@@ -146,16 +152,19 @@ class Notebook:
         if "traceback" in output or "ename" in output:
             error = ": ".join("".join(output.get(key, ())) for key in ("ename", "evalue"))
             return "\n".join([*output.get("traceback", ()), ""]) or f"{error}\n"
-        kind = next((kind for kind in _TEXTS if kind in output), None)
-        if kind is None:
-            self._others += any("/" in key and not key.startswith("image/") for key in output)
-            return ""
-        text = "".join(output[kind])
+        kinds = [kind for kind in _TEXTS if kind in output]
+        only_name = bool(kinds) and _NAME_ONLY.fullmatch("".join(output[kinds[0]])) is not None
+        kind = kinds[only_name and len(kinds) > 1] if kinds else ""
+        text = "".join(output.get(kind, ()))
         if kind == "text/html":
             read = io.BytesIO(text.encode("utf-8", "replace")).read
             blocks = html_parts(read, self._patience, charset="utf-8")
             text = "".join(part for block in blocks for part, _ in block or ())
-        return self._without_pictures(text).rstrip("\n") + "\n"
+        if not text.strip() or _NAME_ONLY.fullmatch(text):
+            others = [key for key in output if "/" in key and not key.startswith("image/")]
+            self._others += bool(others) and others != ["text/plain"]
+        text = LONE.sub("\n", self._without_pictures(text).replace("\r\n", "\n")).strip("\n")
+        return f"{text}\n" if text else ""
 
     def _without_pictures(self, text: str) -> str:
         text, count = _PICTURE.subn("picture", text)

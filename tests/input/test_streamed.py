@@ -75,7 +75,13 @@ def letter(body: bytes, headers: bytes = b"") -> bytes:
         ("Content-Type: text/plain; format=flowed",
          b"One line that \ngoes on.\n\n> a quote \n> goes on\n-- \nLiv\n",
          "One line that goes on.\n\n> a quote goes on\n-- \nLiv"),
-        ("Content-Type: text/plain; format=flowed; delsp=yes", b"no \nthing\n", "nothing"),
+        ("Content-Type: text/plain; format=Flowed; delsp=Yes", b"no \nthing\n", "nothing"),
+        ("Content-Transfer-Encoding: base64", b"SXQgc2FpbHM=\n____\nA list of mail\n",
+         "It sails\n____\nA list of mail"),
+        ("Content-Type: multipart/mixed; boundary=b", b"No boundary\nis here.\n",
+         "No boundary\nis here."),
+        ("Content-Type: message/delivery-status", b"Action: failed\n", "Action: failed"),
+        ("Content-Type: text/plain; charset=iso-8859-8-i", "שלום".encode("iso8859-8"), "שלום"),
     ],
 )  # fmt: skip
 def test_the_body_of_a_mail_is_decoded(
@@ -103,6 +109,31 @@ def test_headers_of_a_mail_are_decoded(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert text.text.strip() == "Text."
     assert text.place == "Fähre am Montag, Jörg <j@example.org>, Mon, 5 May 2025 09:00:00 +0200"
+
+
+def test_headers_in_a_smaller_variant_of_their_encoding(tmp_path: Path) -> None:
+    word = base64.b64encode("朱镕基".encode("gb18030")).decode()
+    text = text_of(tmp_path, "a.eml", f"From: a@b\nSubject: =?gb2312?b?{word}?=\n\nText.\n")
+    assert "Subject: 朱镕基\n" in text
+
+
+def test_messages_of_an_mbox_without_empty_lines_between(tmp_path: Path) -> None:
+    begin = "From liv@example.org Mon Jun  3 10:00:00 2024\n"
+    quote = f"\nHe wrote:\n\n{begin}no header, but talk.\n"
+    message = f"{begin}From: Liv <liv@example.org>\nSubject: One\n\nIt sails.\n"
+    text = text_of(tmp_path, "a.mbox", f"\ufeff{message}{message}{quote}")
+    assert text.count("Date: Mon Jun  3") == text.count("Subject: One") == 2
+    assert begin in text
+
+
+def test_a_page_that_a_browser_saved_with_its_pictures(tmp_path: Path) -> None:
+    data = (
+        "From: <Saved by Blink>\nSubject: Boats\nContent-Type: multipart/related; boundary=b\n\n"
+        "--b\nContent-Type: text/html\n\n<p>It sails.</p>\n--b\nContent-Type: text/css\n\np {}\n"
+        "--b--\n"
+    )
+    sources = opened(tmp_path, "a", data)
+    assert "It sails.\n[Attachment: text/css]" in "".join(block.text for block in sources)
 
 
 def made(**parts: Any) -> EmailMessage:
@@ -231,6 +262,21 @@ def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
     )
     assert [block.place for block in blocks] == [f"Boats, cell {i}" for i in (1, 2, 3)]
     assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 4 × picture."]
+
+
+def test_outputs_of_which_the_plain_text_is_only_a_name(tmp_path: Path) -> None:
+    name = "<IPython.core.display.HTML object>"
+    outputs = [output(text_plain=name, text_html="<b>9 boats</b>"),
+               output(text_plain=name, application_json="{}"),
+               output(application_json="{}", text_html="<script>1</script>"),
+               {"output_type": "stream", "text": "\r 0%\r99%\r\n"}]  # fmt: skip
+    cells = ({"cell_type": "markdown", "source": "```\n# no heading\n```"},
+             {"cell_type": "code", "source": "x", "outputs": outputs})  # fmt: skip
+    sources = opened(tmp_path, "a.ipynb", notebook(*cells))
+    blocks = list(sources)
+    assert blocks[1].text == f"x\n\nOutput:\n9 boats\n{name}\n 0%\n99%\n\n"
+    assert [block.place for block in blocks] == ["cell 1", "cell 2"]
+    assert sources.notes[0].endswith("left out 2 × output that is no text.")
 
 
 def test_a_guessed_encoding_of_a_page_is_told(tmp_path: Path) -> None:
@@ -362,6 +408,8 @@ def test_other_captions(tmp_path: Path) -> None:
     assert captions(tmp_path, "a.vtt", voices) == [("00:00:01", "Liv: Come!")]
     close = "1\n00:00:01,000 --> 00:00:02,000\nOne.\n2\n00:00:02,000 --> 00:00:03,000\nTwo.\n"
     assert captions(tmp_path, "a.srt", close) == [("00:00:01", "One."), ("00:00:02", "Two.")]
+    whole = " 1\r\r 00:00:01 --> 00:00:02\r<ruby>灯<rt>とう</rt></ruby>\r\r"
+    assert captions(tmp_path, "a.srt", whole) == [("00:00:01", "灯")]
     latin = SRT.replace("No.", "Né.").encode("latin-1")
     assert captions(tmp_path, "a.srt", latin)[0] == ("00:00:01", "Né.")
 
