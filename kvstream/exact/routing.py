@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from kvstream.exact.wording import QUOTED, kind_of, read
+from kvstream.exact.wording import CLASSES, QUOTED, kind_of, read
 
 Kind = Literal["count", "scope", "other"]
 
@@ -99,7 +99,8 @@ _NO_WORDS = re.compile(
 """Words that stand for others, or are limited, so that counting them counts something else."""
 _WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _LIMITS = (
-    r"\b(?:twice|neither|nor|than|together|both|yesterday|today|tonight|"
+    r"\b(?:not (?:appear|mentioned|named|used)|twice|neither|nor|than|"
+    r"yesterday|today|tonight|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
 )
@@ -117,7 +118,7 @@ _OF_TEXT = (
 _LISTED = (
     r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
     r"(?:(?:which|what(?:['’]s)?|list|show|give|name|print)"
-    r"(?: (?:are|is|me|us|an?|the|list|of|all|every|full|names?|titles?|headings?))* "
+    r"(?: (?:are|is|me|us|an?|the|list|of|all|every|full|names?|titles?|headings?|\w+['’]s))* "
     rf"(?:(?P<unit>{_PARTS.replace('?', '')})|(?P<one>{_PARTS}) (?:names|titles|headings|list)"
     r"|table of contents|outline)|table of contents)" + _OF_TEXT
 )
@@ -128,17 +129,23 @@ _CUTS = (
     r"for|first|last|time|place|mentioned|named|appear|occur))*$",
     r",? and (?:which|what)(?: (?:are|they|their|the|names|titles|called|named|ones))*$",
     rf",? (?:(?:in|for|of) (?:each|every)|per|by|each) (?P<unit>{_PARTS})(?: of the \w+)?$"
-    r"|(?<!\w often)(?<!times)(?: the)? most(?: often)?$",
+    r"|(?P<most>(?: the)? most(?: often)?)$",
     r",? and (?P<rest>(?:who|whom|whose|what|which|where|when|why|how(?! (?:often|many times)$)|"
-    r"(?:in|on) (?:which|what)|is|are|was|were|do|does|did)\b.*)$",
+    r"(?:in|on) (?:which|what))\b.*)$",
 )
 """What a question asks besides a count: for places, for names, for parts, for anything else."""
 _ITEM = (
-    r"(?:[\"“„'‘][^\"”“'’]+[\"”“'’]|(?:(?:the|an?) )?"
+    r"(?:[\"“„'‘][^\"”“'’]+[\"”“'’]|(?:(?:the|an?) )?(?:(?:word|name|term|phrase) )?"
     r"(?:(?-i:[A-Z])[\w.-]*(?: (?-i:[A-Z])[\w.-]*)*|[\w.-]+))"
 )
 _SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*,? (?:and|or) {_ITEM}(?![\w\"”'’])"
 """Several words to count."""
+_MENTIONS = rf"\b(?:{CLASSES['mention']} {CLASSES['term']})\b".replace(" ", "|")
+"""What a question for places of words has, if it names what has them."""
+_NOT_EACH = (
+    r"\b(?:together|alone|same)\b| and (?:only|give|tell|show|list|let|say|find|print|report)\b"
+)
+_BEFORE = re.compile("(?:the |an? )?(?:word |name |term |phrase )?(?=.)", re.IGNORECASE)
 _SINGULAR = {"are": "is", "were": "was", "do": "does", "have": "has", "words": "word",
              "names": "name"}  # fmt: skip
 _DAY = rf"(?:\d{{4}}-\d\d-\d\d|{_WEEKDAY})"
@@ -197,7 +204,8 @@ def route(question: str) -> Asked:
         asked, besides = route(bare[: cut.start()]), cut.groupdict()
         if asked.kind == "count" and "rest" in besides:
             return replace(asked, rest=besides["rest"])
-        if asked.kind == "count" and (asked.words or asked.unit in HEADINGS):
+        in_text = asked.words and not besides.get("most")
+        if asked.kind == "count" and (in_text or asked.unit in HEADINGS):
             place = re.search("first|last", cut[0].lower())
             unit = _unit(besides.get("unit")) or asked.unit
             return replace(asked, unit=unit, place=place[0] if place else "all")
@@ -206,16 +214,22 @@ def route(question: str) -> Asked:
 
 def _several(text: str) -> Asked | None:
     """Return the count of several words, or None: their first one alone must be a count."""
-    if (found := pattern_of(_SEVERAL).search(text)) is None:
+    found = pattern_of(_SEVERAL).search(text)
+    if found is None or pattern_of(_NOT_EACH).search(text):
         return None
-    quoted = ["".join(each) for each in QUOTED.findall(found[0])]
-    names = quoted or re.split(",? (?:and|or) |, ", found[0])
-    names = [pattern_of("^(?:the|an?) ").sub("", name) for name in names]
-    before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[: found.start()])
-    asked = _asked(f"{before}{found['first']}{text[found.end() :]}")
-    if asked.words != names[0] or asked.unit or any(map(_NO_WORDS.match, names)):
+    begin, end = found.span()
+    names = ["".join(each) for each in QUOTED.findall(found[0])]
+    names = [
+        _BEFORE.sub("", name, count=1) for name in names or re.split(",? (?:and|or) |, ", found[0])
+    ]
+    before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[:begin])
+    asked = _asked(f"{before}{found['first']}{text[end:]}")
+    if len(names) < 2 or asked.words != names[0] or asked.unit or any(map(_NO_WORDS.match, names)):
         return None
-    return replace(asked, words=re.sub('["“”„]', "", found[0]), each=tuple(names))
+    if asked.place and (before == text[:begin] or not pattern_of(_MENTIONS).search(text)):
+        return None  # the place of a phrase, or of something that they do
+    words = _BEFORE.sub("", re.sub('["“”„]', "", found[0]), count=1)
+    return replace(asked, words=words, each=tuple(names))
 
 
 def _unit(words: str | None) -> str:
@@ -244,9 +258,13 @@ def _asked(text: str) -> Asked:
             return OTHER
         return Asked("count", words, "message", f"messages from {sender}")
     if kind != "count":
-        part = None if scope else pattern_of(rf"\b(?:which|what) ({_PARTS})\b").search(text)
-        place, unit = "all" if kind == "both" else kind, _unit(part and part[1])
-        return Asked("count", words, unit, scope, place) if words else OTHER
+        part = pattern_of(
+            rf"\b(?:which|what) ({_PARTS})\b(?P<is> (?:is|are|was|were|do|does|did)\b)?|(chapter)"
+        ).search(text)
+        if not words or (part and part["is"] and not pattern_of(_MENTIONS).search(text)):
+            return OTHER
+        unit = _unit(part and (part[1] or part[3])) if not scope else ""
+        return Asked("count", words, unit, scope, "all" if kind == "both" else kind)
     return Asked("count", words, unit, scope) if words or unit else OTHER
 
 

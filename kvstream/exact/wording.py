@@ -37,7 +37,7 @@ _ORDINAL = re.compile(
     r"twelfth|opening|closing"
 )
 _ENDS = frozenset(("first", "last", "1st", "final"))
-_CLASSES = {
+CLASSES = {
     "unit": "lines? rows? records? entries entry messages? msgs? e-?mails? mails? functions? "
     "methods? class class(?:es)? pages? chapters? sections? headings? parts? acts? scenes? "
     "articles? paragraphs? words?",
@@ -235,7 +235,7 @@ def _class_of(word: str, shape: str) -> str:
 
 
 def _classes_of(word: str) -> Iterator[str]:
-    for name, pattern in _CLASSES.items():
+    for name, pattern in CLASSES.items():
         if _pattern(pattern).fullmatch(word):
             yield name
 

@@ -240,6 +240,12 @@ OTHERS = [
     "How often is he or she mentioned?",
     "How often is Ana mentioned before Ilse?",
     "Who is mentioned more often, Tom or Huck?",
+    "How often are Ana and Ilse used in the same sentence?",
+    "where do Clarissa and the doctor meet for the first time",
+    "In which chapters does Cathy cry?",
+    "In which chapters does Cathy not appear?",
+    "Which character uses the word darling most?",
+    "How many words may the abstract contain at most?",
     "In which chapter does Ahab die?",
     "What are the children called?",
     "Wie oft besucht Effi ihre Mutter?",
@@ -383,6 +389,8 @@ PLACES = {
     "How often is the lantern mentioned in each chapter?": ("lantern", "chapter", "all"),
     "Which chapter mentions the whale most often?": ("whale", "chapter", "all"),
     "Which chapters are there?": ("", "chapter", "all"),
+    "What are the book's chapters?": ("", "chapter", "all"),
+    "what's the first chapter to mention Bertha": ("Bertha", "chapter", "first"),
     "Can you list the chapter headings?": ("", "chapter", "all"),
     "What are the titles of the chapters in this book?": ("", "chapter", "all"),
     "how many parts are there and what are they called?": ("", "part", "all"),
@@ -397,6 +405,9 @@ SEVERAL = {
     "count the mentions of Athos, Porthos and Aramis": ("Athos", "Porthos", "Aramis"),
     "Wie oft werden Effi und Roswitha erwähnt?": ("Effi", "Roswitha"),
     "How often is War and Peace mentioned?": ("War", "Peace"),
+    "How often is the word sorrow or the word grief used?": ("sorrow", "grief"),
+    'Do a search for "indemnify" and tell me how many hits you get': (),
+    "if you count Mr. Vane and only that, how many mentions are there?": (),
     'How often is "salt and pepper" mentioned?': (),
     "Wie oft wird Effi im Roman erwähnt?": (),
 }
@@ -451,7 +462,7 @@ def test_places(question: str) -> None:
 def test_several_words(question: str) -> None:
     asked = route(question)
     assert (asked.kind, asked.each) == ("count", SEVERAL[question])
-    assert asked.words.split()[-1] == (asked.each or [asked.words])[-1].split()[-1]
+    assert (" and " in asked.words or " or " in asked.words) == bool(asked.each) or '"' in question
 
 
 def test_the_rest_of_a_question() -> None:
