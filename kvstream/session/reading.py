@@ -191,9 +191,10 @@ class Reading:
                     yield from self._save(self.checkpoint.note, memory, feed)
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self._answers(memory, feed)
-            if interrupted() and not cut_short and self.sources.ends_on_interrupt:
+            pressed = interrupted()  # asked once: it may come between two questions
+            if pressed and not cut_short and self.sources.ends_on_interrupt:
                 cut_short, stop = True, _beyond(feed, feed.read_tokens + self.plan.sizes.free)
-            elif not feed.paused or stop():
+            elif not feed.paused or (stop() if cut_short else pressed):
                 return cut_short
             if every is not None and not interrupted() and every.due(trace.read):
                 yield from self._answers(memory, feed)

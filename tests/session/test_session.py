@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Started, StepDone, returned
+from kvstream.input import sources
+from kvstream.input.following import Follow
 from kvstream.input.sources import open_sources
 from kvstream.memory.contents import Memory
 from kvstream.run import feed
@@ -183,6 +186,24 @@ def test_stopping_answers_from_what_was_read(session: Session, story: Path) -> N
     assert 0 < r.read < 1800
     assert any("stopped" in e.message for e in events if isinstance(e, Notice))
     assert any("stopped" in warning for warning in r.warnings)
+
+
+@pytest.mark.parametrize("asked", range(21, 26))
+def test_a_stop_at_any_moment_reads_a_followed_text_to_its_end(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    monkeypatch.setattr(sources, "WAIT_SECONDS", 0.0)
+    text = tmp_path / "rain.txt"
+    text.write_text("It rained all night.\n" * 5)
+    calls = count(1)
+
+    def stop() -> bool:
+        return next(calls) >= asked
+
+    settings = RunSettings(budget=Budget(tokens=200), max_tokens=1)
+    request = Request((QUESTION,), run=settings, follow=True, interrupted=stop)
+    events = session.ask(open_sources([str(text)], follow=Follow(stop, lambda: True)), request)
+    assert not any("not read" in warning for warning in result(list(events)).warnings)
 
 
 def test_answers_on_the_way_take_no_time_of_the_reading(
