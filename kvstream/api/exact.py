@@ -104,18 +104,22 @@ def _parts(sources: SourceSet, asked: Asked) -> Sequence[Part]:
 
 
 def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
-    """Return the headings of a unit, or if there are none, all; None for a text without any."""
+    """Return the headings of a unit, or all instead of chapters and sections; None if the text has
+    none of the others, such as scenes: words like parts may mean something else.
+    """
     from kvstream.exact.outline import outline
     from kvstream.exact.units import headings
 
     every = outline(sources)
-    if not (parts := (unit and headings(every, unit)) or every):
+    parts, noun = (headings(every, unit) if unit else every), unit or "heading"
+    if not parts and unit not in ("", "chapter", "section"):
         return None
-    noun = "heading" if parts is every else unit
-    base = min(part.level for part in parts)
+    if not parts:
+        parts, noun = every, "heading"
+    base = min((part.level for part in parts), default=0)
     lines = [f"{'  ' * (p.level - base)}{p.title}{f' ({p.place})' * bool(p.place)}" for p in parts]
     told = f"There {'is' if len(parts) == 1 else 'are'} {amount(len(parts), noun)}:"
-    told = f"No heading is one of {_plural(unit)}. {told}" if unit not in ("", noun) else told
+    told = told if parts else "The text has no headings that kvstream recognizes."
     return {
         "words": "",
         "unit": noun,

@@ -112,8 +112,8 @@ _GERMAN = (
 )
 _PARTS = "chapters?|sections?|headings?|parts?|acts?|scenes?|articles?"
 _OF_TEXT = (
-    r"(?: (?:are|is|do|does|has|have|there|in|of|contain|exist|called|named|the|this|that|my|whole|"
-    r"book|novel|story|text|file|document|play|paper|report|manual|contract|please))*"
+    r"(?: (?:are|is|do|does|has|have|there|in|of|contain|exist|called|named|it|the|this|that|my|"
+    r"whole|book|novel|story|text|file|document|play|paper|report|manual|contract|please))*"
 )
 _LISTED = (
     r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
