@@ -85,8 +85,8 @@ def counted(
         "forms": dict(tally.forms.most_common()),
         "citations": citations,
         "spread": tally.spread,
-        **({"parts": [{"title": p.title, "count": n} for p, n in zip(parts, shares, strict=True)]}
-           if shares else {}),
+        **({"parts": [{"title": part.title, "place": part.place, "count": own}
+                      for part, own in zip(parts, shares, strict=True)]} if shares else {}),
         "bytes": sources.bytes_read,
         "warnings": [*sources.warnings, *[stopped] * stop(), *[left] * bool(asked.rest)],
     }  # fmt: skip
@@ -117,7 +117,7 @@ def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
     if not parts:
         parts, noun = every, "heading"
     base = min((part.level for part in parts), default=0)
-    lines = [f"{'  ' * (p.level - base)}{p.title}{f' ({p.place})' * bool(p.place)}" for p in parts]
+    lines = [f"{'  ' * (part.level - base)}{_heading(part)}" for part in parts]
     told = f"There {'is' if len(parts) == 1 else 'are'} {amount(len(parts), noun)}:"
     told = told if parts else "The text has no headings that kvstream recognizes."
     return {
@@ -126,11 +126,16 @@ def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
         "count": len(parts),
         "answer": "\n".join([told, *_some(lines)]),
         "counted": f"{_plural(noun)} of the outline",
-        "parts": [part.title for part in parts],
+        "parts": [{"title": part.title, "place": part.place} for part in parts],
         "citations": [],
         "bytes": sources.bytes_read,
         "warnings": sources.warnings,
     }
+
+
+def _heading(part: Part) -> str:
+    """Return the title of a part with its place, because another may have the same title."""
+    return f"{part.title} ({part.place})" if part.place else part.title
 
 
 def _some(lines: Sequence[str]) -> list[str]:
@@ -218,7 +223,7 @@ def _sentences(
         times = {0: "does not occur", 1: "occurs once"}.get(own, f"occurs {own:,} times")
         yield f'"{words}" {times}.'
     if shares and count:
-        inside = [f"{p.title}: {own:,}" for p, own in zip(parts, shares, strict=True) if own]
+        inside = [f"{_heading(p)}: {own:,}" for p, own in zip(parts, shares, strict=True) if own]
         yield f"In {len(inside):,} of {amount(len(parts), asked.unit)}:"
         yield from _some(inside)
         if (rest := count - sum(shares)) > 0:

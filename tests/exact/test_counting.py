@@ -356,7 +356,8 @@ def test_parts_and_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert out == "The text has no headings that kvstream recognizes.\n"
     assert run(["ask", str(path), "Which acts are there?", "-m", "none"]) != 0  # left to a model
     out, _ = ask(capsys, str(path), "In which chapters is Anna mentioned?")
-    parts = "In 2 of 3 chapters:\nCHAPTER II: 1\nCHAPTER III: 1\noutside of them: 1\n"
+    parts = "CHAPTER II (lines 105-208): 1\nCHAPTER III (lines 209-311): 1"
+    parts = f"In 2 of 3 chapters:\n{parts}\noutside of them: 1\n"
     assert out == f'"Anna" occurs 3 times.\n{parts}'
     out, _ = ask(capsys, str(path), "How often are Anna, Bea and Cleo mentioned?", "--json")
     record = json.loads(out)
