@@ -503,6 +503,10 @@ def test_what_is_no_table_goes_to_the_model(ask: Callable[..., Any]) -> None:
 def test_a_pipe(cli: Callable[..., Any]) -> None:
     ran = cli("ask", "Which day has the largest rain?", "--json", stdin=DAYS.encode())
     assert json.loads(ran.stdout)["rows"] == {"read": 366, "matched": 360}  # 6 cells are empty
+    ran = cli("ask", "Which town has the largest snow?", stdin=DAYS.encode())
+    assert ran.stdout.startswith("No row or column of the table fits this question. Columns: ")
+    both = ("-Q", "Which day has the largest rain?", "-Q", "the largest snow", "-n", "4", "--json")
+    assert "No row" not in cli("ask", *both, stdin=DAYS.encode()).stdout
     ran = cli("ask", "What is it about?", "-n", "4", "--json", stdin=DAYS.encode())
     assert json.loads(ran.stdout)["model"] == "pocket"
 

@@ -223,7 +223,7 @@ def _of_rows(
 
             table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
             if len(table) < len(asked) or not table.header:
-                return {}, table.header or (), []
+                return {}, () if len(table) else table.header or (), []
         sources = open_sources(paths, options, interrupts)
         table = row_questions(sources, wanted)
     except SourceError:
