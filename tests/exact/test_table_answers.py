@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstream.cli.shared.exact_answers import NO_FIGURE
 from kvstream.exact.table_questions import (
     AmbiguousError,
     Condition,
@@ -504,9 +505,9 @@ def test_a_pipe(cli: Callable[..., Any]) -> None:
     ran = cli("ask", "Which day has the largest rain?", "--json", stdin=DAYS.encode())
     assert json.loads(ran.stdout)["rows"] == {"read": 366, "matched": 360}  # 6 cells are empty
     ran = cli("ask", "Which town has the largest snow?", stdin=DAYS.encode())
-    assert ran.stdout.startswith("No row or column of the table fits this question. Columns: ")
+    assert ran.stdout.startswith(NO_FIGURE)
     both = ("-Q", "Which day has the largest rain?", "-Q", "the largest snow", "-n", "4", "--json")
-    assert "No row" not in cli("ask", *both, stdin=DAYS.encode()).stdout
+    assert NO_FIGURE not in cli("ask", *both, stdin=DAYS.encode()).stdout
     ran = cli("ask", "What is it about?", "-n", "4", "--json", stdin=DAYS.encode())
     assert json.loads(ran.stdout)["model"] == "pocket"
 
@@ -542,8 +543,7 @@ def test_columns_that_do_not_exist_are_named(ask: Callable[..., Any]) -> None:
         ran = ask("city,price\nRome,3\nBari,5\n", question, options=("--json",))
         answer = json.loads(ran.stdout)
         assert (answer["model"], answer["value"]) == (None, None)
-        told = "No row or column of the table fits this question. Columns: city, price."
-        assert answer["answer"] == told
+        assert answer["answer"] == f"{NO_FIGURE} Columns: city, price."
     options = ("-n", "2", "--budget", "300", "-m", "pocket")
     ran = ask("city,price\nRome,3\nBari,5\n", "Which city has a river?", options=options)
     told = 'Warning: nothing in the table fits "Which city has a river?", so the model guesses.'

@@ -40,6 +40,10 @@ LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for 
 NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
 NO_FILES = "Warning: The counted answers are not in {}; only those of a model have files there."
 STOPPED = "showing what was counted so far"
+NO_FIGURE = (
+    "No row, column or operation that kvstream computes fits this question about the table, and a "
+    "model would guess the figure."
+)
 COLUMNS = 20
 """Columns that a message names."""
 PATTERN = frozenset("*?[](){}|\\^$+")
@@ -172,7 +176,7 @@ def _answered(
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if asks_figure(question):  # which a model would invent
-                told = f"No row or column of the table fits this question. Columns: {named}."
+                told = f"{NO_FIGURE} Columns: {named}."
                 found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
