@@ -222,6 +222,10 @@ def _warnings(found: Found, table: Table) -> Iterator[str]:
     if not figures.rows and query.where and found.seen:
         name = table.header[query.where[0].column]
         yield f"Values of {name}: {_counts(found.seen)}."
+    if table.above:
+        yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
+    if table.totals:
+        yield f"Left out: the sums of other rows in line {table.totals[0]:,}."
     if table.uneven:
         yield f"{counted(table.uneven, 'row')} with another number of cells than the header."
     if table.lost:

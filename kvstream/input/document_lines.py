@@ -96,10 +96,13 @@ class Lines:
         self._cut = False
         self._open = False
         self._tables: list[Table] = []
+        self._ended = False
+        """Whether a table has just ended."""
         self._held = 0
         """Characters of the cells of open rows."""
 
     def add(self, text: str) -> None:
+        self._ended = self._ended and not text.strip()
         if (cell := self._cell()) is not None:
             cell.text += text
             self._held += len(text)
@@ -123,6 +126,8 @@ class Lines:
     def begin_table(self) -> None:
         """Begin a table, which may be in a cell of another one."""
         self.end_line()
+        if self._ended:  # it is no part of the table before
+            self.add("\n")
         self._tables.append(Table())
 
     def begin_row(self, *, heads: bool = False) -> None:
@@ -157,6 +162,7 @@ class Lines:
         self.end_row()
         if self._tables:
             self._tables.pop()
+            self._ended = not self._tables
 
     @property
     def table(self) -> Table | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, groupby, islice
+from itertools import chain, dropwhile, groupby, islice
 from typing import NamedTuple
 
 from kvstream.errors import SourceError
@@ -29,8 +29,22 @@ _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 _SAID = re.compile(r"[:.!?…](?:\s|\Z)|[。！？：]|(?:^|\s)<[^<>]+>(?:\s|\Z)|(?:\S+\s+){6}")
 _STAMP = re.compile(r"\s*(?:\[|<|\d{1,4}[-./:]\d{1,2}(?:[-./:]\d|\Z))")
 """What is in no name of a column, and begins none, but a line with a comma that somebody said."""
-_IN_TABLE = re.compile(r" \| |^\|[-:| ]+$")
+_RULE = r"[ >]*(?=[^-=\n]*[-=])(?=[^|+\n]*[|+])[-=:|+ ]+"
+"""The line between the header and the rows of a table between other lines."""
+_IN_TABLE = re.compile(rf" \| |^\|.*\|\s*$|^{_RULE}$")
 """A row of a table between other lines."""
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*')
+"""The line before a table with which Excel names what separates its cells."""
+MOST_ABOVE = 10
+"""Maximum lines above the header of a table, such as its title."""
+_TOTAL = re.compile(
+    r"(?:(?:grand|sub) ?)?totale?s?|sums?|summe|gesamt|somme|suma|soma|celkem|razem|итого"
+    r"|合[計计]|[總总][計计]",
+    re.IGNORECASE,
+)
+"""The first cell of a last row that has the sums of the others."""
+_MARKED = re.compile(r"(\*\*|__|[*_`])(.+)\1")
+_LINK = re.compile(r"\[([^\]]*)\]\([^()\s]*\)")
 LONGEST_ROW = 10_000
 """Characters of a row of a table between other lines."""
 NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -66,6 +80,10 @@ class Table:
         """Number of these lines."""
         self.uneven = 0
         """Number of rows with another number of cells than the header."""
+        self.above = 0
+        """Number of lines above the header."""
+        self.totals: list[int] = []
+        """Lines of last rows with the sums of the others, which are left out."""
         self.header: list[str] = []
         self._first: list[Row] = []
         self._ahead, self._lines = ahead, _checked(lines)
@@ -79,8 +97,10 @@ class Table:
             for line in sample:
                 self.header += [key for key in _object(line) or {} if key not in self.header]
         else:
-            self.header = [name.strip() for name in _parsed(sample, self.delimiter)[0]]
-
+            rows = [row for row in _parsed(sample, self.delimiter) if any(map(str.strip, row))]
+            self.above = _above(rows)
+            self.header = _names(rows[self.above]) if rows else []
+            self.above -= _SEPARATOR.fullmatch(sample[0]) is not None if self.above else 0
         self._rest = self._read()
 
     def head(self) -> list[Row]:
@@ -111,11 +131,27 @@ class Table:
     def _rows(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
         rows = rows_of(lines, str(self.delimiter), self.names[source], strict=True)
         header, _ = next(rows, ([], []))
-        if [name.strip() for name in header] != self.header:
+        if _names(header) != self.header:
             raise NotReadError(f"{self.names[source]} has other columns.")
-        for cells, own in rows:
-            self.uneven += len(cells) != len(self.header)
-            yield Row(cells, source, own[0].number, own[-1].number)
+        found = (Row(cells, source, own[0].number, own[-1].number) for cells, own in rows)
+        for row in self._without_total(found):
+            self.uneven += len(row.cells) != len(self.header)
+            yield row
+
+    def _without_total(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows; not the last one if it has the sums of several others."""
+        before, count = None, 0
+        for row in rows:
+            if before is not None:
+                yield before
+            before, count = row, count + 1
+        if before is None:
+            return
+        first = next((cell.strip(" :") for cell in before.cells if cell.strip()), "")
+        if count > 2 and _TOTAL.fullmatch(first):
+            self.totals.append(before.line)
+        else:
+            yield before
 
     def _objects(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
         for line in lines:
@@ -134,23 +170,23 @@ class InnerTable(Table):
 
     def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
         """Raises NotReadError for lines that are no rows with a header."""
-        self.names, self.unparsed, self.lost, self.uneven = names, [], 0, 0
-        self._first = []
-        texts = [line.text.strip() for line in lines]
+        self.names, self.unparsed, self.lost, self.uneven, self.above = names, [], 0, 0, 0
+        self._first, self.totals = [], []
+        lines = [line for line in lines if not re.fullmatch(_RULE, line.text.strip())]
+        texts = [line.text.strip(" >\n\r\t") for line in lines]
         if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
             texts = [text[1:].removesuffix("|") for text in texts]
-        rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
-        self.header = rows[0]
+        rows = [[_unmarked(cell) for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
+        self.header = rows[0] if rows else []
         found = [
             Row([c.removeprefix(f"{n}:").strip() for n, c in zip(self.header, cells, strict=False)],
                 line.block.source, line.number, line.number)
-            for line, cells in zip(lines[1:], rows[1:], strict=True)
-            if not all(re.fullmatch(":?-+:?", cell) for cell in cells)
+            for line, cells in zip(lines[1:], rows[1:], strict=True) if cells != self.header
         ]  # fmt: skip
-        names_it = any(rows[0]) and all(map(_NAME.fullmatch, filter(None, rows[0])))
+        names_it = any(self.header) and all(map(_NAME.fullmatch, filter(None, self.header)))
         if len({*map(len, rows)}) > 1 or not names_it or not found:
             raise NotReadError("The lines are no table.")
-        self._rest = iter(found)
+        self._rest = self._without_total(found)
 
 
 def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Table]:
@@ -165,11 +201,39 @@ def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Tab
         yield Table(ahead, lines, names)
         return
     searches = True
+    table: list[Line] = []
     for (inside, _), own in groupby(chain(ahead, lines), key=_row_of):
         rows = [*islice(own, HEAD)] if inside else []
-        if 1 < len(rows) < HEAD:  # more are a log
-            with suppress(NotReadError):
-                yield InnerTable(rows, names)
+        if rows and table and _goes_on(table[0], rows[0]):  # below a row that is one cell
+            table += rows
+        elif rows:
+            yield from _inner(table, names)
+            table = rows
+        if len(table) >= HEAD:  # it is a log
+            table = []
+    yield from _inner(table, names)
+
+
+def _inner(lines: Sequence[Line], names: Sequence[str]) -> Iterator[InnerTable]:
+    if len(lines) > 1:
+        with suppress(NotReadError):
+            yield InnerTable(lines, names)
+
+
+def _goes_on(header: Line, row: Line) -> bool:
+    """Return whether the values of a row have the names of a header before them."""
+    names, cells = ([cell.strip() for cell in line.text.split("|")] for line in (header, row))
+    if header.block.source != row.block.source or len(names) != len(cells):
+        return False
+    named = [(name, cell) for name, cell in zip(names, cells, strict=True) if name]
+    return bool(named) and all(cell.startswith(f"{name}:") for name, cell in named)
+
+
+def _unmarked(cell: str) -> str:
+    """Return a cell without the signs of Markdown for emphasis, code and links."""
+    cell = _LINK.sub(r"\1", cell.strip())
+    found = _MARKED.fullmatch(cell)
+    return found[2] if found else cell
 
 
 def _around_rows(blocks: Iterable[TextBlock], searches: Callable[[], bool]) -> Iterator[TextBlock]:
@@ -199,13 +263,20 @@ def _row_of(line: Line) -> tuple[bool, int]:
 def rows_of(
     lines: Iterator[Line], delimiter: str, name: str, *, strict: bool = False
 ) -> Iterator[tuple[list[str], list[Line]]]:
-    """Yield cells and lines of each row; ``strict`` refuses other quotes. Raises NotReadError."""
+    """Yield cells and lines of each row, first of the header, without what is above it.
+
+    A header that comes again is no row. ``strict`` refuses other quotes. Raises NotReadError.
+    """
     own: list[Line] = []
+    spaced = re.compile(rf'({re.escape(delimiter)}) +(?="[^"]*"\s*(?:{re.escape(delimiter)}|$))')
+    first: list[tuple[list[str], list[Line]]] = []
+    header: list[str] | None = None
 
     def texts() -> Iterator[str]:
         for line in lines:
             own.append(line)
-            yield re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
+            text = re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
+            yield spaced.sub(r"\1", text) if f'{delimiter} "' in text else text
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
     while True:
@@ -217,10 +288,37 @@ def rows_of(
                 f"{name}:{own[0].number}: the row cannot be read ({error}); perhaps a quotation "
                 "mark does not end."
             ) from None
+        if cells is not None and not any(map(str.strip, cells)):
+            continue
+        if header is None:
+            first += [] if cells is None else [(cells, own)]
+            if cells is not None and _filled(cells) < 2 and len(first) <= MOST_ABOVE:
+                continue
+            first = first[_above([each for each, _ in first]) :]
+            header = _names(first[0][0]) if first else []
+            yield from first
+        elif cells is not None and (len(cells) < 2 or _names(cells) != header):
+            yield cells, own
         if cells is None:
             return
-        if any(map(str.strip, cells)) or len(cells) > 1:
-            yield cells, own
+
+
+def _filled(cells: Sequence[str]) -> int:
+    return sum(map(bool, map(str.strip, cells)))
+
+
+def _names(cells: Sequence[str]) -> list[str]:
+    return [" ".join(name.split()) for name in cells]
+
+
+def _above(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many rows are above the header: one that names a separator, or titles."""
+    begin = bool(rows) and "".join(rows[0][:1]).startswith("sep=") and len(rows) > 1
+    for place, row in enumerate(rows[begin : MOST_ABOVE + 1], begin):
+        if _filled(row) > 1:
+            names = all(_NAME.fullmatch(cell) for cell in row if cell.strip())
+            return place if names else begin
+    return int(begin)
 
 
 def _checked(lines: Iterable[Line]) -> Iterator[Line]:
@@ -241,8 +339,14 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
         return "json"
     if named and named[1].lower() in ("tsv", "tab"):
         return "\t"
+    if named and (told := _SEPARATOR.fullmatch(sample[0])):
+        return told[1]
     for delimiter in "\t;,|" if not named else ",;\t|":
         rows = _parsed(sample[:50], delimiter)
+        if named:
+            rows = [*dropwhile(lambda row: len(row) < 2, rows)] or rows
+        if delimiter == "|" and any(re.fullmatch(_RULE, line.strip()) for line in sample[:3]):
+            continue  # a table of Markdown
         counts = {len(row) for row in rows if row} or {0}
         even = len(counts) < 4 if named else len(counts) == 1 and len(sample) > 2
         if not named and (
@@ -266,6 +370,7 @@ def _parsed(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 
 def header_of(lines: Sequence[str]) -> str:
     """Return the first line of a text if it names the columns of the lines below it, else empty."""
+    lines = lines[1:] if lines and _SEPARATOR.fullmatch(lines[0]) else lines
     for delimiter in "\t;,|":
         rows = _parsed(lines, delimiter)
         width = len(rows[0])

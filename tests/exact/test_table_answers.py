@@ -390,6 +390,7 @@ def test_figures(rows: list[tuple[str, str, str]]) -> None:
     file = io.StringIO()
     csv.writer(file).writerows([("a", "b", "c"), *rows])
     text = file.getvalue()
+    rows = [row for row in rows if any(row)]
     numbers = [Decimal(VALUES[row[1]]) for row in rows if row[1] in VALUES]
     slow = {
         "sum": sum(numbers), "mean": sum(numbers) / len(numbers) if numbers else None,
@@ -608,6 +609,36 @@ def test_lines_that_csv_refuses_have_no_header() -> None:
     for lines in (["a" * 200_000 + ",b,c", "c,d,e"], [""], [], ['"a,b\n', "c,d\n"], ["\n", "\n"]):
         assert header_of(lines) == ""
     assert not [*tables_of(blocks('a,b\nx,"' + "y" * 2_000_000 + '"\n', 50_000), ["a.csv"])]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("sep=;\nship;crew;port\nGull;5;Oslo\nTern;7;Rome\n", "a.csv"),
+        ("# made by x\nShips,,\n,,\nship,crew,port\nGull,5,Oslo\n,,\nTern,7,Rome\n", "a.csv"),
+        ("ship,crew,port\nGull,5,Oslo\nship,crew,port\nTern,7,Rome\n", "a.csv"),
+        ('ship,"crew\n(men)",port\n"Gull", "5", "a, b"\nTern,7,Rome\nTotal,12,\n', "a.csv"),
+        ("|ship|crew|port|\n|-|-|-|\n|Gull|5|Oslo|\n|Tern|**7**|[x](y)|\n", "a.md"),
+        ("a\n\n ship | crew \n------+------\n Gull |    5 \n Tern |    7 \n(2 rows)\n", "a.txt"),
+        (
+            "a\n\n+---+---+\n| ship | crew |\n+---+---+\n| Gull | 5 |\n| Tern | 7 |\n+---+---+\n",
+            "a",
+        ),
+        ("a\n\n> ship | crew\n> ---|---\n> Gull | 5\n> Tern | 7\n", "a.md"),
+        ("a\nship | crew\nship: Gull | crew: 5\nNorth\nship: Tern | crew: 7\nTotal | 12\n", "a.md"),
+    ],
+)
+def test_what_is_around_the_rows_of_a_table(text: str, name: str) -> None:
+    figures = found(text, Query("sum", 1), name).figures
+    assert figures.value("sum") == 12
+    assert figures.rows == 2
+
+
+def test_tables_one_after_the_other_are_not_one(tmp_path: Path) -> None:
+    rows = "<table><tr><th>ship<th>crew<tr><td>Gull<td>5<tr><td>Tern<td>7</table>"
+    (tmp_path / "a.html").write_text(f"<p>Ships</p>{rows}{rows}")
+    sources = open_sources([str(tmp_path / "a.html")])
+    assert [len(list(table)) for table in tables_of(sources, sources.names)] == [2, 2]
 
 
 INNER = {
