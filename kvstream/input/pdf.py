@@ -169,10 +169,9 @@ def pages(path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
         if not near:
             return
         at = min(number, NEAR)
-        others = Counter(line for i, page in enumerate(near) if i != at for line in page.edges)
-        for line in set().union(*(page.within for page in near)):
-            others.pop(line, None)  # a line that also occurs in the middle of a page is text
-        text = near[at].without(others, left_out)
+        others = [(i - at, page.edges) for i, page in enumerate(near) if i != at]
+        within = set().union(*(page.within for page in near))
+        text = near[at].without(others, within, left_out)
         empty += not text.strip() and number + 1 not in damaged
         yield Part(text + "\n", number + 1, (number + 1) / count)
         if number >= NEAR:
@@ -202,19 +201,27 @@ class _Page:
         self.lines = text.split("\n")
         self._filled = [i for i, line in enumerate(self.lines) if line.strip()]
         ends = {*self._filled[:EDGE], *self._filled[-EDGE:]}
-        self.edges = {_shape(self.lines[i]) for i in ends}
-        """Shapes of the lines at top and bottom, without their numbers."""
+        self.edges: dict[str, list[list[int]]] = {}
+        """Numbers of the lines at top and bottom, by their shapes without numbers."""
+        for i in ends:
+            self.edges.setdefault(_shape(self.lines[i]), []).append(_numbers(self.lines[i]))
         self.within = {_shape(self.lines[i]) for i in self._filled[EDGE:-EDGE]}
         """Shapes of the lines between them."""
 
-    def without(self, others: Counter[str], left_out: Counter[str]) -> str:
-        """Return the text without lines at its edges that occur at least REPEATED times in
-        ``others``."""
+    def without(
+        self,
+        others: list[tuple[int, dict[str, list[list[int]]]]],
+        within: set[str],
+        left_out: Counter[str],
+    ) -> str:
+        """Return the text without lines at its edges that at least REPEATED other pages, so many
+        pages away, have there. A line of which the shape is `within` a page is text.
+        """
         dropped: set[int] = set()
         for side in (self._filled[:EDGE], self._filled[: -EDGE - 1 : -1]):
             for index in side:
                 shape = _shape(self.lines[index])
-                if others[shape] < REPEATED:
+                if shape in within or _repeated(self.lines[index], shape, others) < REPEATED:
                     break
                 dropped.add(index)
         if len(dropped) == len(self._filled):  # the page has no other lines
@@ -230,8 +237,30 @@ def _shape(line: str) -> str:
     return _NUMBER.sub("#", " ".join(line.casefold().split()))
 
 
+def _numbers(line: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d{1,18}", line)]
+
+
+def _repeated(line: str, shape: str, others: list[tuple[int, dict[str, list[list[int]]]]]) -> int:
+    """Return how many pages have a line. Its numbers are the same, or grow with the pages."""
+    own = _numbers(line)
+    return sum(
+        any(
+            all(b in (a, a + away) for a, b in zip(own, numbers, strict=False))
+            for numbers in edges.get(shape, ())
+        )
+        for away, edges in others
+    )
+
+
 def _plain(text: str) -> str:
     """Normalize line ends in PDFium's text, and join words that were cut at the end of a line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
-    text = re.sub("[\ufffe\x02]\n?", "", text)
+    text = re.sub("(.?)[\ufffe\x02]\n?(.?)", _whole, text)
     return text.encode("utf-8", "replace").decode()
+
+
+def _whole(found: re.Match[str]) -> str:
+    """Return the two sides of a hyphen at the end of a line; with it, if a capital follows."""
+    before, after = found.groups()
+    return f"{before}-{after}" if before.islower() and after.isupper() else before + after

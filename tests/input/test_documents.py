@@ -260,6 +260,21 @@ def test_running_lines_are_left_out_and_pages_are_cited(tmp_path: Path) -> None:
     assert text.encode()[cited.start : cited.end].decode() == lines[95]
 
 
+def test_numbers_that_do_not_grow_with_the_pages_are_text(tmp_path: Path) -> None:
+    numbers = [417, 23, 3005, 88, 1204]
+    page = [drawn([f"Page {i + 7} of 20", f"Invoice {n}", "For oil", f"{i}", "end"])
+            for i, n in enumerate(numbers)]  # fmt: skip
+    text = text_of(opened(tmp_path, "a.pdf", pdf(page)))
+    assert re.findall(r"Invoice (\d+)", text) == [str(n) for n in numbers]
+    assert "of 20" not in text
+
+
+def test_a_hyphen_before_a_capital_stays(tmp_path: Path) -> None:
+    lines = ["It went to Austria-", "Hungary, an INTER-", "NATIONAL light-", "house."]
+    text = text_of(opened(tmp_path, "a.pdf", pdf([drawn(lines)])))
+    assert " ".join(text.split()) == "It went to Austria-Hungary, an INTERNATIONAL lighthouse."
+
+
 def test_what_cannot_be_read_is_found_without_reading(tmp_path: Path) -> None:
     good = opened(tmp_path, "a.pdf", printed([f"Line {i}." for i in range(100)]))
     assert good.check() == {str(tmp_path / "a.pdf"): 3}
