@@ -224,7 +224,8 @@ def _sentences(
         yield f'"{words}" {times}.'
     if shares and count:
         inside = [f"{_heading(p)}: {own:,}" for p, own in zip(parts, shares, strict=True) if own]
-        yield f"In {len(inside):,} of {amount(len(parts), asked.unit)}:"
+        summed = ", summed up" if asked.each else ""
+        yield f"In {len(inside):,} of {amount(len(parts), asked.unit)}{summed}:"
         yield from _some(inside)
         if (rest := count - sum(shares)) > 0:
             yield f"outside of them: {rest:,}"

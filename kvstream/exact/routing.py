@@ -105,6 +105,12 @@ _LIMITS = (
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
 )
 """What limits a count beside its words, other than a part and times of the clock."""
+_PLAINER = (
+    (r"\b(which|what) of the ", r"\1 "),
+    (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
+    (r" overall(?=\W*$)", ""),
+)
+"""Words of a question, and those that say the same."""
 _GERMAN = (
     r"(?P<how>wie (?:oft|häufig)|wo|in welche[mn] kapiteln?) (?:wird|werden|kommt|kommen|taucht|"
     r"tauchen) (?:das wort |der name )?(?P<words>.+?)(?P<first> zuerst| zum ersten mal)?"
@@ -117,28 +123,31 @@ _OF_TEXT = (
 )
 _LISTED = (
     r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
-    r"(?:(?:which|what(?:['’]s)?|list|show|give|name|print)"
-    r"(?: (?:are|is|me|us|an?|the|list|of|all|every|full|names?|titles?|headings?|\w+['’]s))* "
-    rf"(?:(?P<unit>{_PARTS.replace('?', '')})|(?P<one>{_PARTS}) (?:names|titles|headings|list)"
-    r"|table of contents|outline)|table of contents)" + _OF_TEXT
+    r"(?:(?:in(?:to)? )?(?:which|what(?:['’]s)?|list|show|give|name|print)(?: (?:are|is|me|us|an?|"
+    rf"the|list|of|all|every|full|in|names?|titles?|headings?|\w+['’]s|{WORDS}|\d+))* "
+    rf"(?:(?P<unit>{_PARTS.replace('?', '')})|outline)|(?:.*? )?(?:table of contents|contents page"
+    rf"|(?P<one>{_PARTS}) (?:names|titles|headings|list))|welche (?P<german>kapitel) gibt es)"
+    + _OF_TEXT
 )
 """A question for the headings."""
 _CUTS = (
-    rf",? and (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
+    rf"(?:,? and|[?,]) (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
     r"(?: (?:exactly|is|are|was|were|do|does|did|it|he|she|they|his|her|its|the|name|word|phrase|"
-    r"for|first|last|time|place|mentioned|named|appear|occur))*$",
-    r",? and (?:which|what)(?: (?:are|they|their|the|names|titles|called|named|ones))*$",
-    rf",? (?:(?:in|for|of) (?:each|every)|per|by|each) (?P<unit>{_PARTS})(?: of the \w+)?$"
-    r"|(?P<most>(?: the)? most(?: often)?)$",
-    r",? and (?P<rest>(?:who|whom|whose|what|which|where|when|why|how(?! (?:often|many times)$)|"
-    r"(?:in|on) (?:which|what))\b.*)$",
+    r"for|first|last|time|place|mention|mentioned|named|appear|occur))*$",
+    r",? (?:and|with)(?: the| their)? (?:places|positions|lines|pages|(?:line|page) numbers)$"
+    r"|,? and (?:which|what|how)(?: (?:are|they|their|the|names|titles|called|named|ones))*$",
+    r",? (?:(?:in|for|of) (?:each|every)(?: single)?|per|by|each) "
+    rf"(?P<unit>{_PARTS})(?: of the \w+)?$|(?P<most>(?: the)? most(?: often)?)$",
+    r"(?:,? and|[?]) (?P<rest>(?:who|whom|whose|what|which|where|when|why|(?:in|on) (?:which|what)|"
+    r"how(?! (?:often|many)(?: times| exactly| precisely| then| does it occur)*$)) .+)$",
 )
 """What a question asks besides a count: for places, for names, for parts, for anything else."""
 _ITEM = (
     r"(?:[\"“„'‘][^\"”“'’]+[\"”“'’]|(?:(?:the|an?) )?(?:(?:word|name|term|phrase) )?"
     r"(?:(?-i:[A-Z])[\w.-]*(?: (?-i:[A-Z])[\w.-]*)*|[\w.-]+))"
 )
-_SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*,? (?:and|or) {_ITEM}(?![\w\"”'’])"
+_AND = ",? (?:and|or|&) (?:for |of )?"
+_SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*{_AND}{_ITEM}(?![\w\"”'’])"
 """Several words to count."""
 _MENTIONS = rf"\b(?:{CLASSES['mention']} {CLASSES['term']})\b".replace(" ", "|")
 """What a question for places of words has, if it names what has them."""
@@ -185,6 +194,8 @@ def route(question: str) -> Asked:
     text = " ".join(question.split())
     if len(text) > LONGEST:
         return OTHER
+    for pattern, plainer in _PLAINER:
+        text = pattern_of(pattern).sub(plainer, text)
     bare = text.rstrip("?!. ")
     dated = pattern_of(_DATE).sub(_iso, bare) if any(map(str.isdigit, bare)) else bare
     if (found := _span(dated)) is not None:
@@ -199,7 +210,8 @@ def route(question: str) -> Asked:
         first = "first " if german["first"] else ""
         text = bare = f"{how or 'In which chapters'} is {words} {first}mentioned"
     if listed := pattern_of(_LISTED).fullmatch(bare):
-        return Asked("count", unit=_unit(listed["unit"] or listed["one"]), place="all")
+        unit = _unit(listed["unit"] or listed["one"]) or ("chapter" if listed["german"] else "")
+        return Asked("count", unit=unit, place="all")
     for cut in filter(None, (pattern_of(pattern).search(bare) for pattern in _CUTS)):
         asked, besides = route(bare[: cut.start()]), cut.groupdict()
         if asked.kind == "count" and "rest" in besides:
@@ -208,7 +220,7 @@ def route(question: str) -> Asked:
         if asked.kind == "count" and (in_text or asked.unit in HEADINGS):
             place = re.search("first|last", cut[0].lower())
             unit = _unit(besides.get("unit")) or asked.unit
-            return replace(asked, unit=unit, place=place[0] if place else "all")
+            return replace(asked, unit=unit, place=place[0] if place else asked.place or "all")
     return _several(bare) or _asked(text)
 
 
@@ -219,12 +231,12 @@ def _several(text: str) -> Asked | None:
         return None
     begin, end = found.span()
     names = ["".join(each) for each in QUOTED.findall(found[0])]
-    names = [
-        _BEFORE.sub("", name, count=1) for name in names or re.split(",? (?:and|or) |, ", found[0])
-    ]
+    names = [_BEFORE.sub("", name, count=1) for name in names or re.split(f"{_AND}|, ", found[0])]
     before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[:begin])
     asked = _asked(f"{before}{found['first']}{text[end:]}")
-    if len(names) < 2 or asked.words != names[0] or asked.unit or any(map(_NO_WORDS.match, names)):
+    if len(names) < 2 or asked.words != names[0] or any(map(_NO_WORDS.match, names)):
+        return None
+    if asked.unit and not asked.place:
         return None
     if asked.place and (before == text[:begin] or not pattern_of(_MENTIONS).search(text)):
         return None  # the place of a phrase, or of something that they do
@@ -265,7 +277,9 @@ def _asked(text: str) -> Asked:
             return OTHER
         unit = _unit(part and (part[1] or part[3])) if not scope else ""
         return Asked("count", words, unit, scope, "all" if kind == "both" else kind)
-    return Asked("count", words, unit, scope) if words or unit else OTHER
+    told = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
+    place = "" if told or not words else "all"
+    return Asked("count", words, unit, scope, place) if words or unit else OTHER
 
 
 def _part(marks: Mapping[str, str]) -> str:

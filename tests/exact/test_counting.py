@@ -362,6 +362,8 @@ def test_parts_and_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out, _ = ask(capsys, str(path), "How often are Anna, Bea and Cleo mentioned?", "--json")
     record = json.loads(out)
     assert (record["count"], record["counts"]) == (5, {"Anna": 3, "Bea": 2, "Cleo": 0})
+    out, _ = ask(capsys, str(path), "In which chapters do Anna and Bea appear?")
+    assert "In 2 of 3 chapters, summed up:\nCHAPTER II (lines 105-208): 2\n" in out
     out, _ = ask(capsys, str(path), "How often are Anna and Bea mentioned?")
     assert out == '"Anna" occurs 3 times.\n"Bea" occurs 2 times.\n"Anna and Bea" occurs once.\n'
 
