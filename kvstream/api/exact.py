@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,11 @@ def counted(
     inflected: bool = False,
     cased: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    so_far: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any] | None:
     """Count what a question asks for; return its JSON object, or None for a text without such
-    units. `inflected`, `cased`: see `Words`. `stop` ends the count early. Raises SourceError.
+    units. `inflected`, `cased`: see `Words`. `stop` ends the count early. `so_far` gets the object
+    at each pause of the text, if words or lines with words are counted. Raises SourceError.
     """
     from kvstream.exact.counting import PLACES, Tally, count_words  # numpy is not for the help
     from kvstream.exact.words import Words
@@ -50,23 +53,35 @@ def counted(
         Words(each, inflected=inflected, cased=cased, in_line=lines)
         for each in filter(None, (asked.words, *asked.each))
     ]
+    made = partial(
+        _record, sources=sources, asked=asked, unit=unit, parts=parts, how=how, stop=stop
+    )
     blocks = takewhile(lambda _: not stop(), sources)
     if words and (lines or not unit):
         edges = sorted({edge for part in parts for edge in (part.begin, part.end)})
         most = PLACES if asked.place == "all" and not parts else 1
-        tally: Tally | None = count_words(blocks, *words, lines=lines, tally=Tally(most, edges))
+        tell = None if so_far is None else lambda tally: so_far(made(tally))
+        tally: Tally | None = count_words(
+            blocks, *words, lines=lines, tally=Tally(most, edges), so_far=tell
+        )
     else:
         from kvstream.exact.units import count_units  # a large log needs no structure
 
         tally = count_units(sources, blocks, unit, words[0] if words else None)
-    if tally is None:
-        return None
+    return None if tally is None else made(tally)
+
+
+def _record(
+    tally: Tally, *, sources: SourceSet, asked: Asked, unit: str, parts: Sequence[Part], how: str,
+    stop: Callable[[], bool],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the JSON object of a count."""
     found = [*tally.places, tally.last][: tally.count]
     citations = [at.to_json(sources.names, sources.bases) for at in found if at]
     if unit:
-        how = f"{_plural(unit)} with {how}" if words else _plural(unit)
+        how = f"{_plural(unit)} with {how}" if asked.words else _plural(unit)
     if unit in HEADINGS:
-        ends = [] if words else [each["text"] for each in citations]
+        ends = [] if asked.words else [each["text"] for each in citations]
         how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"
     for each in citations if parts else ():
         byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]

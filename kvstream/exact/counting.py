@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -116,10 +117,12 @@ def count_words(
     *words: Words,
     lines: bool = False,
     tally: Tally | None = None,
+    so_far: Callable[[Tally], None] | None = None,
 ) -> Tally:
     """Count the places of words in a text, or with `lines` the lines that have them.
 
     If several are given, the first is a phrase of the others, of which `Tally.count` is the sum.
+    `so_far` gets the count in the whole lines at each pause of the text.
     """
     # glibc returns every freed window to the system at once, which takes as long as the search,
     # until a larger block has been freed.
@@ -127,17 +130,33 @@ def count_words(
     search = _Search(words, lines, tally or Tally(), [0] * len(words))
     search.tally.counts = [0] * len(words)
     for window in _windows(blocks, max(each.reach for each in words) + 2 * SHOWN):
-        search.scan(window)
+        if not window.paused:
+            search.scan(window)
+        elif so_far is not None:
+            now = replace(search, tally=deepcopy(search.tally), begins=[*search.begins])
+            now.scan(window)
+            now.tally.last = now.latest()
+            so_far(now.tally)
     search.tally.last = search.latest()
     return search.tally
 
 
 def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
-    """Yield stretches of each source, with the last characters of the one before."""
-    for _, own in groupby((each for each in blocks if each.text), key=lambda each: each.source):
-        texts, size, newlines = [], 0, 0
+    """Yield stretches of each source, with the last characters of the one before. At a pause also
+    yield the whole lines that are in no stretch yet.
+    """
+    for _, own in groupby(blocks, key=lambda each: each.source):
+        texts, size, newlines, grown = list[str](), 0, 0, False
         held: list[tuple[int, TextBlock]] = []
         for block in own:
+            if not block.text:
+                end = "".join(texts).rfind("\n") + 1 if grown else 0
+                if end:
+                    whole = ["".join(texts)[:end]]
+                    yield Window(whole, held, end, newlines, final=True, paused=True)
+                grown = False
+                continue
+            grown = True
             held.append((size, block))
             texts.append(block.text)
             size += len(block.text)
@@ -149,7 +168,8 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
                 texts, size = [tail[-overlap:]], size - keep
                 held = [(at - keep, each) for at, each in held if at + len(each.text) > keep]
                 yield window
-        yield Window(texts, held, size, newlines, final=True)
+        if held:
+            yield Window(texts, held, size, newlines, final=True)
 
 
 @dataclass

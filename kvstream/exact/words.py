@@ -60,6 +60,8 @@ class Window:
     newlines: int = 0
     """Those of the source before."""
     final: bool = False
+    paused: bool = False
+    """Whether its text is read again with what comes later."""
 
     def __post_init__(self) -> None:
         texts = self.texts

@@ -54,13 +54,19 @@ def _passage(text: str, width: int, answer: str = "") -> list[str]:
 def news_lines(result: Result, width: int) -> list[str]:
     """Return an answer that changed, below its time and place and above the passage."""
     news = result.news or {}
-    passage, place = news.get("passage"), ""
-    if passage is not None:
-        place = f" · {end_of(_one_line(str(passage['source'])), 40)}{place_of(passage)}"
-    lines = [f"--- {news['time']}{place} ---", *result.answer.rstrip("\n").split("\n")]
+    passage = news.get("passage")
+    lines = [news_head(news), *result.answer.rstrip("\n").split("\n")]
     if passage is not None and result.generated:
         lines += _passage(passage["text"], width, result.answer)
     return lines
+
+
+def news_head(news: Mapping[str, Any]) -> str:
+    """Return the time and the place of an answer that changed."""
+    passage, place = news.get("passage"), ""
+    if passage is not None:
+        place = f" · {end_of(_one_line(str(passage['source'])), 40)}{place_of(passage)}"
+    return f"--- {news['time']}{place} ---"
 
 
 def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:

@@ -101,6 +101,17 @@ def test_the_end_is_an_answer_that_matches() -> None:
     assert watch.met
 
 
+def test_an_answer_with_a_warning_is_no_end() -> None:
+    watch = Watch("full")
+    doubted = replace(result("disk full", 1), warnings=("Low confidence.",))
+    of_text = replace(result("disk is full", 2), warnings=("NULs.",), of_reading=("NULs.",))
+    events = watched(watch, [doubted, doubted, of_text, result("other", 3)])
+    told = [e.result.answer for e in events if isinstance(e, Answered)]
+    assert told == ["disk full", "disk is full"]
+    assert events.count(Notice(watching.DOUBTED, note=True)) == 1
+    assert watch.met
+
+
 def test_what_is_no_pattern_is_refused(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     ran = cli("ask", str(tmp_path / "a"), "Q?", "--follow", "--until-answer", "(")
@@ -110,6 +121,15 @@ def test_what_is_no_pattern_is_refused(cli: Any, tmp_path: Path) -> None:
     assert "The value is empty" in ran.stderr
     ran = cli("ask", str(tmp_path / "a"), "Q?", "--until-answer", "x")
     assert "has no effect without --follow" in ran.stderr
+
+
+def test_a_count_is_followed_without_a_model(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("a fuse\nfus")
+    question = "How many times is fuse mentioned?"
+    ran = cli("ask", str(tmp_path / "a.log"), question, "--follow", "--until-answer", "once")
+    assert ran.code == 0
+    assert ran.stdout.endswith('a.log:1 ---\n"fuse" occurs once.\n')
+    assert ran.stderr == "Counted without a model: whole words, in any case.\n"
 
 
 ODD = (

@@ -45,6 +45,22 @@ def blocks(text: str, size: int) -> Iterator[TextBlock]:
         byte += len(piece.encode())
 
 
+@pytest.mark.parametrize("window", [300, 1 << 20])
+def test_counts_at_pauses(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    monkeypatch.setattr(counting, "WINDOW", window)
+    pieces = ["a fuse\nfu", "", "se fuse", "", "s\n", "", "", "x" * 290, "", "\nfuse\n", "", "fuse"]
+    byte, made = 0, []
+    for piece in pieces:
+        made.append(TextBlock(piece, byte, 0))
+        byte += len(piece)
+    told: list[tuple[int, int]] = []
+    tally = count_words(
+        made, Words("fuse"), so_far=lambda now: told.append((now.count, now.last.line))
+    )
+    assert told == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 4)]
+    assert (tally.count, tally.last.line) == (4, 5)
+
+
 def obvious(text: str, words: str) -> list[re.Match[str]]:
     """Find words slowly: each place alone, by the characters around it."""
     forms = {"café": "(?:café|cafe\u0301)"}.get(words) or r"\s+".join(map(re.escape, words.split()))

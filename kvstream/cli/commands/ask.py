@@ -49,8 +49,13 @@ def command(
     code, answered = 0, False
     left: list[tuple[Sequence[str], Options]] = [(paths, options)]
     if not (options.dry_run or (options.each and not paths)):
-        from kvstream.cli.shared.exact_answers import answer_exactly, note_estimates
+        from kvstream.cli.shared.exact_answers import answer_exactly, follow_count, note_estimates
 
+        alone = memory is None and not several
+        if alone and options.request.follow:
+            counted = follow_count(sources_or_usage(ctx, paths), options)
+            if counted is not None:
+                return counted
         if memory or several or on_the_way:
             note_estimates(questions)
         else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import strftime
 from typing import Any, TypeVar
 
 import click
@@ -28,8 +30,9 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
+from kvstream.cli.shared.watching import UNMATCHED, UNMET
 from kvstream.errors import SourceError, UsageError
-from kvstream.reporters.citation_lines import MAP, place_of, wrapped
+from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
 
 FORMS = 8
@@ -38,6 +41,7 @@ ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
 NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
+WITHOUT = "Counted without a model:"
 NO_FILES = "Warning: The counted answers are not in {}; only those of a model have files there."
 STOPPED = "showing what was counted so far"
 NO_FIGURE = (
@@ -171,7 +175,7 @@ def _answered(
             continue  # the text has no such part
         if (record := count(paths, here, each, interrupts)) is not None:
             found[question] = record
-            notes.append(f"Counted without a model: {record['counted']}.")
+            notes.append(f"{WITHOUT} {record['counted']}.")
     for question in asked:
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
@@ -187,7 +191,7 @@ def _answered(
 
 
 def count(
-    paths: Sequence[str], options: Options, asked: Asked, interrupts: Interrupts, **how: bool
+    paths: Sequence[str], options: Options, asked: Asked, interrupts: Interrupts, **how: Any
 ) -> dict[str, Any] | None:
     """Return the JSON object of a count, or None if the text has no such units. `how`: see
     `counted`.
@@ -208,6 +212,57 @@ def count(
 
 def _with_receipt(record: dict[str, Any], sources: Any, options: Options) -> dict[str, Any]:
     return {**record, "receipt": receipt(options, sources)} if options.json else record
+
+
+def follow_count(paths: Sequence[str], options: Options) -> int | None:
+    """Count words in a text that grows, and print the count when it changes, until an answer
+    matches --until-answer; return the exit code, or None if the questions ask for more.
+    """
+    request = options.request
+    asked = route(request.questions[0])
+    more = asked.place or asked.scope or asked.since or asked.until or len(request.questions) > 1
+    if more or asked.kind != "count" or not asked.words or asked.unit not in ("", "line"):
+        return None
+    check_files(options, paths)
+    told: dict[str, Any] = {"count": None}
+    met = False
+    with ExitStack() as stack:
+        refuse_closed(options.output)
+        output: Any = opened_output(stack, options)
+        interrupts = stack.enter_context(Interrupts(say))
+        interrupts.gentle, interrupts.then = True, ""
+
+        def so_far(record: dict[str, Any]) -> None:
+            nonlocal told, met
+            if met or record["count"] == told["count"]:
+                return
+            passage = record["citations"][-1] if record["citations"] else None
+            news = {"time": strftime("%Y-%m-%d %H:%M:%S"), "passage": passage}
+            head = {"command": "ask", "question": request.questions[0], "model": None}
+            told = _with_receipt({**head, **record, "news": news}, sources, options)
+            show(told, output, as_json=options.json, labels=[news_head(news)])
+            output.flush()
+            met = re.search(options.until_answer or "(?!)", told["answer"]) is not None
+
+        by_time = request.every is not None and request.every.seconds is not None
+        sources = open_sources(
+            paths, options, lambda: met or interrupts(), tell=say,
+            due=request.due if by_time else lambda: True,
+        )  # fmt: skip
+        with reading(interrupts):
+            record = counted(sources, asked, so_far=so_far)
+        if record is not None:
+            so_far(record)
+        for warning in () if met else sources.unread_warnings:
+            say(f"Warning: {warning}")
+        for note in () if options.quiet else [*sources.notes, f"{WITHOUT} {told['counted']}."]:
+            say(note)
+    if (options.report or options.stats) and not options.quiet:
+        say(NO_RUN)
+    if options.until_answer is None or met:
+        return 0
+    say(UNMATCHED)
+    return UNMET
 
 
 def _of_rows(

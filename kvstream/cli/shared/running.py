@@ -22,7 +22,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
-from kvstream.cli.shared.watching import SECONDS, UNMET, Watch
+from kvstream.cli.shared.watching import SECONDS, UNMATCHED, UNMET, Watch
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, Event, PartRead, Result, Started, StepDone
 from kvstream.reporters import plain
@@ -140,7 +140,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         if watch.changed_at and not watch.is_news and not options.quiet:
             reporter.tell(f"Stopped following. The last change was at {watch.changed_at}.")
         if options.until_answer is not None and not watch.met:
-            reporter.tell("No answer matched --until-answer.")
+            reporter.tell(UNMATCHED)
             return UNMET
         return code
 

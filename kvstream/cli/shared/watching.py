@@ -17,6 +17,8 @@ SECONDS = 10.0
 SLOW = (
     "An answer takes {0:.0f} s on this machine, so they come about every {0:.0f} s, not {1:.0f} s."
 )
+DOUBTED = "The answer matches --until-answer, but has a warning; waiting for one without."
+UNMATCHED = "No answer matched --until-answer."
 UNMET = 1
 """Exit code if the reading ended before an answer matched --until-answer."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
@@ -58,6 +60,8 @@ class Watch:
                 self.is_news = result is not None
                 if result is not None and started is not None:
                     yield from (started, Answered(result))
+                    if self._matches(result) and not self.met:
+                        yield Notice(DOUBTED, note=True)
                 started = None
                 if self.met:
                     return
@@ -67,7 +71,8 @@ class Watch:
     def _compared(self, result: Result) -> Result | None:
         """Return the result with its news; None if it says nothing new."""
         text = result.answer
-        self.met = self._until is not None and re.search(self._until, text) is not None
+        own = set(result.warnings) - set(result.of_reading)
+        self.met = self._matches(result) and not own  # a script acts on it: no guess will do
         if result.command == "summarize":
             lines = [line for line in _SENTENCE.split(text) if _plain(line) not in self._sentences]
             self._sentences.update(map(_plain, lines))
@@ -84,6 +89,9 @@ class Watch:
             return None
         self.changed_at = time.strftime("%Y-%m-%d %H:%M:%S")
         return replace(result, answer=text, news={"time": self.changed_at, "passage": passage})
+
+    def _matches(self, result: Result) -> bool:
+        return self._until is not None and re.search(self._until, result.answer) is not None
 
     def _passage(self, result: Result) -> Mapping[str, Any] | None:
         """Return the heaviest passage of the text since the last answer, else the heaviest."""
