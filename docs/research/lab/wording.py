@@ -233,7 +233,7 @@ def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
 def is_right(each: Labeled) -> bool:
     """Return whether a question goes the right way, with the right words, unit and part."""
     asked = route(each.text)
-    kind = asked.place or asked.kind
+    kind = asked.place.replace("all", "both") or asked.kind
     if each.kind not in (*COUNTS, "scope"):
         return kind == "other"
     marks = {MARKS[mark]: each.text[begin:end] for mark, begin, end in each.spans}
