@@ -40,20 +40,21 @@ class Version:
 
 def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
     """Return the versions of the sentence that has the answer, one of each value; else nothing."""
-    in_answer = {word.casefold() for word in _WORD.findall(answer)}
-    whole = [(_WORD.findall(each.text), each, True) for each in passages]
-    ends = [(_WORD.findall(end), each, False) for each in passages for end in _ends(each.text)]
-    split = whole + ends
-    matches = [len(in_answer.intersection(map(str.casefold, words))) for words, _, _ in split]
+    in_answer = {*_WORD.findall(answer.casefold())}
+    whole = [(each.text, each) for each in passages]
+    ends = [(end, each) for each in passages for end in _ends(each.text)]
+    split = [(_WORD.findall(text.casefold()), text, each) for text, each in whole + ends]
+    matches = [len(in_answer.intersection(words)) for words, _, _ in split]
     best = sorted(range(len(split)), key=lambda place: -matches[place])[:COMPARED]
-    for words, passage, is_whole in (split[place] for place in best if matches[place]):
+    for at in (place for place in best if matches[place]):
+        words, text, passage = split[at]
         values: dict[str, Version] = {}
-        for others, other, _ in split if is_whole else whole:
+        for others, other_text, other in split if at < len(whole) else split[: len(whole)]:
             parts = _difference(words, others) if other.source != passage.source else None
-            if parts is None or not {w.casefold() for w in words[parts[0]]} <= in_answer:
+            if parts is None or not in_answer.issuperset(words[parts[0]]):
                 continue
-            for each, part, place in ((words, parts[0], passage), (others, parts[1], other)):
-                value = " ".join(each[part.start : part.stop + 1])
+            for own, part, place in ((text, parts[0], passage), (other_text, parts[1], other)):
+                value = " ".join(_WORD.findall(own)[part.start : part.stop + 1])
                 values.setdefault(value.casefold(), Version(value, place.source, place))
         if values:
             return list(values.values())
@@ -61,13 +62,12 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
 
 
 def _ends(text: str) -> list[str]:
-    """Return what stands behind the first commas of a sentence."""
-    return [text[found.end() :] for found in islice(_COMMA.finditer(text), MOST)]
+    """Return what stands behind the first two commas of a sentence."""
+    return [text[found.end() :] for found in islice(_COMMA.finditer(text), 2)]
 
 
-def _difference(first: list[str], second: list[str]) -> tuple[slice, slice] | None:
+def _difference(a: list[str], b: list[str]) -> tuple[slice, slice] | None:
     """Return the one part in which two sentences differ; None if they differ otherwise."""
-    a, b = ([word.casefold() for word in words] for words in (first, second))
     shorter = min(len(a), len(b))
     before = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     rest = shorter - before
