@@ -23,8 +23,8 @@ SAMPLE = 256 * 1024
 BEFORE = 16 * 1024
 """Maximum bytes of these before the first byte that is not ASCII."""
 GUESSED = (
-    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "cp866",
-    "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "koi8_u",
+    "cp866", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
 GUESSED_LATER = ("cp1255", "cp1256", "cp874")
 """Encodings of which a short text in another one could be."""
@@ -37,6 +37,26 @@ FEW = 8
 """With fewer non-ASCII bytes, their frequencies do not allow a guess."""
 ALIKE = 0.05
 """Scores of charset-normalizer with a smaller difference count as equal. Western is then chosen."""
+_WEST = (
+    "äöüß", "àâçèéêëîïôùûüœ", "áéíñóúü", "àáâãçéêíóôõúü", "àèéìíòóùú", "åäöé", "æøåéò", "éëïöü",
+    "áæéíðóöúýþ", "àçèéíïòóúü·", "áéíóúàèìòù",
+)  # fmt: skip
+_CENTRAL = (
+    "áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "ąćęłńóśźż", "áéíóöőúüű", "čćđšž", "âîăşţ", "äöüß",
+)  # fmt: skip
+_LATIN = {
+    "cp1252": _WEST, "cp1250": _CENTRAL, "iso8859_2": _CENTRAL, "cp1254": ("çğıöşüâî",),
+    "cp1257": ("āčēģīķļņōŗšūž", "ąčęėįšųūž", "äõöüšž"), "mac_roman": _WEST, "cp850": _WEST,
+    "cp852": _CENTRAL,
+}  # fmt: skip
+"""Encodings of Latin letters, and the letters beyond ASCII of each language that they are for."""
+_SIGNS = "•™’‘“”„‚«»‹›–—…°§€£©®·¿¡´\xa0ºª"
+"""Signs beyond ASCII that texts of every language have."""
+_RUNS = re.compile(rb"[\x80-\xff]{4,}")
+_HEBREW_ENDS = re.compile(rb"[\xe0-\xfa][\xea\xed\xef\xf3\xf5]")
+_NOT_HEBREW = re.compile(rb"[\xea\xed\xef\xf3\xf5][A-Za-z\xe0-\xff]")
+_STRANGE = 0.1
+"""Share of letters and signs above which a text is in no language of an encoding."""
 _WESTERN = frozenset([0x80, 0x85, *range(0x91, 0x98)])
 """Bytes of Western texts that are control characters in Latin-1: quotes, dashes, the euro."""
 _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
@@ -106,6 +126,8 @@ def _guess(sample: bytes) -> str | None:
     if share >= 0.5:
         return None
     high = [byte for byte in sample if byte > 127]
+    if known := _latin(sample) or _hebrew(sample):
+        return known
     western = all(byte >= 0xA0 or byte in _WESTERN for byte in high)
     if len(high) < FEW:
         # Too little for a guess, such as one or two names in an ASCII text.
@@ -122,6 +144,31 @@ def _guess(sample: bytes) -> str | None:
     ):
         return "cp1252"
     return best.encoding
+
+
+def _latin(sample: bytes) -> str | None:
+    """Return the encoding in which all letters are of one language, of those with Latin letters."""
+    counts = {byte: sample.count(byte) for byte in HIGH if byte in sample}
+    total, found = sum(counts.values()), {}
+    together = sum(map(len, _RUNS.findall(sample)))
+    if total < 3 or 3 * total > len(sample) or 3 * together > total:
+        return None
+    for name, languages in _LATIN.items():
+        signs = {bytes([byte]).decode(name, "replace"): n for byte, n in counts.items()}
+        found[name] = min(
+            sum(n for sign, n in signs.items() if sign.lower() not in letters + _SIGNS)
+            for letters in languages
+        )
+    best = min(found, key=lambda name: found[name])
+    return best if found[best] <= (_STRANGE * total if total >= FEW else 0) else None
+
+
+def _hebrew(sample: bytes) -> str | None:
+    """Return the encoding of Hebrew, which has some letters only at the ends of words."""
+    letters = sum(0xE0 <= byte <= 0xFA for byte in sample)
+    if 10 * letters < 9 * sum(byte > 127 for byte in sample) or _NOT_HEBREW.search(sample):
+        return None
+    return "cp1255" if len(_HEBREW_ENDS.findall(sample)) >= 3 else None
 
 
 def _japanese(sample: bytes) -> str | None:

@@ -133,7 +133,9 @@ class _Page:
             self._reading = tag != "rb"
         if tag in _BLOCKS or tag == "br":
             self._last = ""
-        elif tag == "sup" or "noteref" in attributes.get("epub:type", attributes.get("role", "")):
+        elif tag == "sup" or (
+            tag == "a" and "noteref" in attributes.get("epub:type", attributes.get("role", ""))
+        ):
             self._raised = may_be_raised(self._last)
         if tag == "math" or self._math:
             self._sign = self._math[-1].pop(0) if self._math and self._math[-1] else ""

@@ -933,3 +933,25 @@ def test_pipes_terminals_and_the_null_device_are_read() -> None:
     os.close(ours)
     with pytest.raises(SourceError, match="Nothing to read"):
         text_of(open_sources([os.devnull]))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("iso8859_2", "Klíč ležel ukrytý za kamenem. Nikdo však nevěděl, že má chuť odejít."),
+        ("iso8859_2", "Klucz leżał ukryty za kamieniem. Nikt nie wiedział, że źródło wyschło."),
+        ("cp1250", "A kulcs a kő mögött volt elrejtve. Senki sem tudta, hogy már őnála van."),
+        ("cp1250", "Ključ je bio skriven iza kamena. Začuđeno je upitao gdje je."),
+        ("cp1254", "Anahtar taşın arkasında, kapının yanında gizliydi. Şaşırdı."),
+        ("cp1257", "Raktas buvo paslėptas už akmens prie durų. Jis paklausė, kur jis."),
+        ("cp850", "Der Schlüssel lag hinter dem Stein neben der Tür. Größe zählt."),
+        ("cp1252", "La clé était cachée derrière la pierre. « Où est-elle ? » — à côté, 5 €."),
+        ("cp1255", "המפתח הוסתר מאחורי האבן ליד הדלת. כולם הלכו הביתה לישון."),
+        ("koi8_u", "Ключ був захований за каменем біля дверей. Є ще її ґанок."),
+        ("cp866", "Ключ был спрятан за камнем у двери. Он спросил, где он."),
+    ],
+)
+def test_short_texts_in_old_encodings(tmp_path: Path, encoding: str, text: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    sources = open_sources([str(tmp_path / "a.txt")])
+    assert "".join(block.text for block in sources) == text
