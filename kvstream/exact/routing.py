@@ -93,7 +93,7 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
     r"each|every|no|more|less|fewer|how|who|what|which|where|when|why|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
-    r".* (?:or|nor|without|only|twice|than|neither|mentioned)\b",
+    r".* (?:or|nor|without|only|twice|than|neither|mentioned|compared)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -108,7 +108,7 @@ _LIMITS = (
 _PLAINER = (
     (r"\b(which|what) of the ", r"\1 "),
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
-    (r" overall(?=\W*$)", ""),
+    (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
 )
 """Words of a question, and those that say the same."""
 _GERMAN = (
