@@ -52,7 +52,7 @@ _LATIN = {
 """Encodings of Latin letters, and the letters beyond ASCII of each language that they are for."""
 _SIGNS = "•™’‘“”„‚«»‹›–—…°§€£©®·¿¡´\xa0ºª"
 """Signs beyond ASCII that texts of every language have."""
-_RUNS = re.compile(rb"[\x80-\xff]{4,}")
+_RUNS = re.compile(rb"[\x80-\xff]{6,}")
 _HEBREW_ENDS = re.compile(rb"[\xe0-\xfa][\xea\xed\xef\xf3\xf5]")
 _NOT_HEBREW = re.compile(rb"[\xea\xed\xef\xf3\xf5][A-Za-z\xe0-\xff]")
 _STRANGE = 0.1
@@ -159,7 +159,9 @@ def _latin(sample: bytes) -> str | None:
             sum(n for sign, n in signs.items() if sign.lower() not in letters + _SIGNS)
             for letters in languages
         )
-    best = min(found, key=lambda name: found[name])
+    # Icelandic has the letters in the place of these two, but never without others.
+    turkish = found["cp1254"] == min(found.values()) and {0xFD, 0xFE} <= counts.keys()
+    best = "cp1254" if turkish else min(found, key=lambda name: found[name])
     return best if found[best] <= (_STRANGE * total if total >= FEW else 0) else None
 
 
