@@ -36,7 +36,9 @@ _LEVEL = re.compile(
 )
 _COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
 """In a row of values with commas; LOG is of PostgreSQL."""
-_NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
+_NAMED = re.compile(
+    r"\b(?:level|lvl|severity|loglevel|at(?==))\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE
+)
 _LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
 OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)

@@ -31,6 +31,10 @@ _TRACE = re.compile(
     r"|\s+from \S+:\d+:in |\s+\S+ called at \S+ line \d|\s+\(\S+ [\d.]+\) \S+:\d+: "
     rf"|note: run with|{_FRAME}|\s*---> |{_ERROR}"
 )
+_SQL = re.compile(
+    r"(?:SELECT|FROM|WHERE|AND|OR|(?:[A-Z]+ )?JOIN|ON|SET|VALUES|INSERT INTO|UPDATE|DELETE FROM"
+    r"|WITH|(?:ORDER|GROUP) BY|HAVING|LIMIT|UNION)\b"
+)
 _CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")
 _NAMED = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
 _IN_HEAD = re.compile(rf"(?<!\S){_ERROR}")
@@ -72,6 +76,7 @@ class Continuation:
             self._left = MESSAGE_LINES * (_IN_HEAD.search(self.head) is not None)
         expected = self.expects is not None and self.expects.match(line) is not None
         known = _SURELY.match(line) or (not surely and _CONTINUES.match(line))
+        known = known or (self.head and _SQL.match(line))
         if not expected and not known:
             of_message = self._left > 0 and not begins_with_level(line)
             self._left = self._left - 1 if of_message else 0

@@ -597,6 +597,17 @@ def test_the_console_of_dotnet_is_a_log() -> None:
     assert not looks_like_log(["info: see the manual", "fail: try again"] * 5)
 
 
+def test_statements_below_a_line_with_a_time_and_other_names_of_keys() -> None:
+    lines = ["2024-05-01 12:00:00 INFO query:", "SELECT a", "FROM b", "LEFT JOIN c", "WHERE d = 1"]
+    assert looks_like_log(lines * 3)
+    parser = LineParser()
+    assert [parser.entry(line).continues for line in lines] == [False] + [True] * 4
+    windows = {"TimeCreated": "2024-05-01T12:00:00Z", "LevelDisplayName": "Error", "Message": "x"}
+    seconds, rest = LineParser().parse(json.dumps(windows))
+    assert (seconds, level_of(rest)) == (NOON, "error")
+    assert level_of("heroku[router]: at=error code=H12") == "error"
+
+
 def test_the_logs_of_npm_and_the_slow_queries_of_mysql_are_logs() -> None:
     lines = ["verbose stack Error: gone", "http fetch GET 404 x", "error code E404"]
     for before in ("7 ", "npm "):
