@@ -17,7 +17,7 @@ from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.memory import file
 from kvstream.memory.contents import Memory
-from kvstream.memory.header import STORED
+from kvstream.memory.header import STORED, Source
 from kvstream.memory.memory_file import MemoryFile
 from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of
 from kvstream.memory.state import cache_state, fill
@@ -152,7 +152,10 @@ def memory_state(
         "reader": numbers,
         "cache": cache,
         "trace": {
-            "sources": [record.to_json() for record in trace.records],
+            "sources": [
+                {name: v for name, v in each.to_json().items() if name in Source.__struct_fields__}
+                for each in trace.records
+            ],
             "ended_line": trace.ended_line,
             "read": trace.read,
             "end": trace.end,

@@ -79,6 +79,9 @@ def test_a_part_of_a_source_is_no_whole(cli, tmp_path) -> None:
     ran = cli("remember", str(tmp_path / "a.txt"), "-o", target, "-q", *FEW, "--only", "line 1")
     assert ran.code == 0, ran.stderr
     assert f"{tmp_path / 'a.txt'} (12 of 26 bytes)" in cli("inspect", target).stdout
+    (tmp_path / "b.pdf").write_bytes(b"%PDF-1.7\nbroken")  # the memory does not say why
+    assert cli("remember", str(tmp_path), "-o", f"{target}2", "-q", *FEW).code == 0
+    assert cli("inspect", f"{target}2").code == 0
 
 
 def test_passages_for_another_model_are_counted(cli, written, session, tmp_path) -> None:
