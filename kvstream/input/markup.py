@@ -15,6 +15,7 @@ from lxml import etree
 from kvstream.input.blocks import Heading
 from kvstream.input.document_lines import Lines, Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
+from kvstream.input.numbering import written
 from kvstream.input.table_rows import Cell, count_of
 
 DEEPEST = 1000
@@ -121,6 +122,12 @@ class _Page:
         """The signs before the next parts of each open element of MathML."""
         self._sign = ""
         self._in_head = False
+        self._navigation = 0
+        """Number of open lists of links."""
+        self._lists: list[tuple[str, int]] = []
+        """Form and next number of each open list; an empty form: it has no numbers."""
+        self._number = ""
+        """The number of an item, until its text begins."""
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
@@ -148,6 +155,8 @@ class _Page:
             self._table(tag, attributes)
         elif tag in _APART:
             self.lines.add("\n\n")
+        elif tag in ("ol", "ul", "li"):
+            self._begin_list(tag, attributes)
         elif tag in _BLOCKS:
             self.lines.end_line()
         elif tag == "br":
@@ -159,6 +168,7 @@ class _Page:
         elif self._heading is not None and (tag == "br" or tag in _BLOCKS):
             self._heading.append(" ")  # a new line, not the same word
         self._pre += tag == "pre"
+        self._navigation += tag == "nav"
 
     def end(self, tag: str) -> None:
         self.depth -= 1
@@ -182,7 +192,26 @@ class _Page:
             self._in_head = False
         if tag in _BLOCKS:
             self.lines.end_line()
+        if tag in ("ol", "ul") and self._lists:
+            self._lists.pop()
+        self._navigation -= tag == "nav"
         self._pre -= tag == "pre"
+
+    def _begin_list(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Begin a list or an item of it. Lists of links, and those without numbers, have none."""
+        self.lines.end_line()
+        if tag == "li":
+            if self._lists and self._lists[-1][0]:
+                form, number = self._lists[-1]
+                number = count_of(attributes.get("value")) if "value" in attributes else number
+                self._number = f"{written(number, form)}. "
+                self._lists[-1] = form, number + 1
+            return
+        hidden = (
+            self._navigation or "reversed" in attributes or "none" in attributes.get("style", "")
+        )
+        form = "" if hidden or tag == "ul" else attributes.get("type", "") or "1"
+        self._lists.append((form, count_of(attributes.get("start"))))
 
     def _table(self, tag: str, attributes: Mapping[str, str]) -> None:
         if tag == "table":
@@ -207,6 +236,10 @@ class _Page:
             text, self._sign = f"{self._sign}{text.lstrip()}", ""
         self._raised = self._raised and text.isspace()
         self._last = text[-1:] or self._last
+        if self._number and not text.isspace():
+            if not text.lstrip()[0].isdigit():  # it would have two numbers
+                self.lines.add(self._number)
+            self._number = ""
         if self._heading is not None:
             self._heading.append(text)
             if sum(map(len, self._heading)) > LONGEST_HEADING:

@@ -21,6 +21,7 @@ from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
 from kvstream.input.formats import DOCX_BODY
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import EXPONENT, html_parts, may_be_raised, text_bytes
+from kvstream.input.numbering import Numbering
 from kvstream.input.table_rows import Cell, count_of
 
 MAX_BYTES = 256 * 1024**2
@@ -35,6 +36,7 @@ SAMPLES = 8
 SAMPLE = 64 * 1024
 """Maximum bytes of markup at each of these places."""
 STYLES = "word/styles.xml"
+LISTS = "word/numbering.xml"
 DEEPEST = 20
 """Maximum styles that derive from each other."""
 NOTES = {
@@ -267,7 +269,8 @@ class Docx(Packed):
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
     ) -> Iterator[list[Piece]]:
-        target = _Document(heading, self._heading_styles(), self._notes(patience))
+        notes = self._notes(patience)
+        target = _Document(heading, self._heading_styles(), notes, self._numbering())
         parser = _parser(target)
         while data := read(BLOCK):
             with patience.counting():
@@ -297,6 +300,12 @@ class Docx(Packed):
                     base = based
                 found[style] = level
         return found
+
+    def _numbering(self) -> Numbering | None:
+        with suppress(Exception):  # the text can be read without its numbers
+            styles = _xml(self.read(STYLES)) if STYLES in self.archive.NameToInfo else None
+            return Numbering(_xml(self.read(LISTS)), styles)
+        return None
 
     def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
         """Return the text of notes by mark and id; comments first, as other notes may have one."""
@@ -336,7 +345,11 @@ class _Document:
     """The parser target that lxml calls for the body of a DOCX."""
 
     def __init__(
-        self, heading: str, heading_styles: dict[str, int], notes: dict[tuple[str, str], str]
+        self,
+        heading: str,
+        heading_styles: dict[str, int],
+        notes: dict[tuple[str, str], str],
+        numbering: Numbering | None = None,
     ) -> None:
         self.lines = self.body = Lines(heading)
         self._outside: list[tuple[Lines, int, list[str]]] = []
@@ -349,6 +362,11 @@ class _Document:
         """The last character of the paragraph."""
         self._initial = False
         """Whether the paragraph is only the large first letter of the next."""
+        self._numbering = numbering
+        self._list = self._list_level = ""
+        """The list of the paragraph."""
+        self._number = ""
+        """The number of the paragraph, until its text begins."""
         self._notes = notes
         self._heading_styles = heading_styles
         self._text = False
@@ -372,10 +390,17 @@ class _Document:
                 self.lines.end_line()
             self._level, self._heading, self._last = 0, [], ""
             self._raised = self._initial = False
+            self._list = self._list_level = self._number = ""
         elif name == "txbxContent":
             self._outside.append((self.lines, self._level, self._heading))
             self.lines = Lines()
+        elif name == "ilvl":
+            self._list_level = value
+        elif name == "numId":
+            self._list, self._list_level = value, self._list_level or "0"
         elif name == "pStyle":
+            if self._numbering is not None:
+                self._list, self._list_level = self._numbering.of_style(value)
             self._begin_heading(self._heading_styles.get(value) or _level(value))
         elif name == "outlineLvl" and not self._level:
             self._begin_heading(_outline(value))
@@ -450,6 +475,8 @@ class _Document:
         elif tag.startswith(MATH):
             self._data(self._equation.end(tag.removeprefix(MATH)))
         elif name == "p":
+            if self._number and self.lines.table is not None:  # a column of numbers
+                self.lines.add(self._number)
             words = " ".join("".join(self._heading).split())
             if self._level and words:
                 self.lines.name(Heading(words, self._level))
@@ -462,6 +489,8 @@ class _Document:
         elif name == "txbxContent":
             self._boxes += [text for text, _ in self.lines.take(final=True)]
             self.lines, self._level, self._heading = self._outside.pop()
+        elif name == "pPr" and self._list and self._numbering is not None:
+            self._number = self._numbering.next(self._list, self._list_level)
         elif name == "tr":
             self.lines.end_row()
         elif name == "tbl":
@@ -477,6 +506,8 @@ class _Document:
             self._data(self._equation.take() + text)
 
     def _data(self, text: str) -> None:
+        if self._number and not text.isspace():
+            text, self._number = f"{self._number} {text.lstrip()}", ""
         self._last = text[-1:] or self._last
         self.lines.add(text)
         if self._level and sum(map(len, self._heading)) < 200:

@@ -608,6 +608,61 @@ def test_words_of_a_docx_are_whole(tmp_path: Path, body: str, text: str) -> None
     assert docx_text(tmp_path, body) == text
 
 
+def test_numbers_of_lists_of_a_docx(tmp_path: Path) -> None:
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    forms = [("decimal", "%1.", ""), ("decimal", "%1.%2", '<w:pStyle w:val="Heading2"/>'),
+             ("lowerRoman", "(%3)", ""), ("bullet", "o", "")]  # fmt: skip
+    levels = "".join(
+        f'<w:lvl w:ilvl="{at}"><w:start w:val="{3 - 2 * (at > 0)}"/><w:numFmt w:val="{form}"/>'
+        f'{style}<w:lvlText w:val="{text}"/></w:lvl>'
+        for at, (form, text, style) in enumerate(forms)
+    )
+    kind = '<w:abstractNumId w:val="5"/>'
+    again = '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="1"/></w:lvlOverride>'
+    lists = (
+        f'<w:numbering xmlns:w="{space}"><w:abstractNum w:abstractNumId="5">{levels}'
+        f'</w:abstractNum><w:num w:numId="1">{kind}</w:num>'
+        f'<w:num w:numId="2">{kind}{again}</w:num></w:numbering>'
+    )
+    styles = (
+        f'<w:styles xmlns:w="{space}"><w:style w:styleId="Heading2"><w:pPr><w:numPr>'
+        '<w:numId w:val="1"/></w:numPr></w:pPr></w:style></w:styles>'
+    )
+
+    def item(text: str, level: int, name: int = 1) -> str:
+        numbered = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{name}"/></w:numPr>'
+        return f"<w:p><w:pPr>{numbered}</w:pPr>{run(text)}</w:p>"
+
+    heading = f'<w:p><w:pPr><w:pStyle w:val="Heading2"/></w:pPr>{run("Rain")}</w:p>'
+    body = [item("a", 0), heading, item("c", 2), item("d", 2), item("e", 3), item("f", 0),
+            item("g", 1), item("h", 0, 2), item("i", 0), item("j", 0, 0)]  # fmt: skip
+    data = docx(
+        [], lambda whole: whole.replace(b"</w:body>", "".join(body).encode() + b"</w:body>")
+    )
+    path = tmp_path / "a.docx"
+    path.write_bytes(data)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("word/numbering.xml", lists)
+        archive.writestr("word/styles.xml", styles)
+    found = list(parts_of("docx", path, [], []))
+    assert "".join(part.text for part in found).split("\n") == [
+        "3. a", "", "3.1 Rain", "(i) c", "(ii) d", "e", "4. f", "4.1 g", "1. h", "2. i", "j", "",
+    ]  # fmt: skip
+    assert found[-1].place == "3.1 Rain"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("<ol start=9><li>a<li><p>b</p><ul><li>c</ul><li>d</ol>e", "9. a\n\n10. b\nc\n11. d\ne"),
+        ("<ol type=I><li>a<li value=4>b</ol><ol type=a><li>c</ol>", "I. a\nIV. b\na. c"),
+        ("<nav><ol><li>a</ol></nav><ol><li>1. b<li>2. c</ol>", "a\n1. b\n2. c"),
+    ],
+)
+def test_numbers_of_lists_of_a_page(tmp_path: Path, markup: str, text: str) -> None:
+    assert text_of(opened(tmp_path, "a.html", f"<html>{markup}".encode())) == f"{text}\n"
+
+
 @pytest.mark.parametrize("styles", [b"", b"no XML", b"<a>" + b" " * 17 * 1024**2 + b"</a>"])
 def test_a_docx_is_read_without_its_styles(tmp_path: Path, styles: bytes) -> None:
     path = tmp_path / "a.docx"
