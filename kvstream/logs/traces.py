@@ -75,8 +75,8 @@ class Continuation:
             self._head = self.head
             self._left = MESSAGE_LINES * (_IN_HEAD.search(self.head) is not None)
         expected = self.expects is not None and self.expects.match(line) is not None
-        known = _SURELY.match(line) or (not surely and _CONTINUES.match(line))
-        known = known or (self.head and _SQL.match(line))
+        of_sql = self.head != "" and _SQL.match(line)
+        known = _SURELY.match(line) or of_sql or (not surely and _CONTINUES.match(line))
         if not expected and not known:
             of_message = self._left > 0 and not begins_with_level(line)
             self._left = self._left - 1 if of_message else 0
