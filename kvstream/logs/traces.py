@@ -23,6 +23,7 @@ _SURELY = re.compile(
     rf"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |{_FRAME}"
     r"|During handling of|The above exception|goroutine \d+ \[|\[signal SIG"
     rf"|{_HEADING}|note: (?:run with|[Ss]ome details)"
+    r"|future: <|[\w./-]+:\d+:in [`']"
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
 _CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
@@ -82,7 +83,7 @@ class Continuation:
             self._left = self._left - 1 if of_message else 0
             return of_message
         if self.head and is_trace(line):
-            named = _NAMED.match(line) or _CAUSE.match(line)
+            named = _NAMED.match(line) or _CAUSE.match(line.strip())
             self._left = MESSAGE_LINES * (named is not None)
         if line.endswith(_PYTHON) or line.startswith(_CHAIN):
             self.expects = _ANY

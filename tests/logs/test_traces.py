@@ -103,6 +103,13 @@ CASES = {
         "Hint: look into the cellar\n\tat org.sample.Store.get(Store.java:4)\n"
         "Caused by: x.GrammarError: near\nselect a\nfrom b",
         ["Caused by: x.GrammarError: near"]),
+    "c# with such a message": (
+        "ERROR request failed",
+        "System.IO.IOException: gone\n ---> System.TimeoutException: 30 s\nare over\n   at A.B()",
+        ["System.IO.IOException: gone", "---> System.TimeoutException: 30 s"]),
+    "asyncio": (
+        "ERROR Task exception was never retrieved",
+        f"future: <Task finished coro=<f() done>>\n{PYTHON}", ["shop.OutOfStock: no lamp"]),
     "python with such a message": (
         "ERROR shop: request failed",
         "Traceback (most recent call last):\n" + '  File "shop.py", line 3, in order\n'
