@@ -40,6 +40,7 @@ _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
 _SIGNS = {
     "msup": ["", "^"], "msub": ["", "_"], "msubsup": ["", "_", "^"], "munder": ["", "_"],
     "munderover": ["", "_", "^"], "mfrac": [" ", "/"], "msqrt": ["\u221a"],
+    "mtr": ["", *" " * 30], "mtable": ["", *" " * 30],
 }  # fmt: skip
 """Signs before the parts of an element of MathML, which are markup."""
 EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
@@ -145,7 +146,7 @@ class _Page:
         ):
             self._raised = may_be_raised(self._last)
         if tag == "math" or self._math:
-            self._sign = self._math[-1].pop(0) if self._math and self._math[-1] else ""
+            self._sign += self._math[-1].pop(0) if self._math and self._math[-1] else ""
             self._math.append(_SIGNS.get(tag, [])[:])
         # A low heading in a table stands for bold text.
         is_heading = tag in _HEADINGS and (tag < "h4" or self.lines.table is None)
@@ -182,6 +183,7 @@ class _Page:
             self._raised = False
         if self._math:
             self._math.pop()
+            self._sign = self._sign if self._math else ""
         if tag in _HEADINGS:
             self._name(int(tag[1]))
         if tag == "table":

@@ -457,7 +457,7 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
         ("1<sup>st</sup>, it<sup>.1</sup>.<sup>2</sup><br><sup>1</sup>Note", "1st, it.1.^2\n1Note"),
         ('A mill<a epub:type="noteref">2</a> by <a>3</a>', "A mill^2 by 3"),
         (
-            "<math><msup><mn>10</mn><mn>6</mn></msup><mo>+</mo><mn>2</mn><mfrac><mn>1</mn><mn>3</mn>"
+            "<math><msup><mn>10</mn><mn>6</mn></msup><mo>+</mo><mn>2</mn><mfrac><mrow><mn>1</mn></mrow><mrow><mn>3</mn></mrow>"
             "</mfrac><annotation>x</annotation></math>",
             "10^6+2 1/3",
         ),
