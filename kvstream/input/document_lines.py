@@ -13,6 +13,8 @@ from kvstream.input.table_rows import LONGEST_ROW, Cell, Table
 BLOCK = 16 * 1024
 DECLARED = 4096
 """Bytes at the beginning of a text from which its encoding is read or guessed."""
+INDENT = "\x1f"
+"""A space at the beginning of a line that stays, as in code."""
 LONGEST_LINE = 64 * 1024
 """Maximum characters of a line that are held until it ends."""
 
@@ -222,9 +224,9 @@ class Lines:
 
     def _line(self, line: str) -> None:
         if self._cut:  # the beginning of the line was returned before
-            self._done.append(line)
+            self._done.append(line.replace(INDENT, " "))
             return
-        line = line.strip(" \t")
+        line = line.strip(" \t").replace(INDENT, " ").rstrip(" ")
         if not line:
             self._empty += 1
             return

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from lxml import etree
 
 from kvstream.input.blocks import Heading
-from kvstream.input.document_lines import Lines, Piece, Read, Undecoded, decoded
+from kvstream.input.document_lines import INDENT, Lines, Piece, Read, Undecoded, decoded
 from kvstream.input.limits import Patience
 from kvstream.input.numbering import written
 from kvstream.input.table_rows import Cell, count_of
@@ -44,6 +44,9 @@ _SIGNS = {
 }  # fmt: skip
 """Signs before the parts of an element of MathML, which are markup."""
 EXPONENT = re.compile(r"\s*[-+\u2212]?\d")
+_INDENTED = re.compile(r"(?:\A|(?<=\n))[ \t]+")
+_INDENTED_LATER = re.compile(r"(?<=\n)[ \t]+")
+"""The space at the beginning of a line, not of the first one."""
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
 
@@ -231,7 +234,11 @@ class _Page:
         if self._dropped or self._reading:
             return
         text = text.replace("\u00ad", "")
-        text = text if self._pre else _SPACE.sub(" ", text)
+        if self._pre:
+            begins = _INDENTED if self._last in ("", "\n") else _INDENTED_LATER
+            text = begins.sub(lambda found: INDENT * len(found[0].expandtabs(4)), text)
+        else:
+            text = _SPACE.sub(" ", text)
         if self._raised and EXPONENT.match(text):  # of a note or a power, and not of 1st
             text = f"^{text.lstrip()}"
         if self._sign and not text.isspace():

@@ -461,6 +461,10 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
             "</mfrac><annotation>x</annotation></math>",
             "10^6+2 1/3",
         ),
+        (
+            "</p><pre>def f():\n  \n    <b>x</b>  = 1\n\ty\n</pre><p>  z",
+            "def f():\n\n    x  = 1\n    y\n\nz",
+        ),
         ('</p><h2><img alt="Part  I"></h2><h2>Two<img alt="x"></h2>', "Part I\n\nTwo"),
         ("<x:b>light</x:b><x:b>house</x:b></p><x:p>dark</x:p>", "lighthouse\n\ndark"),
         ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),

@@ -399,7 +399,7 @@ def html_text(folder: Path, page: bytes) -> str:
 def test_html_shows_no_comments_and_keeps_what_is_preformatted(tmp_path: Path) -> None:
     pytest.importorskip("lxml")
     page = b"<p>It  <!-- not\n this -->rained.<pre>a  b \n  c</pre><svg><p>x</p></svg>"
-    assert html_text(tmp_path, page) == "It rained.\na  b\nc\n"
+    assert html_text(tmp_path, page) == "It rained.\na  b\n  c\n"
 
 
 @pytest.mark.parametrize(
