@@ -31,6 +31,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 STREAMED = ("html", "mail", "captions", "notebook")
 """The formats that are read from a stream, such as a pipe or a compressed file."""
 PACKED = ("epub", "docx")
+_OFFICE = {
+    "xl/workbook.xml": ("a workbook of Excel", "CSV"),
+    "xl/workbook.bin": ("a workbook of Excel", "CSV"),
+    "ppt/presentation.xml": ("a presentation of PowerPoint", "PDF"),
+    "content.xml": ("an OpenDocument file", "DOCX, or a table as CSV"),
+}
+"""Members of other documents in a ZIP file, what these are, and as what they can be read."""
 SAMPLE = 256 * 1024
 """Bytes at the beginning of a stream from which the size of its text is estimated."""
 
@@ -47,7 +54,10 @@ def missing_extra(kind: str, name: str) -> str | None:
 
 
 def kind_of_zip(path: Path, name: str) -> str:
-    """Return ``epub``, ``docx`` or ``plain`` by the members of a ZIP file. Raises SourceError."""
+    """Return ``epub``, ``docx`` or ``plain`` by the members of a ZIP file.
+
+    Raises SourceError for a damaged file, and for documents that cannot be read.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.NameToInfo
@@ -58,7 +68,12 @@ def kind_of_zip(path: Path, name: str) -> str:
         ) from error
     if "META-INF/container.xml" in members:
         return "epub"
-    return "docx" if any(map(DOCX_BODY.fullmatch, members)) else "plain"
+    if any(map(DOCX_BODY.fullmatch, members)):
+        return "docx"
+    for member, (what, form) in _OFFICE.items():
+        if member in members:
+            raise SourceError(f"{name} is {what}, which is not read; save it as {form} first.")
+    return "plain"
 
 
 def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:

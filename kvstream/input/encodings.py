@@ -111,6 +111,8 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:
+        if begins and head.startswith(b"<?xml") and (told := _declared(head[:200])):
+            return told
         sample = CONTROLS.sub(b"", sample)
         return "utf-8" if sample.isascii() else _guess(sample) or "utf-8"
     return "utf-8"

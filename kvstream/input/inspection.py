@@ -271,6 +271,8 @@ def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
     what = next((each for magic, each in _PACKED.items() if start.startswith(magic)), "")
     if what or start[_TAR] == b"ustar":
         return f"{name} is binary ({what or 'a tar archive'}); unpack it first, and name the files."
+    if start.startswith(b"{\\rtf1"):
+        return f"{name} is RTF, which is not read; save it as DOCX first, or read it with --text."
     if (not hole and b"\0" not in start) or by_mark(start):
         return None
     lines = start.count(b"\n")

@@ -756,6 +756,25 @@ def test_equations_of_a_docx(tmp_path: Path, equation: str, text: str) -> None:
     assert docx_text(tmp_path, body) == f"So {text}.\n"
 
 
+@pytest.mark.parametrize(
+    ("member", "advice"),
+    [("xl/workbook.xml", "CSV"), ("ppt/presentation.xml", "PDF"), ("content.xml", "DOCX")],
+)
+def test_other_documents_are_named(tmp_path: Path, member: str, advice: str) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(member, "<x/>")
+    with pytest.raises(SourceError, match=f"which is not read; save it as {advice}"):
+        opened(tmp_path, "a", file.getvalue())
+
+
+def test_rtf_is_refused_and_xml_has_the_encoding_that_it_declares(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is RTF, which is not read"):
+        opened(tmp_path, "a.rtf", rb"{\rtf1 It rained.}")
+    xml = '<?xml version="1.0" encoding="iso-8859-2"?><a>ř</a>'
+    assert text_of(opened(tmp_path, "a.xml", xml.encode("iso-8859-2"))) == xml
+
+
 def test_a_format_without_a_reader_is_not_read_as_docx(tmp_path: Path) -> None:
     path = tmp_path / "notes.docx"
     path.write_bytes(docx([("", "Ada hid the letter.")]))
