@@ -42,11 +42,11 @@ _STAMPS = [
         r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
     ),
     # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]; Sun Dec  4 04:47:44 UTC 2005 of date;
-    # *Dec  4 04:47:44.123 UTC: of Cisco
+    # *Dec  4 04:47:44.123 UTC: of Cisco; uWSGI has it behind [pid: 1|app: 0|req: 7/7] and more
     (
-        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))[\[*.]?(?:[A-Z][a-z][a-z],? )?"
-        rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
-        rf"(?:(?: (?:{_ZONE_NAMES}|[+-]\d\d))? (?P<y>\d{{4}})\b)?)",
+        rf"(?P<p>(?:<\d+>)?|\[pid: .{{0,90}}?(?<!\S)|.{{0,40}}?(?<!\S))[\[*.]?"
+        rf"(?:[A-Z][a-z][a-z],? )?(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}"
+        rf"(?:\.(?P<us>\d{{1,9}}))?(?:(?: (?:{_ZONE_NAMES}|[+-]\d\d))? (?P<y>\d{{4}})\b)?)",
         r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
         rf"(?:(?: (?:{_ZONE_NAMES}))?:(?= )|{_HOST})",
     ),
@@ -81,8 +81,8 @@ _STAMPS = [
     ),
     # 1117838570; 1117838570.123; 1117838570123; 1117838570123456789
     (r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})", _EPOCH_END),
-    # [   12.345678] of a kernel
-    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
+    # [   12.345678] of a kernel; [12.345s] of Java's garbage collector
+    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)s?\]"),
     # 22:15:29.606; but 01.05.24 10:00:00 has a day
     (
         rf"(?P<p>\[?)(?P<stamp>{_HMS})",

@@ -23,7 +23,7 @@ _SURELY = re.compile(
     rf"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |{_FRAME}"
     r"|During handling of|The above exception|goroutine \d+ \[|\[signal SIG"
     rf"|{_HEADING}|note: (?:run with|[Ss]ome details)"
-    r"|future: <|[\w./-]+:\d+:in [`'][^`':]+'$"
+    r"|future: <|[\w./-]+:\d+:in [`'][^`']+'$"
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
 _CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")

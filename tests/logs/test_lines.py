@@ -34,6 +34,12 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("[Wed May 01 12:00:00 2024] [error] hello", NOON),
         ('10.0.0.1 - - [01/May/2024:14:00:00 +0200] "GET / HTTP/1.1" 200 5', NOON),
         ("24/05/01 12:00:00 INFO a.B: hello", NOON),
+        ("[43200.500s][info][gc] hello", 43200.5),
+        (
+            "[pid: 1|app: 0|req: 7/7] 10.0.0.1 () {42 vars in 512 bytes} "
+            "[Wed May  1 12:00:00 2024] hello",
+            NOON,
+        ),
         ("240501 120000 148 INFO a.B: hello", NOON),
         ("5/1/2024 12:00:00 PM hello", NOON),
         ("05/01/2024 12:00:00 AM hello", NOON - 43_200),
