@@ -151,6 +151,11 @@ _SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*{_AND}{_ITEM}
 """Several words to count."""
 _MENTIONS = rf"\b(?:{CLASSES['mention']} {CLASSES['term']})\b".replace(" ", "|")
 """What a question for places of words has, if it names what has them."""
+_ELSEWHERE = (
+    r"where (?:is|are|was|were|does|do|did) (?:the )?(?-i:[A-Z])"
+    rf"(?!.*\b(?:{CLASSES['text'].replace(' ', '|')}|lines?|pages?)\b)"
+)
+"""What asks for a place in the world, unless a word for mentions follows."""
 _NOT_EACH = (
     r"\b(?:together|alone|same)\b| and (?:only|give|tell|show|list|let|say|find|print|report)\b"
 )
@@ -273,7 +278,8 @@ def _asked(text: str) -> Asked:
         part = pattern_of(
             rf"\b(?:which|what) ({_PARTS})\b(?P<is> (?:is|are|was|were|do|does|did)\b)?|(chapter)"
         ).search(text)
-        if not words or (part and part["is"] and not pattern_of(_MENTIONS).search(text)):
+        something = (part and part["is"]) or (kind == "both" and pattern_of(_ELSEWHERE).match(text))
+        if not words or (something and not pattern_of(_MENTIONS).search(text)):
             return OTHER
         unit = _unit(part and (part[1] or part[3])) if not scope else ""
         return Asked("count", words, unit, scope, "all" if kind == "both" else kind)
