@@ -434,6 +434,7 @@ def main() -> None:
             while number + len(texts) < len(document) and len(texts) < most:
                 try:
                     page = document[number + len(texts)]
+                    page.set_rotation(0)  # by which PDFium may reverse the order of lines
                     words = page.get_textpage()
                 except pypdfium2.PdfiumError:
                     texts.append(("", False, True))

@@ -137,6 +137,19 @@ def test_cells_of_several_lines_stay_together(tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_a_page_that_is_turned_keeps_the_order_of_its_lines(tmp_path: Path, turn: int) -> None:
+    lines = [f"Line {number} of the text." for number in range(9)]
+    shown = b"".join(
+        b"BT /F1 10 Tf 50 %d Td (%s) Tj ET " % (700 - 12 * number, line.encode())
+        for number, line in enumerate(lines)
+    )
+    page = pdf([shown]).replace(b"/MediaBox", b"/Rotate %d /MediaBox" % turn)
+    (tmp_path / "a.pdf").write_bytes(page)
+    found = [part.text for part in parts_of("pdf", tmp_path / "a.pdf", [], [])]
+    assert "".join(found).splitlines() == lines
+
+
 def test_a_doubtful_order_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     mixed = [line if i % 3 else "an item of it" for i, line in enumerate(lines(LEFT))]
     [text], notes = read(tmp_path, by_row(mixed, lines(RIGHT)))
