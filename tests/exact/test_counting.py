@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
-from kvstream.exact.counting import count_words
+from kvstream.exact.counting import Tally, count_words
 from kvstream.exact.units import count_units
 from kvstream.exact.words import _OTHER, FOLDED, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
@@ -77,9 +77,21 @@ def test_as_an_obvious_count(text: str, words: str, size: int) -> None:
     try:
         tally = count_words(blocks(text, size), Words(words))
         lines = count_words(blocks(text, size), Words(words), lines=True)
+        several = [Words(each) for each in ("disk full", "disk", words)]
+        edges = [len(text.encode()) // 3]
+        both = count_words(blocks(text, size), *several, tally=Tally(9, edges))
     finally:
         counting.WINDOW = before
     assert tally.count == len(found) == sum(tally.bins)
+    own = [
+        [match.start() for match in obvious(text, each)] for each in ("disk full", "disk", words)
+    ]
+    assert both.counts == [*map(len, own)]
+    places = [len(text[:at].encode()) for at in own[1] + own[2]]
+    assert both.between.sum() == len(places) == both.count
+    if places:
+        assert both.between[0] == sum(place < edges[0] for place in places)
+    assert [p.line for p in both.places] == sorted(p.line for p in both.places)
     if " " not in words:
         assert lines.count == len({text.count("\n", 0, match.start()) for match in found})
     if found:
