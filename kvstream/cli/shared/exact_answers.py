@@ -234,6 +234,8 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
 
         def so_far(record: dict[str, Any]) -> None:
             nonlocal told, met
+            if request.every is not None:
+                request.every.due(record["bytes"])  # begins the next interval
             if met or record["count"] == told["count"]:
                 return
             passage = record["citations"][-1] if record["citations"] else None
