@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, dropwhile, groupby, islice
+from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 from kvstream.errors import SourceError
@@ -316,7 +316,7 @@ def _above(rows: Sequence[Sequence[str]]) -> int:
     begin = bool(rows) and "".join(rows[0][:1]).startswith("sep=") and len(rows) > 1
     for place, row in enumerate(rows[begin : MOST_ABOVE + 1], begin):
         if _filled(row) > 1:
-            names = all(_NAME.fullmatch(cell) for cell in row if cell.strip())
+            names = all(_NAME.fullmatch(cell.lstrip("#")) for cell in row if cell.strip())
             return place if names else begin
     return int(begin)
 
@@ -343,8 +343,6 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
         return told[1]
     for delimiter in "\t;,|" if not named else ",;\t|":
         rows = _parsed(sample[:50], delimiter)
-        if named:
-            rows = [*dropwhile(lambda row: len(row) < 2, rows)] or rows
         if delimiter == "|" and any(re.fullmatch(_RULE, line.strip()) for line in sample[:3]):
             continue  # a table of Markdown
         counts = {len(row) for row in rows if row} or {0}
@@ -357,7 +355,10 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
             continue
         if even and min(counts) > 1:
             return delimiter
-    return "," if named and named[1].lower() == "csv" else None
+    if not named or named[1].lower() != "csv":
+        return None
+    titled = (d for d in ",;\t|" if _above(_parsed(sample[:50], d)))
+    return next(titled, ",")
 
 
 def _parsed(lines: Sequence[str], delimiter: str) -> list[list[str]]:

@@ -616,6 +616,8 @@ def test_lines_that_csv_refuses_have_no_header() -> None:
     [
         ("sep=;\nship;crew;port\nGull;5;Oslo\nTern;7;Rome\n", "a.csv"),
         ("# made by x\nShips,,\n,,\nship,crew,port\nGull,5,Oslo\n,,\nTern,7,Rome\n", "a.csv"),
+        ("ship;crew;port\nGull;5,50;Oslo\nTern;6,50;Rome\n", "a.csv"),
+        ("##made by x\n#ship;crew\nGull;5,50\nTern;6,50\n", "a.csv"),
         ("ship,crew,port\nGull,5,Oslo\nship,crew,port\nTern,7,Rome\n", "a.csv"),
         ('ship,"crew\n(men)",port\n"Gull", "5", "a, b"\nTern,7,Rome\nTotal,12,\n', "a.csv"),
         ("|ship|crew|port|\n|-|-|-|\n|Gull|5|Oslo|\n|Tern|**7**|[x](y)|\n", "a.md"),
