@@ -32,6 +32,7 @@ _CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
 _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 """A heading with a Roman number alone: a chapter, if no heading says so."""
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
+_UNDERLINE = re.compile(r"={3,}|-{3,}")
 _TO_PAGE = re.compile(r"(?:\.[ .]*\.|\s{2,})\s*\d+$")
 """The end of an entry of a table of contents."""
 _ABROAD = {
@@ -141,7 +142,7 @@ def outline(sources: SourceSet) -> list[Part]:
 
 def _headings(lines: Iterator[Line], ends: dict[int, Line]) -> Iterator[tuple[Part, Line]]:
     """Yield every heading of a source with its line; `ends` gets its end and its last line."""
-    blank, fenced, place, latest = True, False, None, ""
+    blank, fence, place, latest = True, "", None, ""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
         ends[line.block.source] = line
@@ -150,13 +151,15 @@ def _headings(lines: Iterator[Line], ends: dict[int, Line]) -> Iterator[tuple[Pa
             if now not in (place, ""):
                 yield _named(now, line, getattr(now, "level", 0)), line
             place = now
-        elif not fenced:
+        elif not fence:
             part = _heading(line, after.text.strip() if after else "", blank=blank)
             repeats = isinstance(now, int) and part is not None and part.title == latest
             if part is not None and not repeats:  # at the top of every page
                 latest = part.title
                 yield part, line
-        fenced, blank = fenced != text.startswith("```"), not text
+        if text.startswith(fence or ("```", "~~~")):
+            fence = "" if fence else text[:3]
+        blank = not text or text.startswith("===")  # a line above a heading
 
 
 def _marked(
@@ -195,7 +198,10 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
         return None
     if not (blank or paged or _EAST.match(text)):  # where no paragraph has a blank line
         return None
-    if markdown := _MARKDOWN.match(text):
+    if _UNDERLINE.fullmatch(following) and "|" not in text and "  " not in text:
+        return replace(_named(text, line), level=1 if following[0] == "=" else 2)
+    markdown = _MARKDOWN.match(text)
+    if markdown and not line.text.startswith(("    ", "\t")):  # which is code
         return replace(_named(markdown["title"], line), level=len(markdown["level"]))
     if _NUMBERED.match(in_english(text)):
         return None if _NUMBERED.match(in_english(following)) else _named(text, line)

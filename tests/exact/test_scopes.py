@@ -191,6 +191,16 @@ def test_subheadings_stay_in_their_chapter(tmp_path: Path) -> None:
     assert [part.title for part in outline(open_sources(str(path)))] == ["One", "Sub", "Two"]
 
 
+def test_underlined_headings_and_code(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(
+        "One\n===\n\na\n\nSub\n---\n\nb\n\n    # code\n\n~~~\n```\n\n# code\n~~~\n\n"
+        "===\nTwo\n===\nc\n\n a  b\n-----\n1  2\n"
+    )
+    parts = outline(open_sources([str(path)]))
+    assert [(part.title, part.level) for part in parts] == [("One", 1), ("Sub", 2), ("Two", 1)]
+
+
 def test_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(
