@@ -186,6 +186,10 @@ class LogSummary:
             self._begins = False
             self._timed = self.sources[-1][0] if self.sources else ""
             self._time = time
+            if not rest or rest.isspace():  # the time is that of the next lines, as Oracle has it
+                self.blank += 1
+                self._before.pop(writer, None)
+                return
         if self.by_line or (self._time is None and number > UNTIMED):
             self.by_line, time = True, None
             bucket: int | None = int(number // self.width)

@@ -356,6 +356,12 @@ def test_shares_of_all_lines_are_no_estimates() -> None:
         assert text in page(log)
 
 
+def test_a_time_alone_is_that_of_the_next_lines() -> None:
+    log = read([f"2024-05-01T0{i}:00:00+02:00\nORA-00{i}: error\nARC{i}: done" for i in range(9)])
+    assert page(log).startswith("27 lines, 2024-05-01 00:00:00 to 2024-05-01 08:00:00; 2 templates")
+    assert log.blank == 9
+
+
 def test_times_are_shown_in_the_zone_of_the_first_one() -> None:
     times = [f"2024-05-0{day}T{hour}:30:00+0300" for day in (1, 2) for hour in ("01", "22")]
     log = read([f"{time} INFO a: b" for time in times])
