@@ -36,6 +36,8 @@ _NAMED = re.compile(rb"[!-9;-~]+:|>From ")
 """A header, which follows this line."""
 _STUFFED = re.compile(rb">+From ")
 _UUENCODED = ("x-uuencode", "uuencode", "x-uue", "uue")
+_BEGUN = re.compile(rb"begin [0-7]{3,4} (\S.*)")
+"""The first line of a file in uuencode, which old programs put into the text."""
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/=\s]")
 _HEADER = re.compile(rb"[!-9;-~]+[ \t]*:|[ \t]")
 _OF_PAGES = ("text/css", "text/javascript")
@@ -190,6 +192,12 @@ class Mail:
                 yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
             elif encoding in _UUENCODED:
                 yield _of_uuencode(line)
+            elif (begun := _BEGUN.match(line)) and _is_uuencode(self._line):
+                self.attachments += 1
+                yield b"[Attachment: %s]\n" % begun[1].strip()
+                for each in self._body():
+                    if each.strip() == b"end":
+                        break
             else:
                 yield line
         if len(rest) > 1:
@@ -263,6 +271,13 @@ def _of_uuencode(line: bytes) -> bytes:
     with suppress(binascii.Error):
         return binascii.a2b_uu(line[: (length * 4 + 5) // 3])
     return line
+
+
+def _is_uuencode(line: bytes) -> bool:
+    """Return whether a line is as long as its first character says, with a checksum or without."""
+    line = line.rstrip(b"\r\n")
+    length = (line[0] - 32) & 63 if line else 0
+    return length > 0 and len(line) - 1 - (length + 2) // 3 * 4 in (0, 1)
 
 
 def _plain(value: str) -> str:

@@ -111,6 +111,18 @@ def test_headers_of_a_mail_are_decoded(tmp_path: Path) -> None:
     assert text.place == "Fähre am Montag, Jörg <j@example.org>, Mon, 5 May 2025 09:00:00 +0200"
 
 
+def test_a_file_in_the_text_of_an_old_mail_is_an_attachment(tmp_path: Path) -> None:
+    lines = b"".join(binascii.b2a_uu(bytes(45)) for _ in range(3))
+    sources = opened(
+        tmp_path, "a.eml", letter(b"See it.\nbegin 644 a b.gif\n" + lines + b"`\nend\nBye.\n")
+    )
+    text = "".join(block.text for block in sources)
+    assert text.endswith("See it.\n[Attachment: a b.gif]\nBye.\n\n")
+    assert sources.notes[0].endswith("1 attachment was left out.")
+    talk = "We begin it.\nbegin 644 words\nhere.\n"
+    assert talk in text_of(tmp_path, "a.eml", letter(talk.encode()))
+
+
 def test_headers_in_a_smaller_variant_of_their_encoding(tmp_path: Path) -> None:
     word = base64.b64encode("朱镕基".encode("gb18030")).decode()
     text = text_of(tmp_path, "a.eml", f"From: a@b\nSubject: =?gb2312?b?{word}?=\n\nText.\n")
