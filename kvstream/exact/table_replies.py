@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -19,6 +20,8 @@ WORDS = {"max": "largest", "min": "smallest", "sum": "sum of", "mean": "mean of"
 IS = {"=": "is", "!=": "is not", "starts": "starts with", "empty": "is empty"}
 ROW = 200
 """Characters of a row that is shown."""
+_VALUE = re.compile(r"-?(?![12]\d{3}$)\d+(?:[.,]\d+)*|\d{4}-\d\d-\d\d.*")
+"""What is hardly the name of a column: a number that is no year, or a date."""
 VALUES = 8
 """Different values that a message names."""
 
@@ -222,6 +225,9 @@ def _warnings(found: Found, table: Table) -> Iterator[str]:
     if not figures.rows and query.where and found.seen:
         name = table.header[query.where[0].column]
         yield f"Values of {name}: {_counts(found.seen)}."
+    if any(map(_VALUE.fullmatch, table.header)):
+        shown = shortened(", ".join(table.header), ROW)
+        yield f"The first line is read as the names of the columns: {shown}"
     if table.above:
         yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
     if table.totals:

@@ -636,6 +636,14 @@ def test_what_is_around_the_rows_of_a_table(text: str, name: str) -> None:
     assert figures.rows == 2
 
 
+def test_a_table_without_names_of_columns_is_told(ask: Callable[..., Any]) -> None:
+    told = "The first line is read as the names of the columns: "
+    ran = ask("Gull,5,Oslo\nTern,7,Rome\nOwl,1,Bari\n", "How many rows are there?")
+    assert f"{told}Gull, 5, Oslo" in ran.stderr
+    ran = ask("ship,2019,2020\nTern,7,3\nOwl,1,9\n", "How many rows are there?")
+    assert told not in ran.stderr
+
+
 def test_tables_one_after_the_other_are_not_one(tmp_path: Path) -> None:
     rows = "<table><tr><th>ship<th>crew<tr><td>Gull<td>5<tr><td>Tern<td>7</table>"
     (tmp_path / "a.html").write_text(f"<p>Ships</p>{rows}{rows}")
