@@ -268,15 +268,17 @@ def rows_of(
     A header that comes again is no row. ``strict`` refuses other quotes. Raises NotReadError.
     """
     own: list[Line] = []
+    space = f'{delimiter} "'
     spaced = re.compile(rf'({re.escape(delimiter)}) +(?="[^"]*"\s*(?:{re.escape(delimiter)}|$))')
     first: list[tuple[list[str], list[Line]]] = []
     header: list[str] | None = None
+    last = ""
 
     def texts() -> Iterator[str]:
         for line in lines:
             own.append(line)
             text = re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
-            yield spaced.sub(r"\1", text) if f'{delimiter} "' in text else text
+            yield spaced.sub(r"\1", text) if space in text else text
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
     while True:
@@ -296,8 +298,11 @@ def rows_of(
                 continue
             first = first[_above([each for each, _ in first]) :]
             header = _names(first[0][0]) if first else []
+            last = first[0][0][-1].strip() if first else ""
             yield from first
-        elif cells is not None and (len(cells) < 2 or _names(cells) != header):
+        elif cells is not None and (
+            len(cells) < 2 or cells[-1].strip() != last or _names(cells) != header
+        ):
             yield cells, own
         if cells is None:
             return
