@@ -18,6 +18,7 @@ import numpy as np
 
 from kvstream.exact.words import Window, Words
 from kvstream.input.blocks import TextBlock
+from kvstream.input.table_reader import without_names
 from kvstream.tokenization.passages import Passage
 
 BINS = 512
@@ -129,7 +130,7 @@ def count_words(
     np.empty(KEPT, dtype=np.uint8)
     search = _Search(words, lines, tally or Tally(), [0] * len(words))
     search.tally.counts = [0] * len(words)
-    for window in _windows(blocks, max(each.reach for each in words) + 2 * SHOWN):
+    for window in _windows(without_names(blocks), max(each.reach for each in words) + 2 * SHOWN):
         if not window.paused:
             search.scan(window)
         elif so_far is not None:

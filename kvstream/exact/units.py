@@ -20,7 +20,7 @@ from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
-from kvstream.input.table_reader import delimiter_of, rows_of
+from kvstream.input.table_reader import delimiter_of, rows_of, without_names
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -58,7 +58,7 @@ def count_units(
     sources: SourceSet, blocks: Iterable[TextBlock], unit: str, words: Words | None
 ) -> Tally | None:
     """Count the units with the words, or all; None if no source has the structure for it."""
-    tally, known, lines = Tally(), False, lines_of(blocks)
+    tally, known, lines = Tally(), False, lines_of(without_names(blocks))
     if unit in HEADINGS:
         begins = {part.begin for part in headings(outline(sources.again()), unit)}
         _count(lines, lambda line: line.byte in begins, words, tally)

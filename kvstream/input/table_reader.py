@@ -15,9 +15,12 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import NamedTuple
 
+import numpy as np
+
 from kvstream.errors import SourceError
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import LONGEST, Line, lines_of
+from kvstream.input.table_rows import MOST_HEADING_ROWS
 
 csv.field_size_limit(LONGEST)
 CITED = 5
@@ -234,6 +237,41 @@ def _unmarked(cell: str) -> str:
     cell = _LINK.sub(r"\1", cell.strip())
     found = _MARKED.fullmatch(cell)
     return found[2] if found else cell
+
+
+def without_names(blocks: Iterable[TextBlock]) -> Iterator[TextBlock]:
+    """Yield the blocks with spaces for the headings that a converter repeats in each row."""
+    heads: list[set[str]] = []
+    rows = 0  # of headings, one below the other
+    for block in blocks:
+        if not isinstance(block.place, str) or " |" not in block.text:
+            yield block
+            continue
+        texts = []
+        for line in block.text.split("\n"):
+            cells = line.split("|")
+            if len(cells) > 1:
+                named = _named(cells, heads)
+                rows = 0 if any(named) else rows % MOST_HEADING_ROWS + 1
+                if rows:
+                    above = heads if rows > 1 and len(heads) == len(cells) else [set()] * len(cells)
+                    heads = [own | {*cell.split()} for own, cell in zip(above, cells, strict=True)]
+                else:
+                    cells = [" " * n + cell[n:] for n, cell in zip(named, cells, strict=True)]
+            texts.append("|".join(cells))
+        yield replace(block, text="\n".join(texts), widths=np.diff(block.offsets()))
+
+
+def _named(cells: Sequence[str], heads: Sequence[set[str]]) -> list[int]:
+    """Return the characters of the heading before each value; zeros if one has none."""
+    found = []
+    for cell, words in zip(cells, heads, strict=False):
+        name, colon, _ = cell.partition(":")
+        known = colon and name.strip() and words.issuperset(name.split())
+        found.append(len(name) + 1 if known else 0)
+        if words and cell.strip() and not known:
+            return []
+    return found if len(cells) == len(heads) else []
 
 
 def _around_rows(blocks: Iterable[TextBlock], searches: Callable[[], bool]) -> Iterator[TextBlock]:

@@ -14,6 +14,7 @@ import pytest
 import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
+from make_documents import docx
 
 from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
@@ -190,6 +191,29 @@ def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> i
     sources = open_sources([str(path)])
     tally = count_units(sources, sources, unit, Words(words) if words else None)
     return None if tally is None else tally.count
+
+
+@pytest.mark.parametrize("kind", ["html", "docx"])
+def test_headings_that_a_converter_repeats_are_counted_once(tmp_path: Path, kind: str) -> None:
+    heads, rows = ["Port/Crew/Crew", "Port/men/women"], ["Brno/3/4", "Oslo/5/Port"]
+    if kind == "html":
+        text = "".join(f"<tr><th>{row.replace('/', '<th>')}" for row in heads)
+        text += "".join(f"<tr><td>{row.replace('/', '<td>')}" for row in rows)
+        data = f"<html><p>A Port: big.</p><table>{text}</table></html>".encode()
+    else:
+        cell = "<w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p></w:tc>"
+        marks = ["<w:tblHeader/>"] * 2 + [""] * 2
+        text = "".join(
+            f"<w:tr>{mark}{''.join(map(cell.format, row.split('/')))}</w:tr>"
+            for mark, row in zip(marks, heads + rows, strict=True)
+        )
+        end = f"<w:tbl>{text}</w:tbl></w:body>".encode()
+        data = docx([("N", "A Port: big.")], lambda whole: whole.replace(b"</w:body>", end))
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(data)
+    assert "Crew women: 4" in "".join(block.text for block in open_sources([str(path)]))
+    for word, count in (("Port", 4), ("Crew", 2), ("women", 1), ("Brno", 1)):
+        assert count_words(open_sources([str(path)]), Words(word)).count == count
 
 
 def test_rows_and_records(tmp_path: Path) -> None:
