@@ -316,6 +316,8 @@ def rows_of(
         for line in lines:
             own.append(line)
             text = re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
+            if delimiter == "\t" and header is not None and '"' in text:
+                text = _literal(text, len(header))
             yield spaced.sub(r"\1", text) if space in text else text
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
@@ -344,6 +346,17 @@ def rows_of(
             yield cells, own
         if cells is None:
             return
+
+
+def _literal(text: str, width: int) -> str:
+    """Return a row of TSV in one line, with marks doubled that begin a cell and do not end it."""
+    cells = text.split("\t")
+    opens = [at for at, cell in enumerate(cells) if cell[:1] == '"' and cell.count('"') % 2]
+    if len(cells) != width or not opens or opens[-1] == width - 1:  # the last one may go on
+        return text
+    for at in opens:
+        cells[at] = '"' + cells[at].replace('"', '""') + '"'
+    return "\t".join(cells)
 
 
 def _filled(cells: Sequence[str]) -> int:

@@ -616,6 +616,7 @@ def test_lines_that_csv_refuses_have_no_header() -> None:
     [
         ("sep=;\nship;crew;port\nGull;5;Oslo\nTern;7;Rome\n", "a.csv"),
         ("# made by x\nShips,,\n,,\nship,crew,port\nGull,5,Oslo\n,,\nTern,7,Rome\n", "a.csv"),
+        ('ship\tcrew\tport\n"Gull\t5\tOslo\nTern"\t7\t"a\nb"\n', "a.tsv"),
         ("ship;crew;port\nGull;5,50;Oslo\nTern;6,50;Rome\n", "a.csv"),
         ("##made by x\n#ship;crew\nGull;5,50\nTern;6,50\n", "a.csv"),
         ("ship,crew,port\nGull,5,Oslo\nship,crew,port\nTern,7,Rome\n", "a.csv"),
