@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,8 @@ from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
+SMALL = 512
+"""Budgets below this leave no room for shared entries, wide pools and many recent tokens."""
 CATALYSTS = ("auto", "none", "placeholder", "unrelated", "general", "question", "both")
 
 
@@ -34,7 +36,8 @@ class InfiniPot(Method):
     question asks for and all need it for the answer; alpha is 0 and not 0.5, because novelty takes
     room from answers if the question is the catalyst; the catalyst is the bare question, without
     the paper's instruction before it. The paper keeps far fewer entries than the pot holds, and
-    names no number; by default 7/8 of the pot stay, also with the preset (see --keep).
+    names no number; by default 7/8 of the pot stay, also with the preset (see --keep). Small
+    budgets have narrower pools, fewer recent tokens and no shared part.
     """
 
     name: ClassVar[str] = "infinipot"
@@ -60,15 +63,27 @@ class InfiniPot(Method):
         choices=CATALYSTS,
     )
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
-    pool: int = pooling_width(31, "width of the pooling of the catalyst's scores, in source tokens")
+    pool: int = pooling_width(
+        31,
+        "width of the pooling of the catalyst's scores, in source tokens; at most 15 under a "
+        f"budget of {SMALL}",
+    )
     pool_novelty: int = pooling_width(15, "width of the pooling of novelty, in source tokens")
     shared: float = setting(
         0.25,
         "share of memory that all heads of all layers fill with the same tokens, by the sum of "
-        "their scores; at most 1 - alpha",
+        f"their scores; at most 1 - alpha, and none under a budget of {SMALL}",
         most=1,
     )
-    recent: int = setting(32, "newest tokens that always stay")
+    recent: int = setting(
+        32, f"newest tokens that always stay; at most 8 under a budget of {SMALL}"
+    )
+
+    def sized(self, budget: int) -> InfiniPot:
+        if budget >= SMALL:
+            return self
+        pool, recent = min(self.pool, 15), min(self.recent, 8)
+        return replace(self, pool=pool, recent=recent, shared=0.0)
 
     def evidence(self) -> Evidence:
         return Evidence(window_attention=1, loss=self.alpha > 0)
