@@ -14,7 +14,7 @@ from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
-SMALL = 512
+SMALL = 256
 """Budgets below this leave no room for shared entries, wide pools and many recent tokens."""
 CATALYSTS = ("auto", "none", "placeholder", "unrelated", "general", "question", "both")
 

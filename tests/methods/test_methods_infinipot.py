@@ -105,10 +105,10 @@ def read_with(
     growth: str = "linear",
     kind: str = "llama",
     seed: int = 0,
-    length: int = 2400,
+    length: int = 1200,
 ) -> Reader:
     """Read with a tiny model and a catalyst of 8 tokens. Memory holds up to 128 entries."""
-    sizes = BudgetSplit(budget=512, prompt=2, catalyst=8, question=4, answer=8)
+    sizes = BudgetSplit(budget=256, prompt=2, catalyst=8, question=4, answer=8)
     run = RunSettings(schedule=growth, keep=128)
     reader = Reader(bounded(kind), method, run, sizes, tokens(2, 1), [tokens(8, 2)], length)
     text = tokens(length, 3 + seed)
@@ -132,7 +132,7 @@ def test_layers_that_select_apart_agree_all_the_same() -> None:
 
 def test_what_a_small_layer_shares_is_part_of_what_a_large_one_shares() -> None:
     """At the first eviction all heads still hold the same entries."""
-    reader = read_with(Uneven(shared=1.0, recent=0), kind="smollm3", length=520)
+    reader = read_with(Uneven(shared=1.0, recent=0), kind="smollm3", length=260)
     assert reader.steps == 2
     layers = held_by_heads(reader)
     assert [len(heads[0]) for heads in layers] == sorted((len(h[0]) for h in layers), reverse=True)
@@ -230,7 +230,7 @@ def test_novelty_is_equation_3_until_something_leaves() -> None:
 
 def test_a_small_budget_has_a_smaller_rest() -> None:
     """What the user makes even smaller stays so."""
-    small = InfiniPot().sized(511)
+    small = InfiniPot().sized(255)
     assert (small.pool, small.recent, small.shared) == (15, 8, 0.0)
-    assert InfiniPot(pool=1, recent=0).sized(511) == InfiniPot(pool=1, recent=0, shared=0.0)
-    assert InfiniPot().sized(512) == InfiniPot()
+    assert InfiniPot(pool=1, recent=0).sized(255) == InfiniPot(pool=1, recent=0, shared=0.0)
+    assert InfiniPot().sized(256) == InfiniPot()
