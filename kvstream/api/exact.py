@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import SourceError
+from kvstream.errors import BudgetError, SourceError
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
 from kvstream.exact.table_questions import asks_figure
 from kvstream.exact.table_questions import may_ask as asks_of_rows
@@ -18,13 +19,15 @@ from kvstream.input.outputs import is_own
 from kvstream.reporters.format import counted as amount
 
 if TYPE_CHECKING:
+    from kvstream.api.model import Model
     from kvstream.exact.counting import Tally
     from kvstream.exact.outline import Part
     from kvstream.exact.table_replies import RowQuestions
     from kvstream.input.sources import SourceSet
+    from kvstream.settings import RunSettings
 
 __all__ = ["PART", "UNITS", "Asked", "asks_figure", "asks_of_rows", "counted", "has_times",
-           "is_own", "one_day", "parts", "route", "row_questions"]  # fmt: skip
+           "is_own", "one_day", "parts", "route", "row_questions", "written_queries"]  # fmt: skip
 
 
 def counted(
@@ -264,3 +267,21 @@ def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQues
     if isinstance(sources, str):
         return RowQuestions([TextBlock(sources, 0, 0)], ["-"], questions, whole=False)
     return RowQuestions(sources, sources.names, questions)
+
+
+def written_queries(
+    sources: SourceSet, questions: Sequence[str], model: Model, run: RunSettings
+) -> dict[str, dict[str, Any]]:
+    """Return answers about a table to questions whose queries a model writes; see `table_sql`.
+
+    Raises SourceError.
+    """
+    from kvstream.exact.table_sql import MOST_TOKENS, START, WrittenQueries
+    from kvstream.input.table_reader import tables_of
+    from kvstream.session.writing import written
+
+    table = next(iter(tables_of(sources, sources.names)))
+    write = partial(written, model.session, replace(run, max_tokens=MOST_TOKENS), start=START)
+    with suppress(BudgetError):  # it has no room for all columns
+        return WrittenQueries(table, write).answers(questions)
+    return {}

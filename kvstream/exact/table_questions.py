@@ -86,19 +86,19 @@ def may_ask(question: str, names: Sequence[str] = ()) -> bool:
 
     `names`: the texts; if these are not all tables by their names, it needs a word for figures.
     """
-    text, tables = _core(question), bool(names) and all(map(NAMED.search, names))
+    text, tables = core(question), bool(names) and all(map(NAMED.search, names))
     few = len(text.split()) <= MOST_WORDS
     return few and (tables or pattern_of(terms.ASKS).search(text) is not None)
 
 
 def asks_figure(question: str) -> bool:
     """Return whether a question has a word for a figure, such as `sum` and `largest`."""
-    return pattern_of(terms.FIGURE).search(_core(question)) is not None
+    return pattern_of(terms.FIGURE).search(core(question)) is not None
 
 
 def query_of(question: str, header: Sequence[str], sample: Sample | None = None) -> Query | None:
     """Return what is computed for a question, or None. Raises AmbiguousError."""
-    text = _core(question)
+    text = core(question)
     few = len(text.split()) <= MOST_WORDS
     return _Reading(text, header, sample or Sample()).query() if few else None
 
@@ -623,7 +623,7 @@ def _unquoted(text: str) -> str:
     return text.strip().strip("\"'“”‘’`")
 
 
-def _core(question: str) -> str:
+def core(question: str) -> str:
     """Return a question without polite words and final signs."""
     text = " ".join(question.split()).rstrip("?!. ")
     return re.sub(f"^{terms.POLITE}|{terms.TAIL}", "", text, flags=re.IGNORECASE)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from kvstream.exact.table_marks import computed_query
 from kvstream.exact.table_questions import AmbiguousError, Query, of_several, query_of
 from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute, sample_of
 from kvstream.input.blocks import TextBlock
@@ -45,9 +44,7 @@ class RowQuestions:
             sample = sample_of(head, len(table.header), names, complete=table.complete and whole)
             for question in questions:
                 try:
-                    # Beside other text, a question that no rule reads is one about that text.
-                    read = computed_query if table.whole else query_of
-                    query = read(question, table.header, sample)
+                    query = query_of(question, table.header, sample)
                 except AmbiguousError as error:
                     self._told |= {question: _told(str(error))} if table.whole else {}
                     continue

@@ -112,7 +112,7 @@ POLITE = (
 )
 TAIL = (
     r"(?:,? (?:(?:in|of|from|over) (?:the|this|that)(?: whole| entire)? (?:table|file|data|csv|tsv"
-    r"|sheet|dataset)|please|overall|in all|exactly|thanks|thank you))+$"
+    r"|sheet|dataset)|please|pls|overall|in all|exactly|thanks|thank you|if you don['’]?t mind))+$"
 )
 BE = r"(?:is |are |was |were |of |lies )?"
 AT_LEAST = r"at least|since|>=|no less than|greater than or equal to|no fewer than"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.cli.shared.exact_answers import NO_FIGURE
+from kvstream.cli.shared.exact_answers import LARGER, NO_FIGURE
 from kvstream.exact.table_questions import (
     AmbiguousError,
     Condition,
@@ -544,7 +544,7 @@ def test_columns_that_do_not_exist_are_named(ask: Callable[..., Any]) -> None:
         ran = ask("city,price\nRome,3\nBari,5\n", question, options=("--json",))
         answer = json.loads(ran.stdout)
         assert (answer["model"], answer["value"]) == (None, None)
-        assert answer["answer"] == f"{NO_FIGURE} Columns: city, price."
+        assert answer["answer"] == f"{NO_FIGURE} Columns: city, price.{LARGER}"
     options = ("-n", "2", "--budget", "300", "-m", "pocket")
     ran = ask("city,price\nRome,3\nBari,5\n", "Which city has a river?", options=options)
     told = 'Warning: nothing in the table fits "Which city has a river?", so the model guesses.'

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from time import strftime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,17 +24,28 @@ from kvstream.api.exact import (
     one_day,
     route,
     row_questions,
+    written_queries,
 )
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.model_choice import query_model
 from kvstream.cli.shared.output import refuse_closed
-from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
+from kvstream.cli.shared.running import (
+    SOME_FAILED,
+    check_files,
+    opened_output,
+    reading,
+    receipt,
+)
 from kvstream.cli.shared.saying import say
 from kvstream.cli.shared.watching import UNMATCHED, UNMET
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
+
+if TYPE_CHECKING:
+    from kvstream.api.model import Model
 
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
@@ -48,6 +60,7 @@ NO_FIGURE = (
     "No row, column or operation that kvstream computes fits this question about the table, and a "
     "model would guess the figure."
 )
+LARGER = " A larger model reads other words, too (kvstream models get qwen-0.5b)."
 COLUMNS = 20
 """Columns that a message names."""
 PATTERN = frozenset("*?[](){}|\\^$+")
@@ -75,8 +88,9 @@ def answer_exactly(
         interrupts.then = STOPPED
         output: Any = None
         alone = replace(options, each=False)
+        load = cache(partial(query_model, alone))
         for name, found in for_each(
-            paths, options, failed, lambda some: _answered(some, alone, asked, interrupts)
+            paths, options, failed, lambda some: _answered(some, alone, asked, interrupts, load)
         ):
             records, told = found
             if records and output is None:
@@ -154,15 +168,20 @@ def for_each(
 
 
 def _answered(
-    paths: Sequence[str], options: Options, asked: Mapping[str, Asked], interrupts: Interrupts
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    paths: Sequence[str], options: Options, asked: Mapping[str, Asked], interrupts: Interrupts,
+    load: Callable[[], Model | None],
+) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
-    the questions that rows answer, if these are all.
+    the questions that rows answer, if these are all. `load`: see `query_model`.
     """
     piped = not all(map(can_be_read_again, paths))
     rows = ("", "row", "record")
     of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in rows]
     found, columns, notes = _of_rows(paths, options, of_rows, interrupts)
+    none = [q for q, record in found.items() if record.get("rows", {}).get("matched") == 0]
+    unread = [q for q in of_rows if asks_of_rows(q, paths) and (q not in found or q in none)]
+    if columns and unread and not piped and (model := load()) is not None:
+        found |= _by_query(paths, options, unread, interrupts, model, notes)
     counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
     if piped and len(counts) == len(asked) > 1:
         raise UsageError(
@@ -180,7 +199,7 @@ def _answered(
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if asks_figure(question):  # which a model would invent
-                told = f"{NO_FIGURE} Columns: {named}."
+                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (load() is None)}"
                 found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
@@ -306,6 +325,21 @@ def _of_rows(
         for q, record in answers.items()
     }
     return found, table.header or (), notes
+
+
+def _by_query(
+    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts,
+    model: Model, notes: list[str],
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Return answers by queries that `model` writes; `notes` gets the queries."""
+    sources = open_sources(paths, options, interrupts)
+    with reading(interrupts):
+        answers = written_queries(sources, asked, model, options.request.run)
+    for question, record in answers.items():
+        notes.append(f"{model.name} wrote a query for the rows: {record['query']}")
+        record["model"] = model.name
+        answers[question] = _with_receipt(record, sources, options)
+    return answers
 
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:

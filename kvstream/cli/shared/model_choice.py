@@ -14,10 +14,13 @@ from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.reporters.plain import Teller
+from kvstream.store.offered import OFFERS
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
 
+LEAST_OF_QUERIES = 300_000_000
+"""Weights that a model needs to write queries: smaller ones write few right ones."""
 POCKET = "pocket"
 """The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration"
@@ -67,14 +70,29 @@ def settled(options: Options, *, alone: bool = False) -> Options:
 
 def summarizing(options: Options) -> Options:
     """Replace a reader by its base model for a summary: its adapter answers in a few words."""
-    from kvstream.store.offered import OFFERS
+    own = without_adapter(options)
+    if own is not options and not options.quiet:
+        say(f"{options.model} answers questions; {own.model}, the model below it, summarizes.")
+    return own
 
+
+def without_adapter(options: Options) -> Options:
+    """Return the options with the base model of a reader."""
     base = OFFERS[options.model].same_as if options.model in OFFERS else ""
-    if not base:
-        return options
+    return options.with_model(base) if base else options
+
+
+def query_model(options: Options) -> Model | None:
+    """Load the model that writes queries for tables; None if it is known to be too small."""
+    options = replace(without_adapter(settled(options)), skim=NONE)
+    small = options.model == POCKET
+    if options.model in OFFERS:
+        small = OFFERS[options.model].passed < LEAST_OF_QUERIES
+    if small:
+        return None
     if not options.quiet:
-        say(f"{options.model} answers questions; {base}, the model below it, summarizes.")
-    return options.with_model(base)
+        say(f"Loading {options.model}, which writes a query ...")
+    return open_model(options)
 
 
 def announce(

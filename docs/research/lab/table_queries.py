@@ -1,0 +1,89 @@
+"""Count how many questions about tables are computed as expected.
+
+    python docs/research/lab/table_queries.py -m qwen-0.5b questions/held-out-tables.txt
+
+The file has tables, each with its questions: ``EXPECTED | QUESTION``. Several values are separated
+by ``;``. ``-`` is a question that the table does not answer, ``~`` begins one that may be left to
+the model, but not be computed wrong. Without `-m`, rules alone read the questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from kvstream.exact.table_replies import RowQuestions
+from kvstream.exact.table_sql import MOST_TOKENS, START, WrittenQueries
+from kvstream.input.blocks import TextBlock
+from kvstream.input.table_reader import tables_of
+from kvstream.session.session import Session
+from kvstream.session.writing import written
+from kvstream.settings import Budget, ModelSettings, RunSettings
+
+
+def questions_of(file: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the name and the text of a table, what is expected, and the question."""
+    for part in re.split(r"(?m)^# ", file.read_text())[1:]:
+        name, rest = part.split("\n", 1)
+        table, _, lines = rest.partition("\n\n")
+        for line in filter(None, lines.split("\n")):
+            expected, _, question = line.partition(" | ")
+            yield name, f"{table}\n", expected, question
+
+
+def is_right(expected: str, answer: str) -> bool:
+    """Return whether an answer has all expected values; a figure alone must be the first."""
+    values = expected.removeprefix("~").split(";")
+    numbers = [float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", answer.replace(",", ""))]
+    if len(values) == 1 and re.fullmatch(r"-?[\d.]+", values[0]):
+        return bool(numbers) and abs(numbers[0] - float(values[0])) < 1e-4 * max(1, numbers[0])
+    return all(
+        any(abs(n - float(v)) < 1e-4 * max(1, n) for n in numbers)
+        if re.fullmatch(r"-?[\d.]+", v)
+        else v.casefold() in answer.casefold()
+        for v in values
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("-m", "--model")
+    parser.add_argument("--quantize")
+    options = parser.parse_args()
+    write = None
+    if options.model:
+        session = Session.open(ModelSettings(options.model, quantize=options.quantize))
+        run = RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS)
+        write = partial(written, session, run, start=START)
+    counts: Counter[str] = Counter()
+    for name, table, expected, question in (
+        q for file in options.files for q in questions_of(file)
+    ):
+        blocks = [TextBlock(table, 0, 0)]
+        record = RowQuestions(blocks, [name], [question]).answers().get(question)
+        query = "rules"
+        if write is not None and (record is None or not record["rows"]["matched"]):
+            own = WrittenQueries(next(iter(tables_of(blocks, [name]))), write)
+            record = own.answers([question]).get(question, record)
+            query = record.get("query", query) if record else ""
+        kind = {"-": "no answer", "~": "hard"}.get(expected[0], "plain")
+        result = "left"
+        if record is not None:
+            result = (
+                "right" if kind != "no answer" and is_right(expected, record["answer"]) else "wrong"
+            )
+        counts[f"{kind}: {result}"] += 1
+        if result == "wrong" or (result == "left" and kind == "plain"):
+            told = record["answer"].split("\n")[0] if record else ""
+            print(f"{result}: {question} | expected {expected} | {told} | {query}", flush=True)
+    for kind, count in sorted(counts.items()):
+        print(kind, count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""Have a model write the query for a question about a table, and compute it with SQLite.
+
+The model sees the columns with some of their values. It may not know the words of a question, so a
+query is taken only if the model is sure of it, if the question names what it compares with, and if
+it has what the question names. SQLite may only read the rows, which are in a temporary file.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from difflib import get_close_matches
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from kvstream.exact.routing import iso_dates
+from kvstream.exact.table_questions import core
+from kvstream.exact.table_words import (
+    EMPTY,
+    FILLERS,
+    FLAGS,
+    IMPLIED,
+    LINKS,
+    OPERATION,
+    OPERATIONS,
+    QUANTITY,
+    ROW_WORDS,
+    SAME,
+    TOTALLY,
+    loose,
+    words_of,
+)
+from kvstream.exact.tables import Numbers, cell, sample_of
+from kvstream.input.table_reader import CITED, Row, Table
+from kvstream.reporters.format import counted, shortened
+
+Writer = Callable[[str, str], tuple[str, float]]
+"""Writes on from the end of a prompt with a system text: the text, and its mean log-probability."""
+
+SYSTEM = "You write one SQLite query that answers the question. Write only the query."
+START = "SELECT"
+CERTAIN = -0.2
+"""Least mean log-probability of the tokens of a query (docs/research/answers.md)."""
+MOST_COLUMNS, FEW, EXAMPLES = 60, 12, 3
+"""Columns that a prompt describes; values of a column that it lists; values of any other column."""
+MOST_TOKENS = 100
+"""Tokens of a query."""
+LISTED = 1000
+"""Rows of a result that an answer lists."""
+STEM = 4
+"""Letters with which a column and a word of the same meaning begin."""
+CLOSE = 0.7
+"""Least likeness of the name of a column to one that the model writes."""
+LONGEST = 60.0
+"""Seconds that a query may take."""
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten".split()  # noqa: SIM905
+_FIGURES = OPERATION.keys() - {*OPERATIONS["distinct"].split(), "count", *QUANTITY}
+_FIGURE_OF = re.compile(
+    rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)"
+)
+"""A word for a figure, and the word for what it is of."""
+_LETTER = re.compile(r"[^\W\d_]")
+_LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_FORMAT = re.compile(r"(?i)strftime\('[^']*'")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+_NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+_NO_FIGURE = re.compile(
+    r"\b(?:why|explain|recommend|suggest|advice|opinion|should|could (?:we|i|you explain)|worth"
+    r"|do you (?:think|like)|write|describe|summari[sz]e)\b|^how (?:do|does|can|could|to)\b"
+    r"|\babout$",
+    re.IGNORECASE,
+)
+"""Questions that no query answers."""
+_ENDS = {
+    name: frozenset(OPERATIONS[name].split()).union(
+        *(words.split("|") for own, words, _ in IMPLIED if own == name and "oldest" not in words)
+    )
+    for name in ("max", "min")
+}
+"""Words for the largest and the smallest."""
+
+
+class _Median:
+    """The aggregate that SQLite lacks."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def step(self, value: float | None) -> None:
+        self.values += [] if value is None else [value]
+
+    def finalize(self) -> float | None:
+        return median(self.values) if self.values else None
+
+
+class WrittenQueries:
+    """Queries that a model writes for questions about a table, and their answers."""
+
+    def __init__(self, table: Table, write: Writer) -> None:
+        self.table, self.write = table, write
+        self.head, width = [*table.head()], len(table.header)
+        self.sample = sample_of(self.head, width, table.names, complete=table.complete)
+        self.columns = _names(table.header)
+        self.filled = [
+            [text for row in self.head if (text := cell(row, column).strip())]
+            for column in range(width)
+        ]
+        self.styles = [*map(Numbers.of, self.filled)]
+        self.numbers = [
+            column in self.sample.figures
+            or (column in self.sample.numeric and not any(map(_LETTER.search, self.filled[column])))
+            for column in range(width)
+        ]
+        """Whether each column has numbers, and no names such as A17."""
+        self.wrong = [0] * width
+        """Cells of each column of numbers that are none."""
+
+    def answers(self, questions: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the answers by question. Raises NotReadError, SourceError."""
+        if len(self.columns) > MOST_COLUMNS:
+            return {}
+        written = {q: sql for q in questions if (sql := self.query_of(q)) is not None}
+        if not written:
+            return {}
+        with closing(sqlite3.connect("")) as base:  # a temporary file
+            read = self._fill(base)
+            found = {q: self._answer(base, sql, read) for q, sql in written.items()}
+        return {q: record for q, record in found.items() if record is not None}
+
+    def query_of(self, question: str) -> str | None:
+        """Return the query of a question; None if the model is not sure of one that fits it."""
+        question = core(question)
+        if _NO_FIGURE.search(question):
+            return None
+        named = self._values(question)
+        prompt = f"{self.described(named)}\n\nQuestion: {question}"
+        text, likely = self.write(SYSTEM, prompt)
+        sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
+        sql = re.sub(r'"([^"]*)"', self._quoted, sql)
+        sql = re.sub(r"(?i)(\w+)(?= = '([^']*)')", self._having, sql)
+        if re.search(r"\bmedian\b", question, re.IGNORECASE):
+            sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
+        return sql if likely >= CERTAIN and self._fits(sql, question) else None
+
+    def described(self, named: Collection[str] = ()) -> str:
+        """Return the table as a statement that would make it, with some values, first the `named`
+        ones.
+        """
+        lines = []
+        for column, name in enumerate(self.columns):
+            values = [*dict.fromkeys(self.filled[column])]
+            few = len(values) <= FEW and len(values) < len(self.filled[column])
+            number = self.numbers[column]
+            values.sort(key=lambda value: loose(value) not in named)
+            some = [shortened(v, 40) for v in values[: FEW if few else EXAMPLES]]
+            told = ", ".join(some if number else [f"'{v}'" for v in some])
+            kind = "NUMBER" if number else "TEXT"
+            lines.append(f'  "{name}" {kind}, -- {"values" if few else "such as"} {told}')
+        return "CREATE TABLE t (\n" + "\n".join(lines) + "\n);"
+
+    def _quoted(self, found: re.Match[str]) -> str:
+        """Return what is in double quotes as the name of a column, or as a text."""
+        known = found[1].casefold() in map(str.casefold, self.columns)
+        return found[0] if known else "'" + found[1].replace("'", "''") + "'"
+
+    def _having(self, found: re.Match[str]) -> str:
+        """Return the column of a comparison, or if it lacks the value, the only one that has it."""
+        held = [self.columns[c] for c in self.sample.values.get(loose(found[2]), ())]
+        return held[0] if len(held) == 1 else found[0]
+
+    def _is_held(self, word: str) -> bool:
+        """Return whether a column may hold a figure that a question names: its mean age."""
+        columns = {each for name in self.table.header for each in words_of(name)}
+        columns |= {each for group in SAME if group & columns for each in group}
+        if word in EMPTY | FILLERS | ROW_WORDS | {*LINKS}:
+            return True
+        return any(word[:STEM] == each[:STEM] for each in columns)
+
+    def _fits(self, sql: str, question: str) -> bool:
+        """Return whether the question has the values of the query, and the query those of it."""
+        asked = loose(_plain(question))
+        if not all(map(self._is_held, _FIGURE_OF.findall(asked))):
+            return False
+        words = {*re.findall(r"\w+", asked)}
+        digits = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
+        digits |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
+        flags = "|".join(re.escape(self.columns[c]) for c in self.sample.flags) or "-"
+        literals = [
+            each.replace("''", "'").strip("%") for each in _LITERAL.findall(_FORMAT.sub("", sql))
+        ]
+        for text in literals:
+            own = {*re.findall(r"\w+", loose(text))}
+            flag = text.casefold() in FLAGS and re.search(rf"(?i)\b(?:{flags})\W+'{text}'", sql)
+            if not flag and not (own and own <= words | digits):
+                return False
+        bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
+        if not {*_NUMBER.findall(bare)} <= digits:
+            return False
+        denied = bool(re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", sql))
+        denied |= any(FLAGS.get(text.casefold()) is False for text in literals)
+        ends = {name for name, some in _ENDS.items() if words & some}
+        signs = {"max": r"(?i)MAX\(|\bDESC\b", "min": r"(?i)MIN\(|\bASC\b"}
+        found = {name for name, sign in signs.items() if re.search(sign, bare)}
+        totals = any(phrase in question.casefold() for phrase in TOTALLY)
+        if (
+            (_NOT.search(question) and not denied)
+            or (ends and found and not ends & found)
+            or (totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare))
+        ):
+            return False
+        said = loose(" ".join([*literals, bare]))
+        return all(value in said for value in self._values(question))
+
+    def _values(self, question: str) -> list[str]:
+        """Return the values of texts of the table that a question names, as `loose` writes them."""
+        words = loose(_plain(question)).split()
+        names = {word for name in self.columns for word in re.findall(r"\w+", loose(name))}
+        found = []
+        for begin in range(len(words)):
+            for end in range(begin + 1, min(len(words), begin + 6) + 1):
+                value = " ".join(words[begin:end]).strip(".,:")
+                held = self.sample.values.get(value, {}).keys() - self.sample.numeric
+                if held - self.sample.flags.keys() and value not in names and len(value) > 2:
+                    found.append(value)
+        return found
+
+    def _fill(self, base: sqlite3.Connection) -> int:
+        """Copy the rows to a database, and return their number."""
+        every = [f'"{name}" COLLATE NOCASE' for name in self.columns]
+        base.execute(f"CREATE TABLE t ({', '.join(every)})")
+        base.execute("CREATE TABLE places (source, line, last)")
+        base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
+        into = f"INSERT INTO t VALUES ({', '.join('?' * len(every))})"
+        read = 0
+        for row in self.table:
+            base.execute(into, [self._value(row, column) for column in range(len(every))])
+            base.execute("INSERT INTO places VALUES (?, ?, ?)", (row.source, row.line, row.last))
+            read += 1
+        started = monotonic()
+        base.set_progress_handler(lambda: monotonic() - started > LONGEST, 100_000)
+        base.set_authorizer(_only_reads)
+        return read
+
+    def _value(self, row: Row, column: int) -> Any:
+        text = cell(row, column).strip()
+        if not self.numbers[column] or not text:
+            return text or None
+        number = self.styles[column].parse(text)
+        self.wrong[column] += number is None
+        whole = number is not None and number == int(number) and abs(number) < 2**63
+        return None if number is None else int(number) if whole else float(number)
+
+    def _answer(self, base: sqlite3.Connection, sql: str, read: int) -> dict[str, Any] | None:
+        """Return the JSON object of an answer; None for a query that fails or finds nothing."""
+        try:
+            rows = base.execute(sql).fetchmany(LISTED + 1)
+            cited = [*self._cited(base, sql)]
+        except sqlite3.Error as error:
+            wrong = str(error).removeprefix("no such column: ")
+            close = get_close_matches(wrong, self.columns, 1, CLOSE)
+            if wrong == str(error) or not close:
+                return None
+            return self._answer(base, re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql), read)
+        if not any(value for row in rows for value in row):
+            return None
+        lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
+        if len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
+            lines += [cited[0]["text"]] * (cited[0]["text"] not in lines)
+        lines += ["and more"] * (len(rows) > LISTED)
+        warnings = [
+            f"Left out: {counted(wrong, 'row')} whose {name} is no number."
+            for name, wrong in zip(self.columns, self.wrong, strict=True)
+            if wrong and name.casefold() in sql.casefold()
+        ]
+        value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
+        return {
+            "answer": "\n".join(lines),
+            "value": value if isinstance(value, (int, float)) else None,
+            "query": sql,
+            "rows": {"read": read},
+            "citations": cited,
+            "warnings": warnings,
+        }
+
+    def _cited(self, base: sqlite3.Connection, sql: str) -> Iterator[dict[str, Any]]:
+        """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
+        upper = sql.upper()
+        if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
+            return
+        listed, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
+        whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", listed)
+        own = f"SELECT rowid{behind}" if whole else f"SELECT rowid,{sql[len(START) :]}"
+        for rowid, *_ in base.execute(own).fetchmany(CITED):
+            [place] = base.execute("SELECT * FROM places WHERE rowid = ?", (rowid,))
+            [row] = base.execute("SELECT * FROM t WHERE rowid = ?", (rowid,))
+            cells = zip(self.columns, map(_text, row), strict=True)
+            text = shortened(" | ".join(f"{name}: {each}" for name, each in cells), 200)
+            name = self.table.names[place[0]]
+            yield {"source": name, "line_start": place[1], "line_end": place[2], "text": text}
+
+
+def _only_reads(action: int, name: str | None, *_: str | None) -> int:
+    """Return whether a query may do something: only read the rows."""
+    reads = action == sqlite3.SQLITE_READ and name in ("t", "places")
+    allowed = reads or action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION)
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _plain(question: str) -> str:
+    """Return the words of a question, with its dates as in ISO 8601."""
+    return re.sub(r"['’]s\b|[^\w\s.,:%-]", " ", iso_dates(question))
+
+
+def _names(header: Sequence[str]) -> list[str]:
+    """Return the names of columns as a query writes them without quotes, each once."""
+    names: list[str] = []
+    for place, name in enumerate(header, 1):
+        plain = re.sub(r"\W+", "_", name).strip("_") or "column"
+        same = plain.casefold() in map(str.casefold, names) or not plain[0].isalpha()
+        names.append(f"{'c_' * (not plain[0].isalpha())}{plain}{f'_{place}' * same}")
+    return names
+
+
+def _text(value: Any) -> str:
+    """Return a value of a result; a figure without the error of a binary fraction."""
+    if isinstance(value, float):
+        return f"{round(value, 6):f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)

@@ -1,0 +1,122 @@
+"""Queries that a model writes for tables, and what is refused of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.exact.table_sql import WrittenQueries
+from kvstream.input.sources import open_sources
+from kvstream.input.table_reader import tables_of
+
+ROWS = """Pet Name;kind;weight kg;born;chipped
+Bello;dog;21,5;2019-04-01;yes
+Mimi;cat;4,2;2020-01-15;no
+Rex;dog;33,1;2017-11-30;yes
+Tom;cat;5,0;2021-06-02;yes
+Ida;hen;2,1;2022-03-09;no
+Ada;cat;n/a;2018-07-19;no
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that answers with a query which a pretended model writes."""
+    (tmp_path / "pets.csv").write_text(ROWS)
+
+    def ask(question: str, sql: str, likely: float = 0.0) -> Any:
+        sources = open_sources([str(tmp_path / "pets.csv")])
+        prompts: list[str] = []
+
+        def write(system: str, text: str) -> tuple[str, float]:
+            prompts.append(text)
+            return sql.removeprefix("SELECT"), likely
+
+        table = next(iter(tables_of(sources, sources.names)))
+        found = WrittenQueries(table, write).answers([question]).get(question)
+        return found, prompts
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("question", "sql", "answer", "lines"),
+    [
+        ("how heavy are dogs on average", "SELECT AVG(weight_kg) FROM t WHERE kind = 'dog'", "27.3",
+         [2, 4]),
+        ("how many cats lack a chip",
+         "SELECT COUNT(*) FROM t WHERE kind = \"cat\" AND chipped = 'no'",
+         "2", [3, 7]),
+        ("what does a typical pet weigh, by median", "SELECT AVG(weight_kg) FROM t", "5",
+         [2, 3, 4, 5, 6]),
+        ("who came to us in 2020", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'",
+         "Mimi\nPet_Name: Mimi | kind: cat | weight_kg: 4.2 | born: 2020-01-15 | chipped: no", [3]),
+        ("the heaviest", "SELECT MAX(weight_kg) FROM t",
+         "33.1\nPet_Name: Rex | kind: dog | weight_kg: 33.1 | born: 2017-11-30 | chipped: yes",
+         [4]),
+        ("the average weight of what has meow as its sort", "SELECT AVG(wight_kg) FROM t", "13.18",
+         [2, 3, 4, 5, 6]),
+        ("how heavy is a cat on average", "SELECT AVG(weight_kg) FROM t WHERE Pet_Name = 'cat'",
+         "4.6", [3, 5, 7]),
+        ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
+         "cat | 3\ndog | 2\nhen | 1", []),
+    ],
+)  # fmt: skip
+def test_rows_compute_the_query(
+    asked: Callable[..., Any], question: str, sql: str, answer: str, lines: list[int]
+) -> None:
+    found, _ = asked(question, f"{sql};\n```")
+    assert found["answer"] == answer
+    assert [cited["line_start"] for cited in found["citations"]] == lines
+    assert found["rows"] == {"read": 6}
+
+
+@pytest.mark.parametrize(
+    ("question", "sql"),
+    [
+        # The question lacks what the query compares with, or the query what the question names.
+        ("how heavy are they on average", "SELECT AVG(weight_kg) FROM t WHERE kind = 'dog'"),
+        ("how many weigh a lot", "SELECT COUNT(*) FROM t WHERE weight_kg > 20"),
+        ("how heavy are dogs on average", "SELECT AVG(weight_kg) FROM t"),
+        ("how many dogs have no chip", "SELECT COUNT(*) FROM t WHERE kind = 'dog'"),
+        ("the lightest", "SELECT MAX(weight_kg) FROM t"),
+        ("what is the mean age", "SELECT AVG(weight_kg) FROM t"),
+        ("who has the largest income", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
+        # It fails, finds nothing, changes something, reads something else, or takes too long.
+        ("mean age", "SELECT AVG(age) FROM t"),
+        ("any horses", "SELECT Pet_Name FROM t WHERE kind = 'horses'"),
+        ("the names", "SELECT 1; DROP TABLE t"),
+        ("the names", "SELECT name FROM sqlite_master"),
+        ("the names", "SELECT load_extension('names')"),
+        # No query answers such a question.
+        ("why are dogs heavy", "SELECT Pet_Name FROM t WHERE kind = 'dog'"),
+    ],
+)
+def test_what_does_not_fit_is_left_to_the_model(
+    asked: Callable[..., Any], question: str, sql: str
+) -> None:
+    assert asked(question, sql)[0] is None
+
+
+def test_a_query_that_the_model_is_not_sure_of(asked: Callable[..., Any]) -> None:
+    assert asked("the heaviest", "SELECT MAX(weight_kg) FROM t", -0.3)[0] is None
+
+
+def test_the_model_sees_columns_and_the_values_that_the_question_names(
+    asked: Callable[..., Any],
+) -> None:
+    _, [prompt] = asked("is Ada's chip there", "SELECT 1")
+    assert "  \"Pet_Name\" TEXT, -- such as 'Ada', 'Bello', 'Mimi'" in prompt
+    assert "\"kind\" TEXT, -- values 'dog', 'cat', 'hen'" in prompt
+    assert '"weight_kg" NUMBER, -- such as 21,5, 4,2, 33,1' in prompt
+
+
+def test_cells_that_are_no_numbers_are_left_out_and_counted(
+    asked: Callable[..., Any], tmp_path: Path
+) -> None:
+    found, _ = asked("total weight", "SELECT SUM(weight_kg) FROM t")
+    assert found["answer"] == "65.9"
+    assert found["warnings"] == ["Left out: 1 row whose weight_kg is no number."]
