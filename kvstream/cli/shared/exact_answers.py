@@ -199,7 +199,7 @@ def _answered(
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if asks_figure(question):  # which a model would invent
-                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (load() is None)}"
+                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (not piped and load() is None)}"
                 found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
