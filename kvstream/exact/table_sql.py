@@ -40,7 +40,16 @@ from kvstream.reporters.format import counted, shortened
 Writer = Callable[[str, str], tuple[str, float]]
 """Writes on from the end of a prompt with a system text: the text, and its mean log-probability."""
 
-SYSTEM = "You write one SQLite query that answers the question. Write only the query."
+SYSTEM = """You write one SQLite query that answers the question about the table. Write only the query.
+Examples for a table of sales (shop, item, kind, price, sold, day, paid):
+Which shop sold the most altogether? SELECT shop FROM t GROUP BY shop ORDER BY SUM(sold) DESC LIMIT 1
+average price by kind: SELECT kind, AVG(price) FROM t GROUP BY kind
+How many lamps of May 2023 are not paid? SELECT COUNT(*) FROM t WHERE kind = 'lamp' AND day LIKE '2023-05%' AND paid = 'no'
+Who had the dearest item? SELECT shop FROM t ORDER BY price DESC LIMIT 1
+items without a price: SELECT item FROM t WHERE price IS NULL
+How many kinds are there? SELECT COUNT(DISTINCT kind) FROM t
+all but lamps: SELECT item FROM t WHERE kind != 'lamp'
+total sold of chairs: SELECT SUM(sold) FROM t WHERE kind = 'chair'"""  # noqa: E501
 START = "SELECT"
 CERTAIN = -0.2
 """Least mean log-probability of the tokens of a query (docs/research/answers.md)."""
@@ -62,8 +71,19 @@ _FIGURE_OF = re.compile(
     rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)"
 )
 """A word for a figure, and the word for what it is of."""
+_RESERVED = frozenset(
+    "add all and as asc between by case check column default desc end exists from group having in "
+    "index into is join key like limit not null on or order select set table then to union unique "
+    "update using values when where with".split()
+)
 _LETTER = re.compile(r"[^\W\d_]")
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_GROUPED = re.compile(
+    r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
+)
+"""Figures of groups without their names."""
+_COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
+"""A column, or nothing, and the text that it is compared with."""
 _FORMAT = re.compile(r"(?i)strftime\('[^']*'")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
@@ -132,7 +152,7 @@ class WrittenQueries:
 
     def query_of(self, question: str) -> str | None:
         """Return the query of a question; None if the model is not sure of one that fits it."""
-        question = core(question)
+        question = iso_dates(core(question))
         if _NO_FIGURE.search(question):
             return None
         named = self._values(question)
@@ -141,6 +161,7 @@ class WrittenQueries:
         sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
         sql = re.sub(r'"([^"]*)"', self._quoted, sql)
         sql = re.sub(r"(?i)(\w+)(?= = '([^']*)')", self._having, sql)
+        sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
         return sql if likely >= CERTAIN and self._fits(sql, question) else None
@@ -182,37 +203,32 @@ class WrittenQueries:
     def _fits(self, sql: str, question: str) -> bool:
         """Return whether the question has the values of the query, and the query those of it."""
         asked = loose(_plain(question))
-        if not all(map(self._is_held, _FIGURE_OF.findall(asked))):
-            return False
-        words = {*re.findall(r"\w+", asked)}
-        digits = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
-        digits |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
-        flags = "|".join(re.escape(self.columns[c]) for c in self.sample.flags) or "-"
-        literals = [
-            each.replace("''", "'").strip("%") for each in _LITERAL.findall(_FORMAT.sub("", sql))
-        ]
-        for text in literals:
-            own = {*re.findall(r"\w+", loose(text))}
-            flag = text.casefold() in FLAGS and re.search(rf"(?i)\b(?:{flags})\W+'{text}'", sql)
-            if not flag and not (own and own <= words | digits):
-                return False
+        literals = [text.replace("''", "'").strip("%") for text in _LITERAL.findall(sql)]
         bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
-        if not {*_NUMBER.findall(bare)} <= digits:
-            return False
-        denied = bool(re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", sql))
-        denied |= any(FLAGS.get(text.casefold()) is False for text in literals)
-        ends = {name for name, some in _ENDS.items() if words & some}
-        signs = {"max": r"(?i)MAX\(|\bDESC\b", "min": r"(?i)MIN\(|\bASC\b"}
-        found = {name for name, sign in signs.items() if re.search(sign, bare)}
-        totals = any(phrase in question.casefold() for phrase in TOTALLY)
-        if (
-            (_NOT.search(question) and not denied)
-            or (ends and found and not ends & found)
-            or (totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare))
-        ):
-            return False
         said = loose(" ".join([*literals, bare]))
-        return all(value in said for value in self._values(question))
+        return (
+            all(map(self._is_held, _FIGURE_OF.findall(asked)))
+            and self._compares(sql, bare, asked)
+            and _agrees(bare, literals, question)
+            and all(value in said for value in self._values(question))
+        )
+
+    def _compares(self, sql: str, bare: str, asked: str) -> bool:
+        """Return whether a question has all that a query compares with."""
+        words = {*re.findall(r"\w+", asked)}
+        numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
+        numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
+        columns = {self.columns[c].casefold(): c for c in self.sample.flags}
+        for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
+            own = {*re.findall(r"\w+", loose(text))}
+            if text.casefold() in FLAGS:
+                column = columns.get(name.casefold())
+                parts = () if column is None else words_of(self.table.header[column])
+                if not any(part[:STEM] == word[:STEM] for part in parts for word in words):
+                    return False
+            elif not (own and own <= words | numbers):
+                return False
+        return {*_NUMBER.findall(bare)} <= numbers
 
     def _values(self, question: str) -> list[str]:
         """Return the values of texts of the table that a question names, as `loose` writes them."""
@@ -255,12 +271,15 @@ class WrittenQueries:
 
     def _answer(self, base: sqlite3.Connection, sql: str, read: int) -> dict[str, Any] | None:
         """Return the JSON object of an answer; None for a query that fails or finds nothing."""
+        dates = [self.columns[c] for c in self.sample.dates]
         try:
             rows = base.execute(sql).fetchmany(LISTED + 1)
             cited = [*self._cited(base, sql)]
         except sqlite3.Error as error:
             wrong = str(error).removeprefix("no such column: ")
             close = get_close_matches(wrong, self.columns, 1, CLOSE)
+            if not close and wrong.casefold() in ("day", "date", "month") and len(dates) == 1:
+                close = dates
             if wrong == str(error) or not close:
                 return None
             return self._answer(base, re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql), read)
@@ -302,6 +321,23 @@ class WrittenQueries:
             yield {"source": name, "line_start": place[1], "line_end": place[2], "text": text}
 
 
+def _agrees(bare: str, literals: Sequence[str], question: str) -> bool:
+    """Return whether a query denies, adds up, and takes the largest or smallest as its question."""
+    words = {*re.findall(r"\w+", question.casefold())}
+    denies = re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", bare) or any(
+        FLAGS.get(text.casefold()) is False for text in literals
+    )
+    if _NOT.search(question) and not denies:
+        return False
+    totals = any(phrase in question.casefold() for phrase in TOTALLY)
+    if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
+        return False
+    asked = {name for name, some in _ENDS.items() if words & some}
+    signs = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bASC\b"}
+    found = {name for name, sign in signs.items() if re.search(sign, bare)}
+    return not asked or not found or bool(asked & found)
+
+
 def _only_reads(action: int, name: str | None, *_: str | None) -> int:
     """Return whether a query may do something: only read the rows."""
     reads = action == sqlite3.SQLITE_READ and name in ("t", "places")
@@ -311,7 +347,7 @@ def _only_reads(action: int, name: str | None, *_: str | None) -> int:
 
 def _plain(question: str) -> str:
     """Return the words of a question, with its dates as in ISO 8601."""
-    return re.sub(r"['’]s\b|[^\w\s.,:%-]", " ", iso_dates(question))
+    return re.sub(r"['’]s\b|[^\w\s.,:%-]|[.,:]+(?=\s|$)", " ", iso_dates(question))
 
 
 def _names(header: Sequence[str]) -> list[str]:
@@ -319,8 +355,10 @@ def _names(header: Sequence[str]) -> list[str]:
     names: list[str] = []
     for place, name in enumerate(header, 1):
         plain = re.sub(r"\W+", "_", name).strip("_") or "column"
-        same = plain.casefold() in map(str.casefold, names) or not plain[0].isalpha()
-        names.append(f"{'c_' * (not plain[0].isalpha())}{plain}{f'_{place}' * same}")
+        plain = plain if plain[0].isalpha() else f"c_{plain}"
+        low = plain.casefold()
+        same = low in _RESERVED or low in map(str.casefold, names)
+        names.append(f"{plain}{f'_{place}' * same}")
     return names
 
 

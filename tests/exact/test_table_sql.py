@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.exact.table_sql import WrittenQueries
+from kvstream.exact.table_sql import WrittenQueries, _names
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
 
@@ -112,6 +112,11 @@ def test_the_model_sees_columns_and_the_values_that_the_question_names(
     assert "  \"Pet_Name\" TEXT, -- such as 'Ada', 'Bello', 'Mimi'" in prompt
     assert "\"kind\" TEXT, -- values 'dog', 'cat', 'hen'" in prompt
     assert '"weight_kg" NUMBER, -- such as 21,5, 4,2, 33,1' in prompt
+
+
+def test_names_of_columns_need_no_quotes() -> None:
+    header = ["Order", "size (cm)", "Size_cm", "2024", "", "größe"]
+    assert _names(header) == ["Order_1", "size_cm", "Size_cm_3", "c_2024", "column_5", "größe"]
 
 
 def test_cells_that_are_no_numbers_are_left_out_and_counted(
