@@ -71,17 +71,31 @@ _FIGURE_OF = re.compile(
     rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)"
 )
 """A word for a figure, and the word for what it is of."""
-_RESERVED = frozenset(
+_RESERVED = frozenset(re.findall(
+    r"\w+",
     "add all and as asc between by case check column default desc end exists from group having in "
     "index into is join key like limit not null on or order select set table then to union unique "
-    "update using values when where with".split()
-)
+    "update using values when where with",
+))  # fmt: skip
+_SMALL = frozenset(("in", "for", "per", "by", "from", "at", "on", "to", "and", "or", "each"))
 _LETTER = re.compile(r"[^\W\d_]")
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
 _GROUPED = re.compile(
     r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
 )
 """Figures of groups without their names."""
+_FIRST = re.compile(
+    r"(?i)est\b|\b(?:most|least|first|last|top|best|worst|record|max\w*|min\w*|dear\w*)\b"
+)
+"""Words for the first of an order."""
+_NTH = re.compile(r"(?i)\b(?:second|third|fourth|fifth|2nd|3rd|[4-9]th)\b")
+_ASKS = (
+    (r"\b(?:average|mean|typical|typically|usual)\b", "AVG"),
+    (r"\b(?:how many|how much|total|sum)\b", "SUM"),
+)
+"""Words for figures of a column that a query lists."""
+_EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']*)')")
+"""The column that must equal, or not, a text."""
 _COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
 """A column, or nothing, and the text that it is compared with."""
 _FORMAT = re.compile(r"(?i)strftime\('[^']*'")
@@ -160,10 +174,8 @@ class WrittenQueries:
         text, likely = self.write(SYSTEM, prompt)
         sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
         sql = re.sub(r'"([^"]*)"', self._quoted, sql)
-        sql = re.sub(r"(?i)(\w+)(?= = '([^']*)')", self._having, sql)
-        sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
-        if re.search(r"\bmedian\b", question, re.IGNORECASE):
-            sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
+        sql = _EQUAL.sub(self._having, sql)
+        sql = self._repaired(sql, question)
         return sql if likely >= CERTAIN and self._fits(sql, question) else None
 
     def described(self, named: Collection[str] = ()) -> str:
@@ -196,9 +208,25 @@ class WrittenQueries:
         """Return whether a column may hold a figure that a question names: its mean age."""
         columns = {each for name in self.table.header for each in words_of(name)}
         columns |= {each for group in SAME if group & columns for each in group}
-        if word in EMPTY | FILLERS | ROW_WORDS | {*LINKS}:
+        if word in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
             return True
         return any(word[:STEM] == each[:STEM] for each in columns)
+
+    def _repaired(self, sql: str, question: str) -> str:
+        """Return a query with the figure that the question asks for, and all groups or rows of it,
+        unless it asks for the first.
+        """
+        sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
+        if not _FIRST.search(question):
+            sql = re.sub(r"(?i) LIMIT 1$", "", sql)
+        listed = re.match(r"(?i)SELECT (\w+)(?= FROM t\b(?!.* (?:GROUP|ORDER) BY ))", sql)
+        every = zip(map(str.casefold, self.columns), self.numbers, strict=True)
+        if listed and (listed[1].casefold(), True) in every:
+            names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
+            sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
+        if re.search(r"\bmedian\b", question, re.IGNORECASE):
+            sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
+        return sql
 
     def _fits(self, sql: str, question: str) -> bool:
         """Return whether the question has the values of the query, and the query those of it."""
@@ -208,6 +236,7 @@ class WrittenQueries:
         said = loose(" ".join([*literals, bare]))
         return (
             all(map(self._is_held, _FIGURE_OF.findall(asked)))
+            and not sql.startswith(f"{START} '")
             and self._compares(sql, bare, asked)
             and _agrees(bare, literals, question)
             and all(value in said for value in self._values(question))
@@ -280,6 +309,8 @@ class WrittenQueries:
             close = get_close_matches(wrong, self.columns, 1, CLOSE)
             if not close and wrong.casefold() in ("day", "date", "month") and len(dates) == 1:
                 close = dates
+            if not close and sql.startswith(f"{START} {wrong} FROM "):
+                close = ["*"]
             if wrong == str(error) or not close:
                 return None
             return self._answer(base, re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql), read)
@@ -328,6 +359,8 @@ def _agrees(bare: str, literals: Sequence[str], question: str) -> bool:
         FLAGS.get(text.casefold()) is False for text in literals
     )
     if _NOT.search(question) and not denies:
+        return False
+    if _NTH.search(question) and "OFFSET" not in bare.upper():
         return False
     totals = any(phrase in question.casefold() for phrase in TOTALLY)
     if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
