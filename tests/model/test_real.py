@@ -113,3 +113,21 @@ def test_the_conversion_takes_little_memory(smollm2: Path, tmp_path: Path) -> No
         json.loads((Path(done.stdout.strip()) / "config.json").read_text())["vocab_size"] == 49152
     )
     assert peak <= 2 * 2**30 + 49152 * 576 * 4
+
+
+def test_a_query_for_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSTREAM_CACHE", str(CACHE))
+    if not offered.OFFERS["qwen-0.5b"].is_here():
+        pytest.skip("needs `kvstream models get qwen-0.5b`")
+    rows = "pet,kind,kilos\nBello,dog,21\nMimi,cat,4\nRex,dog,33\nTom,cat,5\n"
+    (tmp_path / "pets.csv").write_text(rows)
+    question = "how many kilos does a dog weigh on average?"
+    command = [sys.executable, "-m", "kvstream", "ask", "pets.csv", question, "-m", "qwen-0.5b"]
+    env = {**os.environ, "KVSTREAM_CACHE": str(CACHE)}
+    ran = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    answer = json.loads(ran.stdout)
+    assert (answer["answer"], answer["model"]) == ("27", "qwen-0.5b")
+    assert answer["query"] == "SELECT AVG(kilos) FROM t WHERE kind = 'dog'"
+    assert answer["query"] in ran.stderr
