@@ -48,6 +48,7 @@ How many lamps of May 2023 are not paid? SELECT COUNT(*) FROM t WHERE kind = 'la
 Who had the dearest item? SELECT shop FROM t ORDER BY price DESC LIMIT 1
 items without a price: SELECT item FROM t WHERE price IS NULL
 How many kinds are there? SELECT COUNT(DISTINCT kind) FROM t
+sales after 2023-05-03 above 20: SELECT item FROM t WHERE day > '2023-05-03' AND price > 20
 all but lamps: SELECT item FROM t WHERE kind != 'lamp'
 total sold of chairs: SELECT SUM(sold) FROM t WHERE kind = 'chair'"""  # noqa: E501
 START = "SELECT"
@@ -84,6 +85,7 @@ _GROUPED = re.compile(
     r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
 )
 """Figures of groups without their names."""
+_OF_ONE = re.compile(r"(?i)SELECT (\w+\([^()]*\)) FROM t WHERE (\w+) = '[^']*'$")
 _FIRST = re.compile(
     r"(?i)est\b|\b(?:most|least|first|last|top|best|worst|record|max\w*|min\w*|dear\w*)\b"
 )
@@ -103,8 +105,8 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _NO_FIGURE = re.compile(
     r"\b(?:why|explain|recommend|suggest|advice|opinion|should|could (?:we|i|you explain)|worth"
-    r"|do you (?:think|like)|write|describe|summari[sz]e)\b|^how (?:do|does|can|could|to)\b"
-    r"|\babout$",
+    r"|do you (?:think|like)|write|describe|summari[sz]e|better|stand for)\b"
+    r"|^(?:how (?:do|does|can|could|to)|what could)\b|\babout$",
     re.IGNORECASE,
 )
 """Questions that no query answers."""
@@ -216,6 +218,10 @@ class WrittenQueries:
         """Return a query with the figure that the question asks for, and all groups or rows of it,
         unless it asks for the first.
         """
+        if (one := _OF_ONE.match(sql)) and re.search(
+            rf"\b(?:by|per|each|every) {loose(one[2])}\b", loose(_plain(question))
+        ):  # the figure of each, not of one that the model has seen
+            sql = f"SELECT {one[2]}, {one[1]} FROM t GROUP BY {one[2]}"
         sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
         if not _FIRST.search(question):
             sql = re.sub(r"(?i) LIMIT 1$", "", sql)
@@ -359,6 +365,8 @@ def _agrees(bare: str, literals: Sequence[str], question: str) -> bool:
         FLAGS.get(text.casefold()) is False for text in literals
     )
     if _NOT.search(question) and not denies:
+        return False
+    if re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare:
         return False
     if _NTH.search(question) and "OFFSET" not in bare.upper():
         return False

@@ -70,6 +70,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "cat | 3\ndog | 2\nhen | 1", []),
         ("all hens", "SELECT item FROM t WHERE kind = 'hen'", "Ida | hen | 2.1 | 2022-03-09 | no\n"
          "Pet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
+        ("total weight per kind", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'",
+         "cat | 9.2\ndog | 54.6\nhen | 2.1", []),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
     ],
@@ -92,6 +94,7 @@ def test_rows_compute_the_query(
         ("how heavy are dogs on average", "SELECT AVG(weight_kg) FROM t"),
         ("how many dogs have no chip", "SELECT COUNT(*) FROM t WHERE kind = 'dog'"),
         ("the second heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
+        ("what share are cats", "SELECT COUNT(*) FROM t WHERE kind = 'cat'"),
         ("what is a cat", "SELECT 'cat' FROM t"),
         ("the lightest", "SELECT MAX(weight_kg) FROM t"),
         ("what is the mean age", "SELECT AVG(weight_kg) FROM t"),
