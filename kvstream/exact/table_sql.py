@@ -69,9 +69,9 @@ LONGEST = 60.0
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten".split()  # noqa: SIM905
 _FIGURES = OPERATION.keys() - {*OPERATIONS["distinct"].split(), "count", *QUANTITY}
 _FIGURE_OF = re.compile(
-    rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)"
+    rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)(?: ([^\W\d_]+))?"
 )
-"""A word for a figure, and the word for what it is of."""
+"""A word for a figure, and the words for what it is of."""
 _RESERVED = frozenset(re.findall(
     r"\w+",
     "add all and as asc between by case check column default desc end exists from group having in "
@@ -206,13 +206,13 @@ class WrittenQueries:
         held = [self.columns[c] for c in self.sample.values.get(loose(found[2]), ())]
         return held[0] if len(held) == 1 else found[0]
 
-    def _is_held(self, word: str) -> bool:
-        """Return whether a column may hold a figure that a question names: its mean age."""
+    def _is_held(self, words: tuple[str, str]) -> bool:
+        """Return whether a column may hold a figure that a question names: its mean race time."""
         columns = {each for name in self.table.header for each in words_of(name)}
         columns |= {each for group in SAME if group & columns for each in group}
-        if word in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
+        if words[0] in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
             return True
-        return any(word[:STEM] == each[:STEM] for each in columns)
+        return any(word and word[:STEM] == each[:STEM] for each in columns for word in words)
 
     def _repaired(self, sql: str, question: str) -> str:
         """Return a query with the figure that the question asks for, and all groups or rows of it,
@@ -252,6 +252,7 @@ class WrittenQueries:
         """Return whether a question has all that a query compares with."""
         words = {*re.findall(r"\w+", asked)}
         numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
+        numbers |= {each.lstrip("0") for each in numbers}
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
         columns = {self.columns[c].casefold(): c for c in self.sample.flags}
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
@@ -283,6 +284,8 @@ class WrittenQueries:
         every = [f'"{name}" COLLATE NOCASE' for name in self.columns]
         base.execute(f"CREATE TABLE t ({', '.join(every)})")
         base.execute("CREATE TABLE places (source, line, last)")
+        base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
+        base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
         base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
         into = f"INSERT INTO t VALUES ({', '.join('?' * len(every))})"
         read = 0

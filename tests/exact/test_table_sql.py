@@ -54,6 +54,9 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          [2, 3, 4, 5, 6]),
         ("who came to us in 2020", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'",
          "Mimi\nPet_Name: Mimi | kind: cat | weight_kg: 4.2 | born: 2020-01-15 | chipped: no", [3]),
+        ("the mean body weight of pets of January 2020",
+         "SELECT AVG(weight_kg) FROM t WHERE YEAR(born) = 2020 AND MONTH(born) = 1", "4.2\n"
+         "Pet_Name: Mimi | kind: cat | weight_kg: 4.2 | born: 2020-01-15 | chipped: no", [3]),
         ("the heaviest", "SELECT MAX(weight_kg) FROM t",
          "33.1\nPet_Name: Rex | kind: dog | weight_kg: 33.1 | born: 2017-11-30 | chipped: yes",
          [4]),
