@@ -9,7 +9,16 @@ from decimal import Decimal
 from typing import Any
 
 from kvstream.exact.table_questions import AmbiguousError, Query, of_several, query_of
-from kvstream.exact.tables import LISTED, Figures, Found, cell, computable, compute, sample_of
+from kvstream.exact.tables import (
+    LISTED,
+    Figures,
+    Found,
+    Numbers,
+    cell,
+    computable,
+    compute,
+    sample_of,
+)
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import NotReadError, Row, Table, tables_of
 from kvstream.reporters.format import counted, number, shortened
@@ -211,17 +220,27 @@ def _warnings(found: Found, table: Table) -> Iterator[str]:
                 f"Left out: {counted(figures.wrong, 'row')} whose {name} is no number, the first "
                 f"in line {line:,}: {shortened(text, 40)}"
             )
-        if len(numbers.units) > 1:
-            named = {unit or "none": count for unit, count in numbers.units.items()}
-            yield f"{name} has several units, which are not converted: {_counts(named)}."
-        if numbers.unsure:
-            yield f"In {name} a comma separates thousands: {numbers.unsure}."
+        yield from of_numbers(name, numbers)
     wanted = {each.value for each in query.where if each.relation == "="} | {query.anywhere}
     if set(figures.spellings) - wanted:
         yield f"Counted values: {_counts(figures.spellings)}."
     if not figures.rows and query.where and found.seen:
         name = table.header[query.where[0].column]
         yield f"Values of {name}: {_counts(found.seen)}."
+    yield from of_table(table)
+
+
+def of_numbers(name: str, numbers: Numbers) -> Iterator[str]:
+    """Yield warnings about how the numbers of a column are written."""
+    if len(numbers.units) > 1:
+        named = {unit or "none": count for unit, count in numbers.units.items()}
+        yield f"{name} has several units, which are not converted: {_counts(named)}."
+    if numbers.unsure:
+        yield f"In {name} a comma separates thousands: {numbers.unsure}."
+
+
+def of_table(table: Table) -> Iterator[str]:
+    """Yield what of a table that was read was left out, and what was decided about it."""
     if any(map(_VALUE.fullmatch, table.header)):
         shown = shortened(", ".join(table.header), ROW)
         yield f"The first line is read as the names of the columns: {shown}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from typing import Any
 
 from kvstream.exact.routing import iso_dates
 from kvstream.exact.table_questions import core
+from kvstream.exact.table_replies import of_numbers, of_table
 from kvstream.exact.table_words import (
     EMPTY,
     FILLERS,
@@ -33,7 +35,7 @@ from kvstream.exact.table_words import (
     loose,
     words_of,
 )
-from kvstream.exact.tables import Numbers, cell, sample_of
+from kvstream.exact.tables import MOST_VALUES, Numbers, cell, sample_of
 from kvstream.input.table_reader import CITED, Row, Table
 from kvstream.reporters.format import counted, shortened
 
@@ -76,7 +78,7 @@ _RESERVED = frozenset(re.findall(
     r"\w+",
     "add all and as asc between by case check column default desc end exists from group having in "
     "index into is join key like limit not null on or order select set table then to union unique "
-    "update using values when where with",
+    "update using values when where with rowid oid current_date current_time current_timestamp",
 ))  # fmt: skip
 _SMALL = frozenset(("in", "for", "per", "by", "from", "at", "on", "to", "and", "or", "each"))
 _LETTER = re.compile(r"[^\W\d_]")
@@ -101,7 +103,43 @@ _EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']
 _COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
 """A column, or nothing, and the text that it is compared with."""
 _FORMAT = re.compile(r"(?i)strftime\('[^']*'")
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.])\.?\d[\w.]*")
+_OTHER_FORM = re.compile(
+    r"(?i)--|/\*|'' FROM t\b|\b(?:GROUP|ORDER) BY .*''"
+    r"|\bFROM (?!t(?: (?:WHERE|GROUP|ORDER|HAVING|LIMIT)\b| ?\)|$))"
+    r"|\b(?:UNION|EXCEPT|INTERSECT|WITH|CASE|rowid|oid|_rowid_)\b"
+)
+"""What no query of the rows needs, without its texts: other tables, joins, comments."""
+_FUNCTIONS = frozenset(re.findall(
+    r"\w+",
+    "count sum total avg median min max round abs lower upper length like substr substring instr "
+    "trim coalesce ifnull nullif strftime date datetime julianday year month",
+))  # fmt: skip
+"""Functions whose results are small."""
+_ADDED = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN)\((?:DISTINCT )?(\w+)")
+_SORTED = re.compile(
+    r"(?i)\bM(?:IN|AX)\((\w+)\)|\b(\w+) ?(?:[<>]=?(?!>)|BETWEEN\b)|ORDER BY (\w+)(?=.* LIMIT )"
+)
+"""Columns that must have the order of numbers or of time."""
+_ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
+_TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|<|>) ?(\w+)")
+_PERIOD = re.compile(r"(?i)(\w+) (>|<=) ('\d{4}(?:-\d\d){0,2}')")
+"""A comparison with a year, month or day, all of which is before what is later."""
+_SIGNS = {
+    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)")
+    for sign, words in (
+        (">", r"(?<!no )(?:great|larg|bigg|high|mor|long|heavi|tall|lat)e?r? than|above|over"
+              r"|after"),
+        ("<", r"(?<!no )(?:less|fewer|(?:low|small|short|light|earli|cheap)e?r) than|below|under"
+              r"|before"),
+        (">=", "at least|no (?:less|fewer) than|since"),
+        ("<=", "at most|no more than|up to|until"),
+    )
+}  # fmt: skip
+"""Words for comparisons with a number."""
+_BUT = re.compile(
+    r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
+)
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _NO_FIGURE = re.compile(
     r"\b(?:why|explain|recommend|suggest|advice|opinion|should|could (?:we|i|you explain)|worth"
@@ -123,10 +161,13 @@ class _Median:
     """The aggregate that SQLite lacks."""
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self.values = array("d")
 
     def step(self, value: float | None) -> None:
-        self.values += [] if value is None else [value]
+        if len(self.values) == MOST_VALUES:
+            raise OverflowError
+        if value is not None:
+            self.values.append(value)
 
     def finalize(self) -> float | None:
         return median(self.values) if self.values else None
@@ -178,7 +219,9 @@ class WrittenQueries:
         sql = re.sub(r'"([^"]*)"', self._quoted, sql)
         sql = _EQUAL.sub(self._having, sql)
         sql = self._repaired(sql, question)
-        return sql if likely >= CERTAIN and self._fits(sql, question) else None
+        if likely < CERTAIN or not self._fits(sql, question):
+            return None
+        return _PERIOD.sub(self._whole, sql)
 
     def described(self, named: Collection[str] = ()) -> str:
         """Return the table as a statement that would make it, with some values, first the `named`
@@ -206,6 +249,17 @@ class WrittenQueries:
         held = [self.columns[c] for c in self.sample.values.get(loose(found[2]), ())]
         return held[0] if len(held) == 1 else found[0]
 
+    def _whole(self, found: re.Match[str]) -> str:
+        """Return a comparison of a date with a year or month, in which all of it is equal."""
+        if self._place(found[1]) not in self.sample.dates:
+            return found[0]
+        return f"substr({found[1]}, 1, {len(found[3]) - 2}) {found[2]} {found[3]}"
+
+    def _place(self, name: str) -> int | None:
+        """Return which column has a name, or None."""
+        same = (c for c, own in enumerate(self.columns) if own.casefold() == name.casefold())
+        return next(same, None)
+
     def _is_held(self, words: tuple[str, str]) -> bool:
         """Return whether a column may hold a figure that a question names: its mean race time."""
         columns = {each for name in self.table.header for each in words_of(name)}
@@ -232,20 +286,53 @@ class WrittenQueries:
             sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
-        return sql
+
+        def different(found: re.Match[str]) -> str:
+            column = self._place(found[1])
+            if column is None or column not in self.sample.shared:
+                return found[0]
+            named = " ".join(words_of(self.table.header[column]))
+            many = rf"\b(?:how many|number of) (?:\w+ )?{re.escape(named)}\b"
+            asks = re.search(many, loose(question))
+            return f"COUNT(DISTINCT {found[1]})" if asks else found[0]
+
+        sql = re.sub(r"(?i)\bCOUNT\((\w+)\)", different, sql)
+        return _ASCENDING.sub(r"\1 NULLS LAST", sql)
 
     def _fits(self, sql: str, question: str) -> bool:
         """Return whether the question has the values of the query, and the query those of it."""
         asked = loose(_plain(question))
         literals = [text.replace("''", "'").strip("%") for text in _LITERAL.findall(sql)]
         bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
-        said = loose(" ".join([*literals, bare]))
+        said = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
+        words = {*re.findall(r"\w+", question.casefold())}
+        words -= {word for name in self.table.header for word in words_of(name)}
         return (
             all(map(self._is_held, _FIGURE_OF.findall(asked)))
-            and not sql.startswith(f"{START} '")
+            and _OTHER_FORM.search(_LITERAL.sub("''", _FORMAT.sub("", sql))) is None
+            and self._orders(_LITERAL.sub("", sql), asked)
             and self._compares(sql, bare, asked)
-            and _agrees(bare, literals, question)
-            and all(value in said for value in self._values(question))
+            and _agrees(bare, literals, question, words)
+            and all(f" {value} " in f" {said} " for value in self._values(question))
+        )
+
+    def _orders(self, bare: str, asked: str) -> bool:
+        """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
+        columns with each other that the question names.
+        """
+        added = {self._place(name) for name in _ADDED.findall(bare)} - {None}
+        ordered = {self._place(name) for names in _SORTED.findall(bare) for name in names} - {None}
+        numbers = {column for column, number in enumerate(self.numbers) if number}
+        words = {word[:STEM] for word in re.findall(r"\w+", asked)}
+        named = {
+            column for column, name in enumerate(self.table.header)
+            if any(part[:STEM] in words for part in words_of(name))
+        }  # fmt: skip
+        pairs = [{*map(self._place, names)} for names in _TWO.findall(bare)]
+        return (
+            added <= numbers
+            and ordered <= numbers | self.sample.dates
+            and all(None in pair or pair <= named for pair in pairs)
         )
 
     def _compares(self, sql: str, bare: str, asked: str) -> bool:
@@ -301,7 +388,7 @@ class WrittenQueries:
     def _value(self, row: Row, column: int) -> Any:
         text = cell(row, column).strip()
         if not self.numbers[column] or not text:
-            return text or None
+            return text.encode(errors="replace").decode() or None  # JSON may have half characters
         number = self.styles[column].parse(text)
         self.wrong[column] += number is None
         whole = number is not None and number == int(number) and abs(number) < 2**63
@@ -313,27 +400,21 @@ class WrittenQueries:
         try:
             rows = base.execute(sql).fetchmany(LISTED + 1)
             cited = [*self._cited(base, sql)]
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:
             wrong = str(error).removeprefix("no such column: ")
             close = get_close_matches(wrong, self.columns, 1, CLOSE)
             if not close and wrong.casefold() in ("day", "date", "month") and len(dates) == 1:
                 close = dates
             if not close and sql.startswith(f"{START} {wrong} FROM "):
                 close = ["*"]
-            if wrong == str(error) or not close:
-                return None
-            return self._answer(base, re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql), read)
+            known = re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql) if close else sql
+            return None if known == sql else self._answer(base, known, read)
         if not any(value for row in rows for value in row):
             return None
         lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
         if len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
             lines += [cited[0]["text"]] * (cited[0]["text"] not in lines)
         lines += ["and more"] * (len(rows) > LISTED)
-        warnings = [
-            f"Left out: {counted(wrong, 'row')} whose {name} is no number."
-            for name, wrong in zip(self.columns, self.wrong, strict=True)
-            if wrong and name.casefold() in sql.casefold()
-        ]
         value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
         return {
             "answer": "\n".join(lines),
@@ -341,8 +422,18 @@ class WrittenQueries:
             "query": sql,
             "rows": {"read": read},
             "citations": cited,
-            "warnings": warnings,
+            "warnings": [*self._warnings(sql)],
         }
+
+    def _warnings(self, sql: str) -> Iterator[str]:
+        """Yield what was left out of the columns of a query, and of the table."""
+        named = {*re.findall(r"\w+", sql.casefold())}
+        columns = zip(self.columns, self.wrong, self.styles, strict=True)
+        for name, wrong, numbers in (each for each in columns if each[0].casefold() in named):
+            if wrong:
+                yield f"Left out: {counted(wrong, 'row')} whose {name} is no number."
+            yield from of_numbers(name, numbers)
+        yield from of_table(self.table)
 
     def _cited(self, base: sqlite3.Connection, sql: str) -> Iterator[dict[str, Any]]:
         """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
@@ -361,9 +452,10 @@ class WrittenQueries:
             yield {"source": name, "line_start": place[1], "line_end": place[2], "text": text}
 
 
-def _agrees(bare: str, literals: Sequence[str], question: str) -> bool:
-    """Return whether a query denies, adds up, and takes the largest or smallest as its question."""
-    words = {*re.findall(r"\w+", question.casefold())}
+def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection[str]) -> bool:
+    """Return whether a query denies, compares, adds up, and takes the largest or smallest as its
+    question. `words`: those of the question that are in no name of a column.
+    """
     denies = re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", bare) or any(
         FLAGS.get(text.casefold()) is False for text in literals
     )
@@ -371,21 +463,42 @@ def _agrees(bare: str, literals: Sequence[str], question: str) -> bool:
         return False
     if re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare:
         return False
+    inverts = re.search(r"(?i)!=|<>|\bNOT\b(?! NULL)", bare)
+    if inverts and not (_NOT.search(question) or _BUT.search(question)):
+        return False
+    either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare)
+    if re.search(r"(?i)\bOR\b", bare) and not either and not {"or", "either"} & {*words}:
+        return False
+    compares = {sign for sign, some in _SIGNS.items() if some.search(_plain(question))}
+    signs = {*re.findall(r"<>|!=|[<>]=?", bare)}
+    if compares - signs and not inverts and "BETWEEN" not in bare.upper():
+        return False
+    if not _numbers(_plain(question)) <= _numbers(" ".join([bare, *literals])):
+        return False
+    if {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare):
+        return False
     if _NTH.search(question) and "OFFSET" not in bare.upper():
         return False
     totals = any(phrase in question.casefold() for phrase in TOTALLY)
     if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
         return False
-    asked = {name for name, some in _ENDS.items() if words & some}
-    signs = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bASC\b"}
-    found = {name for name, sign in signs.items() if re.search(sign, bare)}
+    asked = {name for name, some in _ENDS.items() if some & {*words}}
+    ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
+    found = {name for name, end in ends.items() if re.search(end, bare)}
     return not asked or not found or bool(asked & found)
 
 
-def _only_reads(action: int, name: str | None, *_: str | None) -> int:
-    """Return whether a query may do something: only read the rows."""
-    reads = action == sqlite3.SQLITE_READ and name in ("t", "places")
-    allowed = reads or action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION)
+def _numbers(text: str) -> set[str]:
+    """Return the numbers of a text, without separators of thousands and zeros before them."""
+    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![^\W_])", text.replace("_", " "))
+    return {each.replace(",", "").lstrip("0") for each in found}
+
+
+def _only_reads(action: int, name: str | None, called: str | None, *_: str | None) -> int:
+    """Return whether a query may do something: only read the rows, and call some functions."""
+    allowed = action == sqlite3.SQLITE_SELECT
+    allowed |= action == sqlite3.SQLITE_READ and name in ("t", "places")
+    allowed |= action == sqlite3.SQLITE_FUNCTION and str(called).lower() in _FUNCTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
@@ -400,14 +513,15 @@ def _names(header: Sequence[str]) -> list[str]:
     for place, name in enumerate(header, 1):
         plain = re.sub(r"\W+", "_", name).strip("_") or "column"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
-        low = plain.casefold()
-        same = low in _RESERVED or low in map(str.casefold, names)
-        names.append(f"{plain}{f'_{place}' * same}")
+        while plain.casefold() in _RESERVED.union(map(str.casefold, names)):
+            plain = f"{plain}_{place}"
+        names.append(plain)
     return names
 
 
 def _text(value: Any) -> str:
     """Return a value of a result; a figure without the error of a binary fraction."""
     if isinstance(value, float):
-        return f"{round(value, 6):f}".rstrip("0").rstrip(".")
+        digits = 6 if abs(value) >= 0.001 else 12
+        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return "" if value is None else str(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.exact.table_sql import WrittenQueries, _names
+from kvstream.exact.table_sql import WrittenQueries, _names, _text
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
 
@@ -27,8 +27,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that answers with a query which a pretended model writes."""
     (tmp_path / "pets.csv").write_text(ROWS)
 
-    def ask(question: str, sql: str, likely: float = 0.0) -> Any:
-        sources = open_sources([str(tmp_path / "pets.csv")])
+    def ask(question: str, sql: str, likely: float = 0.0, file: str = "pets.csv") -> Any:
+        sources = open_sources([str(tmp_path / file)])
         prompts: list[str] = []
 
         def write(system: str, text: str) -> tuple[str, float]:
@@ -75,6 +75,15 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
         ("total weight per kind", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'",
          "cat | 9.2\ndog | 54.6\nhen | 2.1", []),
+        ("the lightest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1",
+         "Ida\nPet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
+        ("names of those born after 2020", "SELECT Pet_Name FROM t WHERE born > '2020'", "Tom\nIda",
+         [5, 6]),
+        ("how many kinds do we keep", "SELECT COUNT(kind) FROM t", "3", [2, 3, 4, 5, 6]),
+        ("the heaviest dog", "SELECT weight_kg AS most FROM t WHERE weight_kg = (SELECT "
+         "MAX(weight_kg) FROM t WHERE kind = 'dog')",
+         "33.1\nPet_Name: Rex | kind: dog | weight_kg: 33.1 | born: 2017-11-30 | chipped: yes",
+         [4]),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
     ],
@@ -102,12 +111,39 @@ def test_rows_compute_the_query(
         ("the lightest", "SELECT MAX(weight_kg) FROM t"),
         ("what is the mean age", "SELECT AVG(weight_kg) FROM t"),
         ("who has the largest income", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
+        # It denies, compares, sorts or sums up what the question does not.
+        ("total weight of dogs", "SELECT SUM(weight_kg) FROM t WHERE kind != 'dog'"),
+        ("how many chipped dogs", "SELECT COUNT(*) FROM t WHERE kind = 'dog' OR chipped = 'yes'"),
+        ("who weighs over 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg < 20"),
+        ("who weighs at least 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg > 20"),
+        ("how many weigh over 20 kilos", "SELECT COUNT(*) FROM t"),
+        ("how many came in 2020", "SELECT COUNT(*) FROM t"),
+        ("the heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1"),
+        ("the average of dogs", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'"),
+        ("total weight", "SELECT SUM(born) FROM t"),
+        ("total weight", "SELECT SUM(weight_kg) FROM t WHERE weight_kg < born"),
+        ("total weight", "SELECT SUM(weight_kg) + 1e3 FROM t"),
+        ("the highest chip", "SELECT MAX(chipped) FROM t"),
+        ("the last name", "SELECT kind FROM t ORDER BY Pet_Name DESC LIMIT 1"),
+        # It names a value beside its conditions.
+        ("total weight of dogs", "SELECT SUM(weight_kg) FROM t -- WHERE kind = 'dog'"),
+        ("total weight of dogs", "SELECT SUM(weight_kg) AS dog FROM t"),
+        ("total weight of dogs", "SELECT SUM(weight_kg), 'dog' FROM t"),
+        ("total weight of dogs", "SELECT SUM(weight_kg) FROM t ORDER BY kind = 'dog'"),
+        # It reads something else, or much.
+        ("the names", "SELECT line FROM places"),
+        ("the names", "SELECT rowid FROM t"),
+        ("the names", "SELECT a.kind FROM t a, t b, t c"),
+        ("the names", "SELECT kind FROM t UNION SELECT line FROM places"),
+        ("give 400000000", "SELECT zeroblob(400000000) FROM t"),
         # It fails, finds nothing, changes something, reads something else, or takes too long.
         ("mean age", "SELECT AVG(age) FROM t"),
         ("any horses", "SELECT Pet_Name FROM t WHERE kind = 'horses'"),
         ("the names", "SELECT 1; DROP TABLE t"),
         ("the names", "SELECT name FROM sqlite_master"),
         ("the names", "SELECT load_extension('names')"),
+        ("the names", "SELECT `weight kg?`, kind FROM t"),
+        ("the names", "SELECT \ud800 FROM t"),
         # No query answers such a question.
         ("why are dogs heavy", "SELECT Pet_Name FROM t WHERE kind = 'dog'"),
     ],
@@ -132,8 +168,11 @@ def test_the_model_sees_columns_and_the_values_that_the_question_names(
 
 
 def test_names_of_columns_need_no_quotes() -> None:
-    header = ["Order", "size (cm)", "Size_cm", "2024", "", "größe"]
-    assert _names(header) == ["Order_1", "size_cm", "Size_cm_3", "c_2024", "column_5", "größe"]
+    header = ["Order", "size (cm)", "Size_cm", "2024", "", "größe", "rowid", "a_9", "a"]
+    assert _names(header) == [
+        "Order_1", "size_cm", "Size_cm_3", "c_2024", "column_5", "größe", "rowid_7", "a_9", "a",
+    ]  # fmt: skip
+    assert _names(["a", "a_3", "A"]) == ["a", "a_3", "A_3_3"]
 
 
 def test_cells_that_are_no_numbers_are_left_out_and_counted(
@@ -142,3 +181,30 @@ def test_cells_that_are_no_numbers_are_left_out_and_counted(
     found, _ = asked("total weight", "SELECT SUM(weight_kg) FROM t")
     assert found["answer"] == "65.9"
     assert found["warnings"] == ["Left out: 1 row whose weight_kg is no number."]
+
+
+def test_what_a_query_leaves_out_of_a_table_is_told(
+    asked: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = "Fees\nsort,fee,when\nfood,$5,01/02/2023\ntoys,€2,31/01/2020\ntotal,7,\n"
+    (tmp_path / "fees.csv").write_text(rows.replace("total", "rent,0.001,05/05/2021\ntotal"))
+    found, _ = asked("how much is it", "SELECT SUM(fee) FROM t", file="fees.csv")
+    assert found["answer"] == "7.001"
+    assert found["warnings"] == [
+        "fee has several units, which are not converted: $ (1), € (1), none (1).",
+        "Left out: 1 line above the names of the columns.",
+        "Left out: the sums of other rows in line 6.",
+    ]
+    last = "SELECT sort FROM t ORDER BY when_3 DESC LIMIT 1"
+    assert asked("the latest", last, file="fees.csv")[0] is None  # the text has no order of time
+
+
+def test_cells_with_half_characters(asked: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "k": "\\ud800x"}\n{"n": 2, "k": "b"}\n')
+    assert asked("all of k", "SELECT k FROM t", file="a.jsonl")[0]["answer"] == "?x\nb"
+
+
+def test_figures_of_a_result() -> None:
+    assert [*map(_text, (0.1 + 0.2, 1e-7, 2.0, 1e20, 0, None))] == [
+        "0.3", "0.0000001", "2", "100000000000000000000", "0", "",
+    ]  # fmt: skip
