@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import BudgetError, SourceError
+from kvstream.errors import SourceError
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
 from kvstream.exact.table_questions import asks_figure
 from kvstream.exact.table_questions import may_ask as asks_of_rows
@@ -270,18 +270,21 @@ def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQues
 
 
 def written_queries(
-    sources: SourceSet, questions: Sequence[str], model: Model, run: RunSettings
+    sources: SourceSet, questions: Sequence[str], load: Callable[[], Model], run: RunSettings
 ) -> dict[str, dict[str, Any]]:
     """Return answers about a table to questions whose queries a model writes; see `table_sql`.
 
-    Raises SourceError.
+    `load` is called if a question may have a query. Raises SourceError, and BudgetError for a
+    budget without room for all columns.
     """
     from kvstream.exact.table_sql import MOST_TOKENS, START, WrittenQueries
     from kvstream.input.table_reader import tables_of
     from kvstream.session.writing import written
 
-    table = next(iter(tables_of(sources, sources.names)))
-    write = partial(written, model.session, replace(run, max_tokens=MOST_TOKENS), start=START)
-    with suppress(BudgetError):  # it has no room for all columns
-        return WrittenQueries(table, write).answers(questions)
-    return {}
+    run = replace(run, max_tokens=MOST_TOKENS)
+
+    def write(system: str, text: str) -> tuple[str, float]:
+        return written(load().session, run, system, text, start=START)
+
+    found = (WrittenQueries(table, write) for table in tables_of(sources, sources.names))
+    return next((each.answers(questions) for each in found), {})

@@ -36,7 +36,7 @@ from kvstream.exact.table_words import (
     words_of,
 )
 from kvstream.exact.tables import MOST_VALUES, Numbers, cell, sample_of
-from kvstream.input.table_reader import CITED, Row, Table
+from kvstream.input.table_reader import CITED, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
 Writer = Callable[[str, str], tuple[str, float]]
@@ -194,6 +194,8 @@ class WrittenQueries:
         """Whether each column has numbers, and no names such as A17."""
         self.wrong = [0] * width
         """Cells of each column of numbers that are none."""
+        self.until = 0.0
+        """When the query takes too long."""
 
     def answers(self, questions: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the answers by question. Raises NotReadError, SourceError."""
@@ -203,7 +205,10 @@ class WrittenQueries:
         if not written:
             return {}
         with closing(sqlite3.connect("")) as base:  # a temporary file
-            read = self._fill(base)
+            try:
+                read = self._fill(base)
+            except sqlite3.Error as error:
+                raise NotReadError(f"The rows cannot be copied: {error}.") from None
             found = {q: self._answer(base, sql, read) for q, sql in written.items()}
         return {q: record for q, record in found.items() if record is not None}
 
@@ -380,8 +385,7 @@ class WrittenQueries:
             base.execute(into, [self._value(row, column) for column in range(len(every))])
             base.execute("INSERT INTO places VALUES (?, ?, ?)", (row.source, row.line, row.last))
             read += 1
-        started = monotonic()
-        base.set_progress_handler(lambda: monotonic() - started > LONGEST, 100_000)
+        base.set_progress_handler(lambda: monotonic() > self.until, 100_000)
         base.set_authorizer(_only_reads)
         return read
 
@@ -396,11 +400,15 @@ class WrittenQueries:
 
     def _answer(self, base: sqlite3.Connection, sql: str, read: int) -> dict[str, Any] | None:
         """Return the JSON object of an answer; None for a query that fails or finds nothing."""
+        self.until = monotonic() + LONGEST
         dates = [self.columns[c] for c in self.sample.dates]
         try:
             rows = base.execute(sql).fetchmany(LISTED + 1)
             cited = [*self._cited(base, sql)]
         except (sqlite3.Error, ValueError) as error:
+            stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+            if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
+                raise KeyboardInterrupt from None
             wrong = str(error).removeprefix("no such column: ")
             close = get_close_matches(wrong, self.columns, 1, CLOSE)
             if not close and wrong.casefold() in ("day", "date", "month") and len(dates) == 1:

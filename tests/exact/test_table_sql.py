@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kvstream.cli.app import run
+from kvstream.cli.options.table import Options
+from kvstream.errors import BudgetError
 from kvstream.exact.table_sql import WrittenQueries, _names, _text
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
@@ -208,3 +213,74 @@ def test_figures_of_a_result() -> None:
     assert [*map(_text, (0.1 + 0.2, 1e-7, 2.0, 1e20, 0, None))] == [
         "0.3", "0.0000001", "2", "100000000000000000000", "0", "",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., Any]:
+    """Return a function that runs `ask` with a model that writes a query, or raises one."""
+    (tmp_path / "pets.csv").write_text(ROWS)
+    monkeypatch.chdir(tmp_path)
+    loaded: list[str] = []
+
+    def load(options: Options) -> Any:
+        loaded.append(options.model)
+        return SimpleNamespace(name="mine", session=None)
+
+    def tell(query: str | Exception, *arguments: str) -> tuple[int, str, str, int]:
+        def write(*args: Any, **more: Any) -> tuple[str, float]:
+            if isinstance(query, Exception):
+                raise query
+            return query.removeprefix("SELECT"), 0.0
+
+        loaded.clear()
+        monkeypatch.setattr("kvstream.cli.shared.model_choice.open_model", load)
+        monkeypatch.setattr("kvstream.session.writing.written", write)
+        code = run(["ask", "-m", "mine/model", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, " ".join(err.split()), len(loaded)
+
+    return tell
+
+
+DOGS = "SELECT AVG(weight_kg) FROM t WHERE kind = 'dog'"
+
+
+def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
+    code, out, err, loads = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--json")
+    found = json.loads(out)
+    assert (code, loads, found["answer"], found["query"]) == (0, 1, "27.3", DOGS)
+    assert found["model"] == "mine"
+    assert f"mine wrote a query for the rows: {DOGS}" in err
+    code, out, err, _ = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--quiet")
+    assert (code, out, err) == (
+        0,
+        "27.3\n",
+        "Warning: Left out: 1 row whose weight_kg is no number.",
+    )
+
+
+def test_a_model_is_loaded_only_for_a_query(told: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "wide.csv").write_text(
+        ",".join(f"n{i}" for i in range(61)) + "\n" + "1," * 60 + "1\n"
+    )
+    for question, name in (("why is the total so large?", "pets.csv"), ("total heft", "wide.csv")):
+        _, out, _, loads = told(DOGS, name, question)
+        assert (out.startswith("No row, column or operation"), loads) == (True, 0)
+    (tmp_path / "more.csv").write_text(ROWS)
+    assert told(DOGS, "pets.csv", "more.csv", "how heavy are dogs on average?")[3] == 1
+    each = told(DOGS, "pets.csv", "more.csv", "how heavy are dogs on average?", "--each")
+    assert each[1].count("27.3") == 2
+    assert each[3] == 1
+
+
+def test_what_stops_a_query_is_told(told: Callable[..., Any], tmp_path: Path) -> None:
+    question = "how heavy are dogs on average?"
+    code, out, err, _ = told(BudgetError("No room."), "pets.csv", question)
+    assert code == 0
+    assert out.startswith("No row, column or operation")
+    assert "Warning: no query was computed. No room." in err
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert (
+        "no query was computed. other.csv has other columns."
+        in told(DOGS, "pets.csv", "other.csv", question)[2]
+    )

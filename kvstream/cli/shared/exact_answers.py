@@ -40,7 +40,7 @@ from kvstream.cli.shared.running import (
 )
 from kvstream.cli.shared.saying import say
 from kvstream.cli.shared.watching import UNMATCHED, UNMET
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
 
@@ -52,7 +52,7 @@ FORMS = 8
 ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
-NO_RUN = "No model ran, so --report and --stats write nothing; --json has the whole answer."
+NO_RUN = "No model read the text. --report and --stats write nothing; --json has the whole answer."
 WITHOUT = "Counted without a model:"
 NO_FILES = "Warning: The counted answers are not in {}; only those of a model have files there."
 STOPPED = "showing what was counted so far"
@@ -169,7 +169,7 @@ def for_each(
 
 def _answered(
     paths: Sequence[str], options: Options, asked: Mapping[str, Asked], interrupts: Interrupts,
-    load: Callable[[], Model | None],
+    load: Callable[[], Callable[[], Model] | None],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
     the questions that rows answer, if these are all. `load`: see `query_model`.
@@ -180,8 +180,8 @@ def _answered(
     found, columns, notes = _of_rows(paths, options, of_rows, interrupts)
     none = [q for q, record in found.items() if record.get("rows", {}).get("matched") == 0]
     unread = [q for q in of_rows if asks_of_rows(q, paths) and (q not in found or q in none)]
-    if columns and unread and not piped and (model := load()) is not None:
-        found |= _by_query(paths, options, unread, interrupts, model, notes)
+    if columns and unread and not piped and not interrupts() and (loads := load()) is not None:
+        found |= _by_query(paths, options, unread, interrupts, loads, notes)
     counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
     if piped and len(counts) == len(asked) > 1:
         raise UsageError(
@@ -329,16 +329,20 @@ def _of_rows(
 
 def _by_query(
     paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts,
-    model: Model, notes: list[str],
+    load: Callable[[], Model], notes: list[str],
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Return answers by queries that `model` writes; `notes` gets the queries."""
+    """Return answers by queries that a model writes; `notes` gets the queries."""
     sources = open_sources(paths, options, interrupts)
-    with reading(interrupts):
-        answers = written_queries(sources, asked, model, options.request.run)
+    interrupts.reading = False  # a figure of a part of the rows would be wrong
+    try:
+        answers = written_queries(sources, asked, load, options.request.run)
+    except (SourceError, BudgetError) as error:
+        notes.append(f"Warning: no query was computed. {error}")
+        return {}
     for question, record in answers.items():
-        notes.append(f"{model.name} wrote a query for the rows: {record['query']}")
-        record["model"] = model.name
-        answers[question] = _with_receipt(record, sources, options)
+        notes.append(f"{load().name} wrote a query for the rows: {record['query']}")
+        record = {**record, "warnings": [*sources.warnings, *record["warnings"]]}
+        answers[question] = _with_receipt({**record, "model": load().name}, sources, options)
     return answers
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
@@ -82,17 +84,22 @@ def without_adapter(options: Options) -> Options:
     return options.with_model(base) if base else options
 
 
-def query_model(options: Options) -> Model | None:
-    """Load the model that writes queries for tables; None if it is known to be too small."""
+def query_model(options: Options) -> Callable[[], Model] | None:
+    """Return what loads the model that writes queries for tables, once; None if it is known to be
+    too small.
+    """
     options = replace(without_adapter(settled(options)), skim=NONE)
     small = options.model == POCKET
     if options.model in OFFERS:
         small = OFFERS[options.model].passed < LEAST_OF_QUERIES
-    if small:
-        return None
-    if not options.quiet:
-        say(f"Loading {options.model}, which writes a query ...")
-    return open_model(options)
+
+    @cache
+    def load() -> Model:
+        if not options.quiet:
+            say(f"Loading {options.model}, which writes a query ...")
+        return open_model(options)
+
+    return None if small else load
 
 
 def announce(
