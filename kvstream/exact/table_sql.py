@@ -102,6 +102,10 @@ _EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']
 """The column that must equal, or not, a text."""
 _COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
 """A column, or nothing, and the text that it is compared with."""
+_SPACED = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
+_PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
+"""A part of a text that is compared with a number, which would be less than any text."""
+_EMPTY = re.compile(r"(?i)\b(\w+) IS (NOT )?NULL\b")
 _FORMAT = re.compile(r"(?i)strftime\('[^']*'")
 _NUMBER = re.compile(r"(?<![\w.])\.?\d[\w.]*")
 _OTHER_FORM = re.compile(
@@ -123,7 +127,9 @@ _SORTED = re.compile(
 """Columns that must have the order of numbers or of time."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
 _TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|<|>) ?(\w+)")
-_PERIOD = re.compile(r"(?i)(\w+) (>|<=) ('\d{4}(?:-\d\d){0,2}')")
+_PERIOD = re.compile(
+    r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
+)
 """A comparison with a year, month or day, all of which is before what is later."""
 _SIGNS = {
     sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)")
@@ -199,7 +205,7 @@ class WrittenQueries:
 
     def answers(self, questions: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the answers by question. Raises NotReadError, SourceError."""
-        if len(self.columns) > MOST_COLUMNS:
+        if len(self.columns) > MOST_COLUMNS or not self.head:
             return {}
         written = {q: sql for q in questions if (sql := self.query_of(q)) is not None}
         if not written:
@@ -222,6 +228,7 @@ class WrittenQueries:
         text, likely = self.write(SYSTEM, prompt)
         sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
         sql = re.sub(r'"([^"]*)"', self._quoted, sql)
+        sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
         sql = _EQUAL.sub(self._having, sql)
         sql = self._repaired(sql, question)
         if likely < CERTAIN or not self._fits(sql, question):
@@ -256,9 +263,11 @@ class WrittenQueries:
 
     def _whole(self, found: re.Match[str]) -> str:
         """Return a comparison of a date with a year or month, in which all of it is equal."""
-        if self._place(found[1]) not in self.sample.dates:
+        begin, end = found[3] or found[5], found[5]
+        if self._place(found[1]) not in self.sample.dates or len(begin) != len(end):
             return found[0]
-        return f"substr({found[1]}, 1, {len(found[3]) - 2}) {found[2]} {found[3]}"
+        sign = f"BETWEEN '{begin}' AND" if found[3] else found[2]
+        return f"substr({found[1]}, 1, {len(end)}) {sign} '{end}'"
 
     def _place(self, name: str) -> int | None:
         """Return which column has a name, or None."""
@@ -323,7 +332,7 @@ class WrittenQueries:
 
     def _orders(self, bare: str, asked: str) -> bool:
         """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
-        columns with each other that the question names.
+        columns with each other, or with nothing, that the question names.
         """
         added = {self._place(name) for name in _ADDED.findall(bare)} - {None}
         ordered = {self._place(name) for names in _SORTED.findall(bare) for name in names} - {None}
@@ -334,6 +343,11 @@ class WrittenQueries:
             if any(part[:STEM] in words for part in words_of(name))
         }  # fmt: skip
         pairs = [{*map(self._place, names)} for names in _TWO.findall(bare)]
+        used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
+        pairs += [
+            {self._place(name)} for name, some in _EMPTY.findall(bare)
+            if not (some and name.casefold() in used)
+        ]  # fmt: skip
         return (
             added <= numbers
             and ordered <= numbers | self.sample.dates
@@ -373,7 +387,11 @@ class WrittenQueries:
 
     def _fill(self, base: sqlite3.Connection) -> int:
         """Copy the rows to a database, and return their number."""
-        every = [f'"{name}" COLLATE NOCASE' for name in self.columns]
+        kinds = ["NUMERIC" if number else "TEXT" for number in self.numbers]
+        every = [
+            f'"{name}" {kind} COLLATE NOCASE'
+            for name, kind in zip(self.columns, kinds, strict=True)
+        ]
         base.execute(f"CREATE TABLE t ({', '.join(every)})")
         base.execute("CREATE TABLE places (source, line, last)")
         base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
@@ -449,6 +467,8 @@ class WrittenQueries:
         if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
             return
         listed, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
+        if len(re.findall(r"\bM(?:IN|AX)\(", listed)) > 1:
+            return  # of several rows
         whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", listed)
         own = f"SELECT rowid{behind}" if whole else f"SELECT rowid,{sql[len(START) :]}"
         for rowid, *_ in base.execute(own).fetchmany(CITED):

@@ -84,6 +84,14 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Ida\nPet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
         ("names of those born after 2020", "SELECT Pet_Name FROM t WHERE born > '2020'", "Tom\nIda",
          [5, 6]),
+        ("names of those born between 2019 and 2020",
+         "SELECT Pet_Name FROM t WHERE born BETWEEN '2019' AND '2020'", "Bello\nMimi", [2, 3]),
+        ("who was born since 2021",
+         "SELECT Pet_Name FROM t WHERE strftime('%Y', born) >= 2021", "Tom\nIda", [5, 6]),
+        ("who weighs over 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg > '20'",
+         "Bello\nRex", [2, 4]),
+        ("from the lightest to the heaviest weight",
+         "SELECT MAX ( weight_kg ) - MIN(weight_kg) FROM t", "31", []),
         ("how many kinds do we keep", "SELECT COUNT(kind) FROM t", "3", [2, 3, 4, 5, 6]),
         ("the heaviest dog", "SELECT weight_kg AS most FROM t WHERE weight_kg = (SELECT "
          "MAX(weight_kg) FROM t WHERE kind = 'dog')",
@@ -130,6 +138,8 @@ def test_rows_compute_the_query(
         ("total weight", "SELECT SUM(weight_kg) + 1e3 FROM t"),
         ("the highest chip", "SELECT MAX(chipped) FROM t"),
         ("the last name", "SELECT kind FROM t ORDER BY Pet_Name DESC LIMIT 1"),
+        ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NULL"),
+        ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NOT NULL"),
         # It names a value beside its conditions.
         ("total weight of dogs", "SELECT SUM(weight_kg) FROM t -- WHERE kind = 'dog'"),
         ("total weight of dogs", "SELECT SUM(weight_kg) AS dog FROM t"),

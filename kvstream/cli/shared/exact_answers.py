@@ -343,6 +343,7 @@ def _by_query(
         notes.append(f"{load().name} wrote a query for the rows: {record['query']}")
         record = {**record, "warnings": [*sources.warnings, *record["warnings"]]}
         answers[question] = _with_receipt({**record, "model": load().name}, sources, options)
+    notes += sources.notes if answers else []
     return answers
 
 
