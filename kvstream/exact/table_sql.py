@@ -513,7 +513,7 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     asked = {name for name, some in _ENDS.items() if some & {*words}}
     ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
     found = {name for name, end in ends.items() if re.search(end, bare)}
-    return not asked or not found or bool(asked & found)
+    return not asked or not found or asked <= found
 
 
 def _numbers(text: str) -> set[str]:
