@@ -92,6 +92,7 @@ _FIRST = re.compile(
     r"(?i)est\b|\b(?:most|least|first|last|top|best|worst|record|max\w*|min\w*|dear\w*)\b"
 )
 """Words for the first of an order."""
+_WHICH = re.compile(r"\b(?:which|what) (\w+)")
 _NTH = re.compile(r"(?i)\b(?:second|third|fourth|fifth|2nd|3rd|[4-9]th)\b")
 _ASKS = (
     (r"\b(?:average|mean|typical|typically|usual)\b", "AVG"),
@@ -324,11 +325,18 @@ class WrittenQueries:
         return (
             all(map(self._is_held, _FIGURE_OF.findall(asked)))
             and _OTHER_FORM.search(_LITERAL.sub("''", _FORMAT.sub("", sql))) is None
+            and all(self._shows(bare, word) for word in _WHICH.findall(asked))
             and self._orders(_LITERAL.sub("", sql), asked)
             and self._compares(sql, bare, asked)
             and _agrees(bare, literals, question, words)
             and all(f" {value} " in f" {said} " for value in self._values(question))
         )
+
+    def _shows(self, bare: str, word: str) -> bool:
+        """Return whether a query has the column that a question asks for: which club."""
+        names = zip(self.columns, self.table.header, strict=True)
+        own = {name.casefold() for name, told in names if word in words_of(told)}
+        return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
     def _orders(self, bare: str, asked: str) -> bool:
         """Return whether a query adds up numbers, sorts numbers and dates, and compares only such

@@ -119,6 +119,7 @@ def test_rows_compute_the_query(
         ("how heavy are dogs on average", "SELECT AVG(weight_kg) FROM t"),
         ("how many dogs have no chip", "SELECT COUNT(*) FROM t WHERE kind = 'dog'"),
         ("the second heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
+        ("on average, which kind is heavy", "SELECT AVG(weight_kg) FROM t"),
         ("what share are cats", "SELECT COUNT(*) FROM t WHERE kind = 'cat'"),
         ("what is a cat", "SELECT 'cat' FROM t"),
         ("the lightest", "SELECT MAX(weight_kg) FROM t"),
