@@ -193,18 +193,18 @@ def train_classes(
     return table
 
 
-def use(weights: Weights, marker: Marker, *others: nn.EmbeddingBag, more: bytes = b"") -> bytes:
+def use(weights: Weights, marker: Marker, *others: nn.EmbeddingBag) -> bytes:
     """Let questions be read with these weights; return them as their file has them.
 
-    `others`: the tables of the columns behind the marks; `more`: what stands behind the weights.
+    `others`: the tables of the columns behind the marks.
     """
     table = torch.zeros(weights.rows, weights.columns)
     known = torch.cat([marker.table.weight, *(each.weight for each in others)], 1).detach()
     table[:, : known.shape[1]] = known
     whole = torch.cat((marker.steps.detach().flatten(), table.flatten()))
     data: bytes = (whole / STEP).round().clamp(-128, 127).to(torch.int8).numpy().tobytes()
-    weights.data = memoryview(data + more).cast("b")
-    return data + more
+    weights.data = memoryview(data).cast("b")
+    return data
 
 
 def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
