@@ -1,0 +1,231 @@
+"""Check that a query which a model wrote does what a question about a table asks for.
+
+The question must name what the query compares with, and the query must have what the question
+names. It must deny, compare, add up and sort as the question says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from kvstream.exact.routing import iso_dates
+from kvstream.exact.table_questions import Sample
+from kvstream.exact.table_words import (
+    EMPTY,
+    FILLERS,
+    FLAGS,
+    IMPLIED,
+    LINKS,
+    OPERATION,
+    OPERATIONS,
+    QUANTITY,
+    ROW_WORDS,
+    SAME,
+    TOTALLY,
+    loose,
+    words_of,
+)  # fmt: skip
+
+STEM = 4
+"""Letters with which a column and a word of the same meaning begin."""
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten".split()  # noqa: SIM905
+_FIGURES = OPERATION.keys() - {*OPERATIONS["distinct"].split(), "count", *QUANTITY}
+_FIGURE_OF = re.compile(
+    rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)(?: ([^\W\d_]+))?"
+)
+"""A word for a figure, and the words for what it is of."""
+_SMALL = frozenset(("in", "for", "per", "by", "from", "at", "on", "to", "and", "or", "each"))
+_LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_WHICH = re.compile(r"\b(?:which|what) (\w+)")
+_NTH = re.compile(r"(?i)\b(?:second|third|fourth|fifth|2nd|3rd|[4-9]th)\b")
+_COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
+"""A column, or nothing, and the text that it is compared with."""
+_EMPTY = re.compile(r"(?i)\b(\w+) IS (NOT )?NULL\b")
+_FORMAT = re.compile(r"(?i)strftime\('[^']*'")
+_NUMBER = re.compile(r"(?<![\w.])\.?\d[\w.]*")
+_OTHER_FORM = re.compile(
+    r"(?i)--|/\*|'' FROM t\b|\b(?:GROUP|ORDER) BY .*''"
+    r"|\bFROM (?!t(?: (?:WHERE|GROUP|ORDER|HAVING|LIMIT)\b| ?\)|$))"
+    r"|\b(?:UNION|EXCEPT|INTERSECT|WITH|CASE|rowid|oid|_rowid_)\b"
+)
+"""What no query of the rows needs, without its texts: other tables, joins, comments."""
+_ADDED = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN)\((?:DISTINCT )?(\w+)")
+_SORTED = re.compile(
+    r"(?i)\bM(?:IN|AX)\((\w+)\)|\b(\w+) ?(?:[<>]=?(?!>)|BETWEEN\b)|ORDER BY (\w+)(?=.* LIMIT )"
+)
+"""Columns that must have the order of numbers or of time."""
+_TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|<|>) ?(\w+)")
+_SIGNS = {
+    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)")
+    for sign, words in (
+        (">", r"(?<!no )(?:great|larg|bigg|high|mor|long|heavi|tall|lat)e?r? than|above|over"
+              r"|after"),
+        ("<", r"(?<!no )(?:less|fewer|(?:low|small|short|light|earli|cheap)e?r) than|below|under"
+              r"|before"),
+        (">=", "at least|no (?:less|fewer) than|since"),
+        ("<=", "at most|no more than|up to|until"),
+    )
+}  # fmt: skip
+"""Words for comparisons with a number."""
+_BUT = re.compile(
+    r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
+)
+_NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+_ENDS = {
+    name: frozenset(OPERATIONS[name].split()).union(
+        *(words.split("|") for own, words, _ in IMPLIED if own == name and "oldest" not in words)
+    )
+    for name in ("max", "min")
+}
+"""Words for the largest and the smallest."""
+
+
+class QueryChecks:
+    """The columns of a table, against which its queries are checked."""
+
+    def __init__(
+        self, header: Sequence[str], columns: Sequence[str], sample: Sample, numbers: Sequence[bool]
+    ) -> None:
+        """`columns`: the names of the header in queries; `numbers`: which columns have numbers."""
+        self.header, self.columns = header, columns
+        self.sample, self.numbers = sample, numbers
+
+    def fits(self, sql: str, question: str) -> bool:
+        """Return whether the question has the values of the query, and the query those of it."""
+        asked = loose(plain(question))
+        literals = [text.replace("''", "'").strip("%") for text in _LITERAL.findall(sql)]
+        bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
+        said = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
+        words = {*re.findall(r"\w+", question.casefold())}
+        words -= {word for name in self.header for word in words_of(name)}
+        return (
+            all(map(self._is_held, _FIGURE_OF.findall(asked)))
+            and _OTHER_FORM.search(_LITERAL.sub("''", _FORMAT.sub("", sql))) is None
+            and all(self._shows(bare, word) for word in _WHICH.findall(asked))
+            and self._orders(_LITERAL.sub("", sql), asked)
+            and self._compares(sql, bare, asked)
+            and _agrees(bare, literals, question, words)
+            and all(f" {value} " in f" {said} " for value in self.values(question))
+        )
+
+    def values(self, question: str) -> list[str]:
+        """Return the values of texts of the table that a question names, as `loose` writes them."""
+        words = loose(plain(question)).split()
+        names = {word for name in self.columns for word in re.findall(r"\w+", loose(name))}
+        found = []
+        for begin in range(len(words)):
+            for end in range(begin + 1, min(len(words), begin + 6) + 1):
+                value = " ".join(words[begin:end]).strip(".,:")
+                held = self.sample.values.get(value, {}).keys() - self.sample.numeric
+                if held - self.sample.flags.keys() and value not in names and len(value) > 2:
+                    found.append(value)
+        return found
+
+    def place(self, name: str) -> int | None:
+        """Return which column has a name, or None."""
+        same = (c for c, own in enumerate(self.columns) if own.casefold() == name.casefold())
+        return next(same, None)
+
+    def _is_held(self, words: tuple[str, str]) -> bool:
+        """Return whether a column may hold a figure that a question names: its mean race time."""
+        columns = {each for name in self.header for each in words_of(name)}
+        columns |= {each for group in SAME if group & columns for each in group}
+        if words[0] in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
+            return True
+        return any(word and word[:STEM] == each[:STEM] for each in columns for word in words)
+
+    def _shows(self, bare: str, word: str) -> bool:
+        """Return whether a query has the column that a question asks for: which club."""
+        names = zip(self.columns, self.header, strict=True)
+        own = {name.casefold() for name, told in names if word in words_of(told)}
+        return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
+
+    def _orders(self, bare: str, asked: str) -> bool:
+        """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
+        columns with each other, or with nothing, that the question names.
+        """
+        added = {self.place(name) for name in _ADDED.findall(bare)} - {None}
+        ordered = {self.place(name) for names in _SORTED.findall(bare) for name in names} - {None}
+        numbers = {column for column, number in enumerate(self.numbers) if number}
+        words = {word[:STEM] for word in re.findall(r"\w+", asked)}
+        named = {
+            column for column, name in enumerate(self.header)
+            if any(part[:STEM] in words for part in words_of(name))
+        }  # fmt: skip
+        pairs = [{*map(self.place, names)} for names in _TWO.findall(bare)]
+        used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
+        pairs += [
+            {self.place(name)} for name, some in _EMPTY.findall(bare)
+            if not (some and name.casefold() in used)
+        ]  # fmt: skip
+        return (
+            added <= numbers
+            and ordered <= numbers | self.sample.dates
+            and all(None in pair or pair <= named for pair in pairs)
+        )
+
+    def _compares(self, sql: str, bare: str, asked: str) -> bool:
+        """Return whether a question has all that a query compares with."""
+        words = {*re.findall(r"\w+", asked)}
+        numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
+        numbers |= {each.lstrip("0") for each in numbers}
+        numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
+        columns = {self.columns[c].casefold(): c for c in self.sample.flags}
+        for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
+            own = {*re.findall(r"\w+", loose(text))}
+            if text.casefold() in FLAGS:
+                column = columns.get(name.casefold())
+                parts = () if column is None else words_of(self.header[column])
+                if not any(part[:STEM] == word[:STEM] for part in parts for word in words):
+                    return False
+            elif not (own and own <= words | numbers):
+                return False
+        return {*_NUMBER.findall(bare)} <= numbers
+
+
+def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection[str]) -> bool:
+    """Return whether a query denies, compares, adds up, and takes the largest or smallest as its
+    question. `words`: those of the question that are in no name of a column.
+    """
+    denies = re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", bare) or any(
+        FLAGS.get(text.casefold()) is False for text in literals
+    )
+    if _NOT.search(question) and not denies:
+        return False
+    if re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare:
+        return False
+    inverts = re.search(r"(?i)!=|<>|\bNOT\b(?! NULL)", bare)
+    if inverts and not (_NOT.search(question) or _BUT.search(question)):
+        return False
+    either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare)
+    if re.search(r"(?i)\bOR\b", bare) and not either and not {"or", "either"} & {*words}:
+        return False
+    compares = {sign for sign, some in _SIGNS.items() if some.search(plain(question))}
+    signs = {*re.findall(r"<>|!=|[<>]=?", bare)}
+    if compares - signs and not inverts and "BETWEEN" not in bare.upper():
+        return False
+    if not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])):
+        return False
+    if {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare):
+        return False
+    if _NTH.search(question) and "OFFSET" not in bare.upper():
+        return False
+    totals = any(phrase in question.casefold() for phrase in TOTALLY)
+    if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
+        return False
+    asked = {name for name, some in _ENDS.items() if some & {*words}}
+    ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
+    found = {name for name, end in ends.items() if re.search(end, bare)}
+    return not asked or not found or asked <= found
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers of a text, without separators of thousands and zeros before them."""
+    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![^\W_])", text.replace("_", " "))
+    return {each.replace(",", "").lstrip("0") for each in found}
+
+
+def plain(question: str) -> str:
+    """Return the words of a question, with its dates as in ISO 8601."""
+    return re.sub(r"['’]s\b|[^\w\s.,:%-]|[.,:]+(?=\s|$)", " ", iso_dates(question))
