@@ -141,6 +141,14 @@ class QueryChecks:
         own = {name.casefold() for name, told in names if word in words_of(told)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
+    def _named(self, asked: str) -> set[int]:
+        """Return the columns that share a stem with a word of the question."""
+        stems = {word[:STEM] for word in re.findall(r"\w+", asked)}
+        return {
+            column for column, name in enumerate(self.header)
+            if any(part[:STEM] in stems for part in words_of(name))
+        }  # fmt: skip
+
     def _orders(self, bare: str, asked: str) -> bool:
         """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
         columns with each other, or with nothing, that the question names.
@@ -148,11 +156,7 @@ class QueryChecks:
         added = {self.place(name) for name in _ADDED.findall(bare)} - {None}
         ordered = {self.place(name) for names in _SORTED.findall(bare) for name in names} - {None}
         numbers = {column for column, number in enumerate(self.numbers) if number}
-        words = {word[:STEM] for word in re.findall(r"\w+", asked)}
-        named = {
-            column for column, name in enumerate(self.header)
-            if any(part[:STEM] in words for part in words_of(name))
-        }  # fmt: skip
+        named = self._named(asked)
         pairs = [{*map(self.place, names)} for names in _TWO.findall(bare)]
         used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
         pairs += [
@@ -171,13 +175,11 @@ class QueryChecks:
         numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
         numbers |= {each.lstrip("0") for each in numbers}
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
-        columns = {self.columns[c].casefold(): c for c in self.sample.flags}
+        flags = self.sample.flags.keys() & self._named(asked)
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
             own = {*re.findall(r"\w+", loose(text))}
             if text.casefold() in FLAGS:
-                column = columns.get(name.casefold())
-                parts = () if column is None else words_of(self.header[column])
-                if not any(part[:STEM] == word[:STEM] for part in parts for word in words):
+                if self.place(name) not in flags:
                     return False
             elif not (own and own <= words | numbers):
                 return False

@@ -190,7 +190,7 @@ class WrittenQueries:
 
     def _quoted(self, found: re.Match[str]) -> str:
         """Return what is in double quotes as the name of a column, or as a text."""
-        known = found[1].casefold() in map(str.casefold, self.columns)
+        known = self.checks.place(found[1]) is not None
         return found[0] if known else "'" + found[1].replace("'", "''") + "'"
 
     def _having(self, found: re.Match[str]) -> str:
@@ -218,8 +218,8 @@ class WrittenQueries:
         if not _FIRST.search(question):
             sql = re.sub(r"(?i) LIMIT 1$", "", sql)
         listed = re.match(r"(?i)SELECT (\w+)(?= FROM t\b(?!.* (?:GROUP|ORDER) BY ))", sql)
-        every = zip(map(str.casefold, self.columns), self.numbers, strict=True)
-        if listed and (listed[1].casefold(), True) in every:
+        column = self.checks.place(listed[1]) if listed else None
+        if listed and column is not None and self.numbers[column]:
             names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
             sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
         if re.search(r"\bmedian\b", question, re.IGNORECASE):

@@ -31,13 +31,7 @@ from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import query_model
 from kvstream.cli.shared.output import refuse_closed
-from kvstream.cli.shared.running import (
-    SOME_FAILED,
-    check_files,
-    opened_output,
-    reading,
-    receipt,
-)
+from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
 from kvstream.cli.shared.watching import UNMATCHED, UNMET
 from kvstream.errors import BudgetError, SourceError, UsageError
