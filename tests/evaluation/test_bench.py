@@ -276,8 +276,8 @@ def test_another_precision_is_another_trial(tmp_path: Path) -> None:
             retention.trials(session, texts, ways, None, None),
             needle.trials(session, filler, plan, ways),
             running.trials(
-                session, filler, "ruler", ruler.TASKS[:1], ways,
-                tokens=512, count=1, seed=0, mode=running.KNOWN,
+                session, filler, "ruler", [ruler.TASKS["single"]], ways,
+                tokens=512, count=1, seed=0,
             ),
         ):  # fmt: skip
             given = {k: v for k, v in trial.identity.items() if k in PRECISION}

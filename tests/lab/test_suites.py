@@ -17,11 +17,9 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
-from kvstream_lab.suites import LOADERS, SUITES, nolima, ruler, running
+from kvstream_lab.suites import chosen, ruler, running
 from kvstream_lab.suites.task import Sample, Task, score
-from suite import SUITES as NAMED
 
-TASKS = [(s, task) for s, tasks in SUITES.items() if s not in LOADERS for task in tasks]
 TINY = ("--tokens", "512", "--budget", "256", "--trials", "1", "--threads", "1", "-q")
 
 
@@ -34,12 +32,9 @@ def made(tokenizer: Any, task: Task, tokens: int = 800, seed: int = 0) -> Sample
     return task.make(tokenizer, Filler.of([]), tokens, random.Random(seed))
 
 
-def test_the_command_knows_the_suites() -> None:
-    assert tuple(SUITES) == NAMED
-
-
-@pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
-def test_a_sample_has_its_length_and_its_answers(tokenizer: Any, suite: str, task: Task) -> None:
+@pytest.mark.parametrize("name", ruler.TASKS)
+def test_a_sample_has_its_length_and_its_answers(tokenizer: Any, name: str) -> None:
+    task = ruler.TASKS[name]
     sample = made(tokenizer, task)
     assert len(tokenizer.encode(sample.text)) == pytest.approx(800, abs=40)
     assert sample == made(tokenizer, task), "the same random state gives the same sample"
@@ -50,31 +45,13 @@ def test_a_sample_has_its_length_and_its_answers(tokenizer: Any, suite: str, tas
     assert room <= task.max_tokens, "the answer fits"
 
 
-@pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
-def test_another_question_has_the_same_form(tokenizer: Any, suite: str, task: Task) -> None:
-    for seed in range(5):
-        sample = made(tokenizer, task, seed=seed)
-        assert sample.other != sample.question
-        assert sample.other.split()[:2] == sample.question.split()[:2]
-        assert not any(answer in sample.other for answer in sample.answers)
-
-
-def test_another_question_is_about_another_key_of_the_text(tokenizer: Any) -> None:
-    task = next(task for task in ruler.TASKS if task.name == "multikey")
-    for seed in range(5):
-        sample = made(tokenizer, task, seed=seed)
-        keys = re.findall(r"A secret number of the (\w+ \w+) is", sample.text)
-        assert sum(key in sample.other for key in keys) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "count", "asked"),
     [("single", 1, 1), ("multikey", 4, 1), ("multivalue", 4, 4), ("multiquery", 4, 4)],
 )
 def test_needles(tokenizer: Any, name: str, count: int, asked: int) -> None:
     """Slow check: look up in the text the number of each key in the question."""
-    task = next(task for task in ruler.TASKS if task.name == name)
-    sample = made(tokenizer, task)
+    sample = made(tokenizer, ruler.TASKS[name])
     pairs = re.findall(r"A secret number of the (\w+ \w+) is (\d+)\.", sample.text)
     assert len(pairs) == count
     wanted = [number for key, number in pairs if key in sample.question]
@@ -84,7 +61,7 @@ def test_needles(tokenizer: Any, name: str, count: int, asked: int) -> None:
 
 def test_variables_follow_the_chain(tokenizer: Any) -> None:
     """Slow check: run the assignments."""
-    sample = made(tokenizer, Task("tracking", ruler.tracking, 48))
+    sample = made(tokenizer, ruler.TASKS["tracking"])
     values: dict[str, str] = {}
     for name, number, other in re.findall(r"VAR (\w+) = (?:(\d+)|VAR (\w+))\.", sample.text):
         values[name] = number or values[other]
@@ -95,7 +72,7 @@ def test_variables_follow_the_chain(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize(("tokens", "often"), [(800, 6), (4096, 10)])
 def test_common_words_stand_out(tokenizer: Any, tokens: int, often: int) -> None:
-    sample = made(tokenizer, Task("common", ruler.common, 64), tokens)
+    sample = made(tokenizer, ruler.TASKS["common"], tokens)
     counts = Counter(re.findall(r"\d+\. (\w+)", sample.text))
     top = [word for word, _ in counts.most_common(ruler.COMMON)]
     assert sorted(top) == sorted(sample.answers)
@@ -104,31 +81,9 @@ def test_common_words_stand_out(tokenizer: Any, tokens: int, often: int) -> None
 
 
 def test_frequent_words_come_in_their_order(tokenizer: Any) -> None:
-    sample = made(tokenizer, Task("frequent", ruler.frequent, 32))
+    sample = made(tokenizer, ruler.TASKS["frequent"])
     ranked = [word for word, _ in Counter(sample.text.split()).most_common(4)]
     assert ranked == ["....", *sample.answers]
-
-
-def test_no_needle_shares_a_word_with_its_question() -> None:
-    """Words with the same first four letters count as the same word."""
-    plain = {"the", "a", "an", "who", "to", "has", "been", "as", "works"}
-
-    def content(text: str) -> set[str]:
-        return {word[:4] for word in re.findall(r"[a-z]+", text.lower()) if word not in plain}
-
-    for landmark, place in nolima.LANDMARKS.items():
-        needle = f"rented a small room right behind {landmark}"
-        assert not content(needle) & content(f"Who has been to {place}?")
-    for done, trade in nolima.TRADES.items():
-        assert not content(f"That day {done}, as every week") & content(f"Who works as {trade}?")
-
-
-def test_nobody_in_the_filler_has_the_name(tokenizer: Any, tmp_path: Path) -> None:
-    path = tmp_path / "names.txt"
-    path.write_text(" ".join(f"Then {name} left." for name in nolima.NAMES[1:]) * 40)
-    sample = nolima.trades(tokenizer, Filler.of([str(path)]), 700, random.Random(0))
-    assert sample.answers == (nolima.NAMES[0],)
-    assert sample.text.count(nolima.NAMES[0]) == 1
 
 
 def test_the_score_is_the_share_that_was_said() -> None:
@@ -137,8 +92,8 @@ def test_the_score_is_the_share_that_was_said() -> None:
 
 def test_rows_have_a_mean_and_an_interval_inside_0_and_1() -> None:
     def record(task: str, scored: float) -> dict[str, Any]:
-        return {"suite": "ruler", "method": "m", "task": task, "tokens": 9, "later": False,
-                "score": scored, "refused": False}  # fmt: skip
+        return {"suite": "ruler", "method": "m", "task": task, "tokens": 9, "score": scored,
+                "refused": False}  # fmt: skip
 
     records = [record("a", 1.0), record("a", 0.5), record("b", 0.0), record("b", 0.0)]
     a, b, mean = running.rows([*records, {**record("b", 1.0), "error": "too long"}])
@@ -150,40 +105,33 @@ def test_rows_have_a_mean_and_an_interval_inside_0_and_1() -> None:
 
 
 def test_equal_scores_leave_room_for_others() -> None:
-    same = {"suite": "ruler", "method": "m", "task": "a", "tokens": 9, "later": False,
-            "score": 0.25, "refused": False}  # fmt: skip
+    same = {"suite": "ruler", "method": "m", "task": "a", "tokens": 9, "score": 0.25,
+            "refused": False}  # fmt: skip
     (row,) = running.rows([same, same])
     assert row["low"] < 0.25 < row["high"]
 
 
 def test_an_unknown_task_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"has no task 'vt'\. It has: single, "):
-        running.chosen("ruler", ruler.TASKS, ["vt"])
+        chosen("ruler", ["vt"])
 
 
-def test_the_modes_of_a_trial_do_not_mix() -> None:
-    """They also keep the keys of trials in existing --save files."""
+def test_trials_have_the_keys_of_existing_files() -> None:
     session = SimpleNamespace(
         model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
-        settings=ModelSettings(),
+        settings=ModelSettings(), tokenizer=None,
     )  # fmt: skip
-    keys = {}
-    for mode in (running.KNOWN, running.LATER, running.OTHER):
-        (trial,) = running.trials(
-            session, Filler.of([]), "ruler", ruler.TASKS[:1], [Case(RunSettings())],  # type: ignore[arg-type]
-            tokens=512, count=1, seed=0, mode=mode,
-        )  # fmt: skip
-        assert trial.identity["later"] is (mode == running.LATER)
-        keys[mode] = trial.key
-    assert (keys["known"], keys["later"]) == ("ed7af41183f59584eb2a", "14c27449a314c16d4a26")
-    assert len(set(keys.values())) == 3
+    (trial,) = running.trials(
+        session, Filler.of([]), "ruler", [ruler.TASKS["single"]], [Case(RunSettings())],  # type: ignore[arg-type]
+        tokens=512, count=1, seed=0,
+    )  # fmt: skip
+    assert trial.key == "ed7af41183f59584eb2a"
 
 
 def test_command(lab: Any, tmp_path: Path) -> None:
     save = tmp_path / "suite.jsonl"
     arguments = (
-        "suite", "nolima", *TINY, "--tasks", "trades", "--save", str(save),
-        "--method", "keydiff", "--later",
+        "suite", "ruler", *TINY, "--tasks", "multikey", "--save", str(save), "--method", "keydiff",
     )  # fmt: skip
     rows = rows_of(lab(*arguments, "--json"))
     assert [r["method"] for r in rows] == ["keydiff", "whole"]
@@ -191,78 +139,27 @@ def test_command(lab: Any, tmp_path: Path) -> None:
     before = save.read_text()
     table = " ".join(lab(*arguments).stdout.split())
     assert save.read_text() == before, "nothing is measured again"
-    assert table.startswith("nolima, 512 tokens, budget 256 (2:1)")
-    assert "question asked later" in table
-    assert re.search(r"trades +1 ", table)
-
-
-@pytest.mark.parametrize("mode", [running.KNOWN, running.LATER, running.OTHER])
-def test_questions_come_before_or_after_the_reading(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-
-    def way(name: str) -> Any:
-        def answer(
-            session: Any, text: str, questions: list[str], run: Any, known: Any = ()
-        ) -> list[Any]:
-            called.append((name, text, questions, known))
-            return [SimpleNamespace(answer="It is red, and blue.")]
-
-        return answer
-
-    monkeypatch.setattr(running, "ask", way("known"))
-    monkeypatch.setattr(running, "ask_later", way("later"))
-    sample = Sample("A text.", "Which colors?", ("red", "green"), "Which sizes?")
-    task = Task("colors", lambda *_: sample, 8)
-    record = running._run(None, Case(RunSettings()), task, lambda: sample, mode)  # type: ignore[arg-type]
-    expected = {
-        "known": ("known", "A text.", ["Which colors?"], ()),
-        "later": ("later", "A text.", ["Which colors?"], ()),
-        "other": ("later", "A text.", ["Which colors?"], ["Which sizes?"]),
-    }
-    assert called == [expected[mode]]
-    assert (record["score"], record["refused"]) == (0.5, False)
-    assert record.get("known") == ("Which sizes?" if mode == "other" else None)
-
-
-def test_a_reading_knows_the_other_question_and_not_the_asked_one(
-    session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reading is that of `remember -Q`, and the question that of `ask --memory`."""
-    requests = []
-    read = type(session).read
-
-    def watched(self: Any, sources: Any, request: Any) -> Any:
-        requests.append(request)
-        return read(self, sources, request)
-
-    monkeypatch.setattr(type(session), "read", watched)
-    text = "The door is red. The roof is blue. " * 60
-    run = RunSettings(budget=Budget(tokens=300), max_tokens=8)
-    (result,) = running.ask_later(session, text, ["What color is the door?"], run, ["Who sang?"])
-    (request,) = requests
-    assert (request.questions, request.command) == (("Who sang?",), "remember")
-    assert "red" in result.answer
+    assert table.startswith("ruler, 512 tokens, budget 256 (2:1)")
+    assert re.search(r"multikey +1 ", table)
 
 
 def test_a_text_that_is_too_long_for_the_full_cache_says_so(session: Any) -> None:
     """No larger budget helps, so the message does not advise one."""
-    sample = Sample("The door is red. The roof is blue. " * 500, "Is it?", ("red",), "Was it?")
+    sample = Sample("The door is red. The roof is blue. " * 500, "Is it?", ("red",))
     task = Task("colors", lambda *_: sample, 8)
     case = Case(RunSettings(budget=Budget(tokens=300), method="full"), WHOLE)
-    record = running._run(session, case, task, lambda: sample, running.KNOWN)
+    record = running._run(session, case, task, lambda: sample)
     assert "the length that the model was trained for" in record["error"]
     assert "larger" not in record["error"]
 
 
 def test_a_budget_that_is_too_small_leaves_out_its_own_trials(session: Any) -> None:
     """The other budgets and texts of a long measurement continue."""
-    sample = Sample("The door is red. " * 200, "What color is the door?", ("red",), "Was it?")
+    sample = Sample("The door is red. " * 200, "What color is the door?", ("red",))
     task = Task("colors", lambda *_: sample, 8)
     small, enough = (
         Case(RunSettings(budget=Budget(tokens=tokens), method="streaming")) for tokens in (16, 400)
     )
-    record = running._run(session, small, task, lambda: sample, running.KNOWN)
+    record = running._run(session, small, task, lambda: sample)
     assert "budget" in record["error"]
-    assert "score" in running._run(session, enough, task, lambda: sample, running.KNOWN)
+    assert "score" in running._run(session, enough, task, lambda: sample)

@@ -179,7 +179,7 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = ModelSettings(model=given.model, quantize=given.quantize, threads=1)
     session, filler = Session.open(settings), Filler.of(given.text, seed=given.seed)
-    tasks = [task for task in TASKS if task.name in given.tasks.split(",")]
+    tasks = [task for name, task in TASKS.items() if name in given.tasks.split(",")]
     presses, trials = given.presses.split(",") if given.kvpress_python else [], []
     with ExitStack() as stack:
         process = cache(partial(_opened, stack, session, given.kvpress_python))
@@ -187,7 +187,6 @@ def main() -> None:
         @cache
         def made(task: Task, number: int) -> Sample:
             rng = random.Random(f"{given.seed} ruler {task.name} {given.tokens} {number}")
-            assert task.make is not None
             return task.make(session.tokenizer, filler, given.tokens, rng)
 
         same = {

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
-from kvstream_lab.suites import babilong, nolima, qmsum, ruler, squality
+from kvstream.errors import UsageError
+from kvstream_lab.suites import babilong, ruler
 from kvstream_lab.suites.task import Task
 
-SUITES: Mapping[str, tuple[Task, ...]] = {
-    "ruler": ruler.TASKS,
-    "nolima": nolima.TASKS,
-    "babilong": babilong.TASKS,
-    "qmsum": qmsum.TASKS,
-    "squality": squality.TASKS,
-}
-"""The tasks of each suite, by name."""
-Load = Callable[[str, Sequence[Task], int], list[Task]]
-"""``(path, tasks, seed)``: return the tasks with the data of the path."""
-LOADERS: Mapping[str, Load] = {
-    "babilong": babilong.load,
-    "qmsum": qmsum.load,
-    "squality": squality.load,
-}
-"""Loaders of the suites whose tasks have no samples before the user's data are loaded."""
+SUITES = {"ruler": tuple(ruler.TASKS), "babilong": babilong.TASKS}
+"""The names of the tasks of each suite."""
+
+
+def chosen(suite: str, names: Sequence[str] | None, data: str | None = None) -> list[Task]:
+    """Return the tasks of these names, or all; those of babilong with the data of a folder.
+
+    Raise UsageError for an unknown name, SourceError for damaged data.
+    """
+    for name in names or ():
+        if name not in SUITES[suite]:
+            raise UsageError(f"{suite} has no task {name!r}. It has: {', '.join(SUITES[suite])}.")
+    every = names or SUITES[suite]
+    if suite == "ruler":
+        return [ruler.TASKS[name] for name in every]
+    return [babilong.loaded(Path(data or ""), name) for name in every]

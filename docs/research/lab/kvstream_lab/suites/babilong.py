@@ -24,7 +24,7 @@ from kvstream.evaluation.records import digest
 from kvstream.tokenization.loading import Tokenizer
 from kvstream_lab.suites.task import Sample, Task, hidden
 
-TASKS = tuple(Task(f"qa{number}", None, 32) for number in range(1, 6))
+TASKS = ("qa1", "qa2", "qa3", "qa4", "qa5")
 _LINE = re.compile(r"(\d{1,9}) +(\S.*)")
 _SPLIT = re.compile(r" *[\t|] *")
 """Separator between a question and its answer: a tab, in some copies a vertical bar."""
@@ -49,32 +49,24 @@ class Story:
     questions: tuple[Question, ...]
 
 
-def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
-    """Return the tasks with a folder's stories. Raise SourceError for missing or damaged files."""
-    return [_loaded(Path(path), task) for task in tasks]
-
-
-def _loaded(folder: Path, task: Task) -> Task:
+def loaded(folder: Path, name: str) -> Task:
+    """Return a task with a folder's stories. Raise SourceError for missing or damaged files."""
     if not folder.is_dir():
         raise SourceError(
             f"{folder} is not a folder. For babilong, --data names the folder of bAbI's files, "
             "for example tasks_1-20_v1-2/en."
         )
-    pattern = f"{task.name}_*_test.txt"
+    pattern = f"{name}_*_test.txt"
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise SourceError(
-            f"{folder} has {len(found) or 'no'} files {pattern}, and {task.name} needs one. --data "
+            f"{folder} has {len(found) or 'no'} files {pattern}, and {name} needs one. --data "
             "names the folder of bAbI's files, for example tasks_1-20_v1-2/en."
         )
-    read = stories(str(found[0]), task.name)
+    read = stories(str(found[0]), name)
     candidates = frozenset(q.answer.lower() for story in read for q in story.questions)
-    return replace(
-        task,
-        make=partial(make, task.name, read),
-        score=partial(right, candidates=candidates),
-        data=digest(read),
-    )
+    score = partial(right, candidates=candidates)
+    return Task(name, partial(make, name, read), 32, score, digest(read))
 
 
 def stories(path: str, task: str) -> tuple[Story, ...]:
@@ -126,8 +118,7 @@ def make(
         size = sum(len(tokenizer.encode(fact)) + 1 for fact in facts)
         if size <= tokens:
             text = hidden(tokenizer, filler, tokens, rng, facts, even=False)
-            other = _other(read, story, question, rng)
-            return Sample(text, question.text, (question.answer,), other, story.name)
+            return Sample(text, question.text, (question.answer,), story.name)
         least = min(least or size, size)
     raise UsageError(
         f"A text of {tokens:,} tokens has no room for the facts of {task}, which are at least "
@@ -135,25 +126,11 @@ def make(
     )
 
 
-def _other(read: Sequence[Story], story: Story, asked: Question, rng: random.Random) -> str:
-    """Return another question of the story, if possible one whose facts are in the text too.
-
-    If the story has no other question, take one of another story.
-    """
-    own = [q for q in story.questions if q.text != asked.text]
-    before = [q for q in own if q.facts <= asked.facts]
-    others = [q for each in read for q in each.questions if q.text != asked.text]
-    for questions in (before, own, others):
-        if questions:
-            return rng.choice(questions).text
-    return ""
-
-
-def right(answer: str, sample: Sample, candidates: frozenset[str]) -> dict[str, float]:
+def right(answer: str, sample: Sample, candidates: frozenset[str]) -> float:
     """Return 1 if the first sentence of the answer names only the right candidate, otherwise 0.
 
     Candidates that the question names do not count: it never asks for them.
     """
     said, asked = answer.lower().partition(".")[0], sample.question.lower()
     named = {word for word in candidates if word in said and word not in asked}
-    return {"score": float(named == {sample.answers[0].lower()})}
+    return float(named == {sample.answers[0].lower()})

@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from kvstream.evaluation.filler import Filler
 from kvstream.tokenization.loading import Tokenizer
@@ -34,46 +34,25 @@ NOUNS = words(
 )
 
 
-def _keys(rng: random.Random, count: int) -> list[str]:
-    pairs = rng.sample(list(itertools.product(ADJECTIVES, NOUNS)), count)
-    return [" ".join(pair) for pair in pairs]
-
-
-def _number(rng: random.Random) -> str:
-    return str(rng.randrange(10**6, 10**7))
-
-
-def _said(key: str, value: str) -> str:
-    return f"A secret number of the {key} is {value}."
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def _needles(keys: int, values: int, asked: int) -> Make:
     """Return a maker of needles: `keys` keys with `values` values each, and `asked` asked keys."""
 
     def make(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-        names = _keys(rng, keys)
-        pairs = [(name, _number(rng)) for name in names for _ in range(values)]
+        drawn = rng.sample(list(itertools.product(ADJECTIVES, NOUNS)), keys)
+        names = [" ".join(pair) for pair in drawn]
+        pairs = [(n, str(rng.randrange(10**6, 10**7))) for n in names for _ in range(values)]
         wanted = names[:asked]
         answers = tuple(value for name, value in pairs if name in wanted)
         rng.shuffle(pairs)
-        text = hidden(tokenizer, filler, tokens, rng, [_said(*pair) for pair in pairs])
-        # Drawn after the text, so that the text of a seed is the same as in earlier records.
-        others = names[asked:] or [n for n in _keys(rng, 2 * keys) if n not in names]
+        said = [f"A secret number of the {name} is {number}." for name, number in pairs]
+        text = hidden(tokenizer, filler, tokens, rng, said)
+        *others, last = (f"the {name}" for name in wanted)
+        of = f"{', '.join(others)} and {last}" if others else last
         count = len(answers)
-        return Sample(text, _asking(wanted, count), answers, _asking(others[:asked], count))
+        numbers = "is the secret number" if count == 1 else f"are all {count} secret numbers"
+        return Sample(text, f"What {numbers} of {of}?", answers)
 
     return make
-
-
-def _asking(names: Sequence[str], count: int) -> str:
-    of = _listed([f"the {name}" for name in names])
-    if count == 1:
-        return f"What is the secret number of {of}?"
-    return f"What are all {count} secret numbers of {of}?"
 
 
 def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -87,9 +66,7 @@ def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
     chain = [f"VAR {names[0]} = {value}."]
     chain += [f"VAR {new} = VAR {old}." for old, new in itertools.pairwise(names)]
     text = hidden(tokenizer, filler, tokens, rng, chain)
-    question = f"Which {len(names)} variables have the value {value}?"
-    absent = 10_000 + (int(value) - 10_000 + rng.randrange(1, 90_000)) % 90_000
-    return Sample(text, question, tuple(names), question.replace(value, str(absent)))
+    return Sample(text, f"Which {HOPS + 1} variables have the value {value}?", tuple(names))
 
 
 def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -108,8 +85,7 @@ def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random
 
     others = _most(len(known) - COMMON, lambda count: len(tokenizer.encode(text(count))) <= tokens)
     question = f"What are the {COMMON} most common words in the list?"
-    other = question.replace("most", "least")
-    return Sample(text(others), question, tuple(known[:COMMON]), other)
+    return Sample(text(others), question, tuple(known[:COMMON]))
 
 
 def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -136,8 +112,7 @@ def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
 
     count = _most(tokens, lambda count: len(tokenizer.encode(text(count))) <= tokens)
     question = f"What are the {FREQUENT} most frequent words in the text, apart from the dots?"
-    other = question.replace("most", "least")
-    return Sample(text(count), question, tuple(coded[1 : FREQUENT + 1]), other)
+    return Sample(text(count), question, tuple(coded[1 : FREQUENT + 1]))
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
@@ -152,12 +127,12 @@ def _most(limit: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-TASKS = (
-    Task("single", _needles(1, 1, 1), 24),
-    Task("multikey", _needles(KEYS, 1, 1), 24),
-    Task("multivalue", _needles(1, VALUES, 1), 64),
-    Task("multiquery", _needles(KEYS, 1, KEYS), 64),
-    Task("tracking", tracking, 48),
-    Task("common", common, 64),
-    Task("frequent", frequent, 32),
-)
+TASKS = {
+    "single": Task("single", _needles(1, 1, 1), 24),
+    "multikey": Task("multikey", _needles(KEYS, 1, 1), 24),
+    "multivalue": Task("multivalue", _needles(1, VALUES, 1), 64),
+    "multiquery": Task("multiquery", _needles(KEYS, 1, KEYS), 64),
+    "tracking": Task("tracking", tracking, 48),
+    "common": Task("common", common, 64),
+    "frequent": Task("frequent", frequent, 32),
+}

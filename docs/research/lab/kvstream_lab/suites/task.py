@@ -18,16 +18,12 @@ class Sample:
     question: str
     answers: tuple[str, ...]
     """The answer must contain all of them, or one of them, as the task scores them."""
-    other: str = ""
-    """Another question about the same text, or one of the same form about something not in it."""
     document: str = ""
     """The source document. Questions about one document are not independent."""
 
 
 Make = Callable[[Tokenizer, Filler, int, random.Random], Sample]
 """``(tokenizer, filler, tokens, rng)``: make a sample of about `tokens` tokens."""
-Score = Callable[[str, Sample], dict[str, float]]
-"""``(answer, sample)``: return ``score``, which the tables show, and other scores to record."""
 
 
 def score(answer: str, references: Sequence[str]) -> float:
@@ -36,29 +32,17 @@ def score(answer: str, references: Sequence[str]) -> float:
     return sum(reference.lower() in said for reference in references) / len(references)
 
 
-def share(answer: str, sample: Sample) -> dict[str, float]:
-    """Return RULER's score of a sample."""
-    return {"score": score(answer, sample.answers)}
-
-
 @dataclass(frozen=True)
 class Task:
     """One task of a suite."""
 
     name: str
-    make: Make | None
-    """Maker of any number of samples; None if they are `given`."""
+    make: Make
     max_tokens: int
     """Maximum number of tokens of an answer."""
-    score: Score = share
-    given: tuple[Sample, ...] = ()
-    """Samples of a data set, in the order in which they are used."""
+    score: Callable[[str, Sample], float] = lambda answer, sample: score(answer, sample.answers)
     data: str = ""
     """A digest of the data of the samples."""
-
-    def count(self, wanted: int) -> int:
-        """Return the number of samples, at most `wanted`."""
-        return wanted if self.make else min(wanted, len(self.given))
 
 
 def hidden(
