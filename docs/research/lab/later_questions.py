@@ -18,10 +18,12 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -105,8 +107,9 @@ def case(spec: str, budget: int) -> RunSettings:
 
 
 def read_and_ask(
-    session: Session, run: RunSettings, ids: Sequence[int], asked: Sequence[Question]
+    session: Session, run: RunSettings, made: Callable[[], tuple[list[int], list[Question]]]
 ) -> Record:
+    ids, asked = made()
     if run.method == "full":
         run = room_for(session, run, len(ids))
     plan = session.settle(Request((), run, command="remember"))
@@ -155,7 +158,6 @@ def main() -> None:
     parser.add_argument("--qa", nargs="+", required=True)
     parser.add_argument("--text", nargs="+", required=True)
     parser.add_argument("--save", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no reading after these")
     given = parser.parse_args()
     torch.set_num_threads(1)
     texts = [text for text in given.text if is_heldout(Path(text).name.partition(".")[0])]
@@ -172,56 +174,39 @@ def main() -> None:
             }  # fmt: skip
             if given.quantize:
                 identity["quantize"] = given.quantize
-            run = case(spec, given.budget)
-
-            def go(run: RunSettings = run, number: int = number) -> Record:
-                return read_and_ask(session, run, *made(number))
-
-            trials.append(Trial(identity, partial(go)))
-    report(within(trials, given.save, given.seconds), given.cases)
-
-
-def within(trials: Sequence[Trial], save: Path, seconds: float) -> list[Record]:
-    """Return the records that `save` has, and those of trials that begin within `seconds`."""
-    records = Records(save)
-    until = time.monotonic() + seconds
-    found: list[Record] = []
-    for trial in trials:
-        if trial.key in records.known or time.monotonic() < until:
-            found += measure([trial], records)
-    return found
+            run = partial(read_and_ask, session, case(spec, given.budget), partial(made, number))
+            trials.append(Trial(identity, run))
+    report([*measure(trials, Records(given.save))], given.cases)
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
     """Print a row for each case; differences are paired with the first case."""
-    by = {(r["case"], r["trial"]): r["answers"] for r in found}
+    by = {(r["case"], r["trial"]): r for r in found}
     first = cases[0]
     for spec in cases:
         trials = sorted(t for c, t in by if c == spec and (first, t) in by)
-        seconds = [r["seconds"] for r in found if r["case"] == spec and r["trial"] in trials]
         if not trials:
             continue
-        line = f"{spec:44} {len(trials):3} texts {sum(seconds) / len(seconds):6.1f} s"
+        seconds = fmean(by[spec, t]["seconds"] for t in trials)
+        line = f"{spec:44} {len(trials):3} texts {seconds:6.1f} s"
         for kind in (*KINDS, ""):
             pairs = [
                 (t, a, b)
                 for t in trials
-                for a, b in zip(by[spec, t], by[first, t], strict=True)
+                for a, b in zip(by[spec, t]["answers"], by[first, t]["answers"], strict=True)
                 if kind in ("", a["kind"])
             ]
-            groups = [str(t) for t, _, _ in pairs]
-            right = sum(a["right"] for _, a, _ in pairs) / len(pairs)
-            score = sum(a["f1"] for _, a, _ in pairs) / len(pairs)
-            loss, low, high = difference_interval(
-                [a["loss"] - b["loss"] for _, a, b in pairs], groups
-            )
+
+            def change(name: str, pairs: list[tuple[int, Record, Record]] = pairs) -> Any:
+                less = [a[name] - b[name] for _, a, b in pairs]
+                return difference_interval(less, [t for t, _, _ in pairs])
+
+            right, score = (fmean(a[name] for _, a, _ in pairs) for name in ("right", "f1"))
             line += f" | {kind or 'all'} {right:.0%} F1 {100 * score:.1f}"
-            line += f" {loss:+.2f} ({low:+.2f} to {high:+.2f})"
+            line += " {:+.2f} ({:+.2f} to {:+.2f})".format(*change("loss"))
             if not kind:
-                gain, low, high = difference_interval(
-                    [a["f1"] - b["f1"] for _, a, b in pairs], groups
-                )
-                line += f"; F1 {100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+                gain = (100 * x for x in change("f1"))
+                line += "; F1 {:+.1f} ({:+.1f} to {:+.1f})".format(*gain)
         print(line, flush=True)
 
 
