@@ -1,21 +1,21 @@
-r"""Measure which signals tell a right answer from a wrong one, and how well.
+r"""Measure how well signals tell a right answer from a wrong one.
 
     python docs/research/lab/support.py collect answers.jsonl --data ../shared/data
     python docs/research/lab/support.py fit answers.jsonl \
         --write kvstream/store/pocket/support.json
     python docs/research/lab/support.py -m reader collect answers.jsonl \
-        --kinds alone,elsewhere,unanswerable --limit 240 --shipped
+        --kinds alone,elsewhere,unanswerable --limit 240
     python docs/research/lab/support.py refusals answers.jsonl
 
 `collect` asks questions of texts that the model was not trained on, and writes each answer with its
 signals and whether it is right. The texts are paragraphs alone, paragraphs among others, and novels
 with facts and keys that are planted or not, or with questions made by rule. About a third of the
-questions have no answer in the text. With --shipped, `collect` takes only the signals that ship,
-which needs no further pass of the model. It resumes after what the file holds.
+questions have no answer in the text. `collect` resumes after what the file holds.
 
 `fit` leaves out refusals, since they claim nothing. It halves the documents, fits a logistic
 regression on one half, and prints how well each signal and all of them separate the answers of the
-other half. `refusals` prints what another limit on the log-odds of a refusal would change. See
+other half. With --folds, each answer is measured with a fit on other documents, and the fit on all
+of them ships. `refusals` prints what another limit on the log-odds of a refusal would change. See
 docs/research/answers.md.
 """
 
@@ -24,9 +24,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,10 +36,9 @@ import numpy as np
 import torch
 
 from kvstream.answer import answering
-from kvstream.answer.answering import answered, question_tail
-from kvstream.answer.citations import Basis, attended
+from kvstream.answer.answering import answered
 from kvstream.answer.sampling import RefusalLimit
-from kvstream.answer.support import SIGNALS, matter, signals
+from kvstream.answer.support import SIGNALS, signals
 from kvstream.errors import UsageError
 from kvstream.evaluation.confidence import wilson
 from kvstream.evaluation.datasets import Item, Question
@@ -50,9 +47,8 @@ from kvstream.evaluation.harness import document
 from kvstream.evaluation.metrics import abstains, best, contains, f1
 from kvstream.evaluation.qa import choose, elsewhere
 from kvstream.evaluation.splits import is_heldout
-from kvstream.events import Result, returned
+from kvstream.events import returned
 from kvstream.input.sources import open_sources
-from kvstream.memory.contents import Memory
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts
@@ -149,9 +145,7 @@ def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
             yield Case("planted", stem, text, tuple(asked))
 
 
-def answers(
-    session: Session, case: Case, run: RunSettings, shipped: bool
-) -> Iterator[dict[str, Any]]:
+def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str, Any]]:
     """Yield each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
@@ -164,9 +158,7 @@ def answers(
         if abstains(result.answer):
             with Refusing(session.tokenizer, banned=True):
                 otherwise = answered(memory, question.text)[0].answer
-        found: dict[str, float] = {}
-        if result.answer:
-            found = shipped_signals(basis, result) if shipped else candidates(memory, basis, result)
+        found = signals(basis, result.question, result.answer) if result.answer else {}
         assert result.coverage is not None
         yield {
             "kind": case.kind,
@@ -227,56 +219,6 @@ class Refusing:
         return first
 
 
-def shipped_signals(basis: Basis, result: Result) -> dict[str, float]:
-    return {**signals(basis, result.question, result.answer), "focus": basis.focus}
-
-
-def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]:
-    """Return all signals that might tell right answers from wrong ones, the shipped ones first."""
-    question, answer = result.question, result.answer
-    shipped = signals(basis, question, answer)
-    tail, trace = question_tail(memory, question), memory.trace
-    said = memory.tokenizer.encode(" " + answer, continuing=True)
-    found = attended(memory.reader, tail, said)
-    assert found is not None
-    assert trace.passages is not None
-    assert trace.words is not None
-    starts = trace.origins.starts(found.ordinals.numpy())
-    by_answer = trace.passages.score(starts, found.by_answer.numpy())
-    by_question = {p.start: p for p in trace.passages.score(starts, found.by_question.numpy())}
-    top = sorted(by_answer, key=lambda p: -p.weight)[:3]
-    cited = matter(" ".join(p.text for p in top))
-    kept = matter(" ".join(p.text for p in trace.passages.held()[0]))
-    asked, words = matter(question), matter(answer)
-    whole = re.findall(r"\w{4,}", question)
-    alone = memory.plan.reader(memory.reader.model, memory.run, 0).score(tail, said)
-    shares = np.array([p.weight for p in by_answer])
-    with memory.reader.cache.passing():
-        hidden = memory.reader.model.forward(tail, memory.reader.cache)
-        first = memory.reader.model.logits(hidden[-1:])[0].softmax(-1)
-    two = first.topk(2).values
-    return {
-        **shipped,
-        "least": -float(found.losses.max()),
-        "first": -float(found.losses[0]),
-        "entropy": float((first * first.clamp_min(1e-12).log()).sum()),
-        "margin": float(two[0] - two[1]),
-        "focus": basis.focus,
-        "heaviest": float(shares.max()),
-        "spread": float((shares * np.log(shares + 1e-12)).sum()),
-        "question_focus": sum(sorted(p.weight for p in by_question.values())[-3:]),
-        "question_on_cited": sum(by_question[p.start].weight for p in top),
-        "asked_in_cited": len(asked & cited) / max(len(asked), 1),
-        "asked_in_kept": len(asked & kept) / max(len(asked), 1),
-        "asked_in_text": sum(map(trace.words.has_word, whole)) / max(len(whole), 1),
-        "said_in_cited": len(words & cited) / max(len(words), 1),
-        "said_in_kept": len(words & kept) / max(len(words), 1),
-        "short": -math.log(len(said)),
-        "with_memory": float(alone.mean() - found.losses.mean()),
-        "all_kept": float(trace.read == memory.retained),
-    }
-
-
 def collect(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     session = Session.open(ModelSettings(model=asked.model))
@@ -298,7 +240,7 @@ def collect(asked: argparse.Namespace) -> None:
             spent = time.process_time() - began
             if spent > 60 * asked.minutes:
                 break
-            found = list(answers(session, case, run, asked.shipped))
+            found = list(answers(session, case, run))
             count += len(found)
             out.writelines(json.dumps({**record, "text": number}) + "\n" for record in found)
             out.flush()
@@ -307,11 +249,8 @@ def collect(asked: argparse.Namespace) -> None:
                       file=sys.stderr, flush=True)  # fmt: skip
 
 
-def half(record: dict[str, Any], parts: int = 2) -> int:
-    """Return 0 (fit on it) or 1 (measure on it), or one of `parts`.
-
-    All answers about a document get the same number.
-    """
+def part_of(record: dict[str, Any], parts: int) -> int:
+    """Return the number of a part; all answers about a document are in the same one."""
     return hashlib.sha256(record["document"].encode()).digest()[0] % parts
 
 
@@ -384,53 +323,35 @@ def fit(asked: argparse.Namespace) -> None:
     refused = [r for r in records if r["refused"]]
     claims = [r for r in records if not r["refused"] and r["signals"]]
     right = np.array([r["right"] for r in claims])
-    halves = np.array([half(r) for r in claims])
+    part = np.array([part_of(r, asked.folds or 2) for r in claims])
+    test = part >= 0 if asked.folds else part == 1
     print(f"{len(records)} answers, {len(refused)} refusals left out; of the other {len(claims)} "
-          f"{right.sum()} are right, {(halves == 1).sum()} are measured on")  # fmt: skip
-    names = list(claims[0]["signals"])
-    x = np.array([[r["signals"][n] for n in names] for r in claims])
-    train, test = halves == 0, halves == 1
-    aucs = {n: area(x[test, i], right[test]) for i, n in enumerate(names)}
-    for name, value in sorted(aucs.items(), key=lambda pair: -abs(pair[1] - 0.5)):
-        print(f"  {name:20} {value:.3f}")
-    fixed = (x[:, names.index("focus")] < 0.65) | (x[:, names.index("mean")] < math.log(0.7))
-    print("  a focus below 65% or a mean probability below 70%:", rates(counts(fixed, test, right)))
-    chosen = list(SIGNALS)
-    if asked.choose:
-        chosen = forward(x[train], right[train], names, asked.choose)
-    columns = [names.index(n) for n in chosen]
+          f"{right.sum()} are right, {test.sum()} are measured on")  # fmt: skip
+    x = np.array([[r["signals"][name] for name in SIGNALS] for r in claims])
+    for name, column in zip(SIGNALS, x.T, strict=True):
+        print(f"  {name:20} {area(column[test], right[test]):.3f}")
+
+    def fitted(learned: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, float]:
+        """Return weights, bias, the probability of each answer, and the limit of the warning."""
+        weights, bias = regression(x[learned], right[learned])
+        probability = sigmoid(x @ weights + bias)
+        limit = float(np.quantile(probability[learned & right], asked.warned))
+        return weights, bias, probability, limit
+
+    said, warned = np.zeros(len(claims)), np.zeros(len(claims), dtype=bool)
+    for number in sorted(set(part[test])):
+        own = part == number
+        weights, bias, probability, limit = fitted(~own)
+        said[own], warned[own] = probability[own], probability[own] < limit
     if asked.folds:
-        # Each answer is measured with a fit on other documents. The fit on all of them ships.
-        fold = np.array([half(r, asked.folds) for r in claims])
-        test, probability, warned = fold >= 0, np.zeros(len(claims)), fold < 0
-        for number in range(asked.folds):
-            weights, bias = regression(x[fold != number][:, columns], right[fold != number])
-            found = sigmoid(x[:, columns] @ weights + bias)
-            limit = float(np.quantile(found[(fold != number) & right], asked.warned))
-            probability = np.where(fold == number, found, probability)
-            warned = np.where(fold == number, found < limit, warned)
-        weights, bias = regression(x[:, columns], right)
-        threshold = float(np.quantile(sigmoid(x[:, columns] @ weights + bias)[right], asked.warned))
-    else:
-        weights, bias = regression(x[train][:, columns], right[train])
-        probability = sigmoid(x[:, columns] @ weights + bias)
-        threshold = float(np.quantile(probability[train & right], asked.warned))
-        warned = probability < threshold
-    print(f"together ({', '.join(chosen)}): {area(probability[test], right[test]):.3f}")
-    told = {}
-    for label, part in (("all", np.ones(len(claims), dtype=bool)), *kinds(claims)):
-        told[label] = counts(warned, part & test, right)
-        print(f"  {label:26}", rates(told[label]))
-    for share in (0.05, 0.1, 0.2, 0.3):
-        limit = np.quantile(probability[train & right], share)
-        good, bad = probability[test & right], probability[test & ~right]
-        print(f"  limit {limit:.3f}: right warned {(good < limit).mean():.0%}, "
-              f"wrong not warned {(bad >= limit).mean():.0%}")  # fmt: skip
-    for low, high in ((0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01)):
-        part = test & (probability >= low) & (probability < high)
-        if part.any():
-            print(f"  said {low:.1f} to {min(high, 1):.1f}: {right[part].mean():.0%} "
-                  f"of {part.sum()} right")  # fmt: skip
+        weights, bias, _, limit = fitted(test)
+    told = counts(warned, test, right)
+    print(f"together: {area(said[test], right[test]):.3f}")
+    for kind, name in (("right", "right_warned"), ("wrong", "wrong_not_warned")):
+        n, k = told[kind], told[name]
+        if n:
+            low, high = wilson(k, n)
+            print(f"  {name} {k} of {n}: {k / n:.0%} ({low:.0%} to {high:.0%})")
     if asked.write:
         place = Path(asked.write)
         known = json.loads(place.read_text("utf-8")) if place.is_file() else {}
@@ -439,10 +360,10 @@ def fit(asked: argparse.Namespace) -> None:
             "about": "docs/research/answers.md, Citations and the warning; "
             "docs/research/lab/support.py",
             "bias": round(bias, 4),
-            "weights": {n: round(float(w), 4) for n, w in zip(chosen, weights, strict=True)},
-            "threshold": round(threshold, 4),
+            "weights": {n: round(float(w), 4) for n, w in zip(SIGNALS, weights, strict=True)},
+            "threshold": round(limit, 4),
             "refusal_limit": asked.refusal_limit,
-            "measured": told["all"],
+            "measured": told,
         }
         place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -453,43 +374,6 @@ def counts(warned: np.ndarray, part: np.ndarray, right: np.ndarray) -> dict[str,
         "right": int(good.sum()), "right_warned": int((warned & good).sum()),
         "wrong": int(bad.sum()), "wrong_not_warned": int((~warned & bad).sum()),
     }  # fmt: skip
-
-
-def kinds(claims: list[dict[str, Any]]) -> list[tuple[str, np.ndarray]]:
-    every = np.array([r["kind"] for r in claims])
-    return [(kind, every == kind) for kind in sorted(set(every))]
-
-
-def rates(counts: dict[str, int]) -> str:
-    parts = []
-    for what, said in (("right", "right_warned"), ("wrong", "wrong_not_warned")):
-        n, k = counts[what], counts[said]
-        if n:
-            low, high = wilson(k, n)
-            parts.append(f"{said} {k} of {n}: {k / n:.0%} ({low:.0%} to {high:.0%})")
-    return ", ".join(parts)
-
-
-def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> list[str]:
-    """Choose signals one by one, each the one that helps most in five-fold cross-validation."""
-    folds = np.random.default_rng(0).permutation(len(x)) % 5
-    chosen: list[int] = []
-    reached = 0.5
-    while len(chosen) < most:
-        scores = {}
-        for i in set(range(len(names))) - set(chosen):
-            columns, out = [*chosen, i], np.zeros(len(x))
-            for fold in range(5):
-                weights, bias = regression(x[folds != fold][:, columns], right[folds != fold])
-                out[folds == fold] = x[folds == fold][:, columns] @ weights + bias
-            scores[i] = area(out, right)
-        best_one = max(scores, key=lambda i: scores[i])
-        if scores[best_one] < reached + 0.003:
-            break
-        chosen.append(best_one)
-        reached = scores[best_one]
-        print(f"  + {names[best_one]:20} {reached:.3f} (cross-validated)")
-    return [names[i] for i in chosen]
 
 
 if __name__ == "__main__":
@@ -504,11 +388,9 @@ if __name__ == "__main__":
     one.add_argument("--limit", type=int, help="texts")
     one.add_argument("--kinds", default="", help="of texts, by how their names begin")
     one.add_argument("--minutes", type=float, default=10**6, help="of processor time")
-    one.add_argument("--shipped", action="store_true")
     one.set_defaults(act=collect)
     two = commands.add_parser("fit")
     two.add_argument("files", nargs="+")
-    two.add_argument("--choose", type=int, help="number of signals to choose, instead of SIGNALS")
     two.add_argument("--folds", type=int, help="fit on all documents, measure on parts left out")
     two.add_argument("--warned", type=float, default=0.15)
     two.add_argument("--write")
