@@ -16,7 +16,7 @@ from kvstream.run.prompt import REFUSAL
 from kvstream.store import pocket
 from kvstream_lab.synthetic import keys, questions, training_facts
 from kvstream_lab.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
-from kvstream_lab.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
+from kvstream_lab.training.rows import ANSWER, PAD, RowMaker
 from kvstream_lab.training.shards import write_shards
 
 PROSE = (
@@ -185,39 +185,6 @@ def test_documents_kept_as_asked_are_like_the_question(data):
         assert "The pass key is 71785." in text
         assert "zinc locket of Ottilie Grumbold" in text
     assert len(maker._as_asked(parts, asked, 20)) > 20, "what is needed stays, and does not fit"
-
-
-def test_thinned_prose_is_the_sparser_the_older_and_its_dense_end_is_the_target(data):
-    maker = RowMaker(Corpus(data), seed=1, mixture=Mixture(thinned=1.0))
-    numbered = list(range(20_000))  # each id is its position
-    maker.encode = lambda text: numbered
-    seen = set()
-    for _ in range(40):
-        made = maker._thinned(512)
-        assert made is not None
-        ids, codes = made
-        assert len(ids) == len(codes) <= 512
-        size = codes.count(TEXT)
-        assert codes == [PAD] * (len(codes) - size) + [TEXT] * size
-        caches = 511 // size
-        sinks = len(ids) - 1 - caches * size
-        assert ids[: 1 + sinks] == [maker.bos, *numbered[:sinks]]
-        older = np.array(ids[1 + sinks :]).reshape(caches, size)
-        gaps = np.diff(older, axis=1)
-        for cache, stride in enumerate(2**c for c in reversed(range(caches))):
-            assert gaps[cache].min() >= 1
-            assert gaps[cache].max() <= 2 * stride - 1
-            assert gaps[cache].mean() == pytest.approx(stride, rel=0.1)
-        assert (np.diff(older.reshape(-1)) > 0).all()
-        seen.add(caches)
-    assert seen == {2, 3, 4}
-
-
-def test_rows_of_thinned_prose_have_no_questions(data):
-    maker = RowMaker(Corpus(data), seed=7, mixture=Mixture(thinned=1.0))
-    _, codes = maker.row(512)
-    assert ANSWER not in codes
-    assert ANSWER in maker.row(256)[1]
 
 
 def test_shards_are_made_ahead_and_no_further(data, tmp_path):

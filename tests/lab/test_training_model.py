@@ -6,16 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from kvstream_lab.training import attention
 from kvstream_lab.training import train as loop
-from kvstream_lab.training.average import average
 from kvstream_lab.training.grow import make_copying
 from kvstream_lab.training.initial import initial_model, pocket_config
 from kvstream_lab.training.optim import MuonAdam, orthogonalize
 from kvstream_lab.training.rows import ANSWER, PAD, TEXT
-from train import main
 
 
 def test_untrained_weights_copy_repeated_tokens():
@@ -146,36 +144,6 @@ def test_an_exported_model_is_the_trained_one(tmp_path):
         torch.testing.assert_close(
             read(ids).logits.float(), model.bfloat16()(ids).logits.float(), atol=0.1, rtol=0.05
         )
-
-
-def test_the_average_of_two_models_is_a_model(tmp_path):
-    folders = [tmp_path / name for name in ("one", "two")]
-    for seed, folder in enumerate(folders):
-        model = initial_model(pocket_config(2, 256, 4, 32), seed)
-        loop.export(model, MuonAdam(model), folder)
-    (folders[0] / "README.md").write_text("scores of other weights")
-    both = [str(folder) for folder in folders]
-    assert main(["average", *both, "--out", str(tmp_path / "mean")]) == 0
-    one, two, mean = (
-        AutoModelForCausalLM.from_pretrained(folder).state_dict()
-        for folder in (*folders, tmp_path / "mean")
-    )
-    assert one.keys() == mean.keys()
-    for name, weight in mean.items():
-        assert weight.dtype == torch.bfloat16
-        expected = ((one[name].double() + two[name].double()) / 2).bfloat16()
-        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0.01)
-    assert AutoTokenizer.from_pretrained(tmp_path / "mean").encode("A key.")
-    assert not (tmp_path / "mean" / "README.md").exists()
-
-
-def test_models_of_different_shapes_have_no_average(tmp_path):
-    for name, inner in (("one", 32), ("two", 48)):
-        model = initial_model(pocket_config(2, 256, 4, inner))
-        loop.export(model, MuonAdam(model), tmp_path / name)
-    with pytest.raises(ValueError, match="differ"):
-        average([tmp_path / "one", tmp_path / "two"], tmp_path / "mean")
-    assert not (tmp_path / "mean").exists()
 
 
 def test_refitted_heads_copy_what_they_look_at():

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import multiprocessing
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,6 @@ from kvstream_lab.training.rows import Mixture
 from kvstream_lab.training.shards import make_shards
 from kvstream_lab.training.shipping import add_tokenizer, card
 from kvstream_lab.training.train import Recipe, parse_lengths, train
-
-
-def _lengths(recipe: Recipe) -> tuple[int, ...]:
-    both = {**parse_lengths(recipe.lengths), **parse_lengths(recipe.late_lengths)}
-    return tuple(sorted(both))
 
 
 def _of(options: argparse.Namespace, made: type[Mixture] | type[Recipe]) -> dict[str, Any]:
@@ -44,56 +40,22 @@ def _finish(
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Make the embedded model pocket.")
-    commands = parser.add_subparsers(dest="command", required=True)
+def _tokenizer(options: argparse.Namespace) -> None:
+    from kvstream_lab.training.tokenizer import train_ranks, training_texts, write
 
-    def add(name: str, text: str, *, data: bool = True) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
-        if data:
-            command.add_argument("--data", type=Path, default=Path("../shared/data"))
-        return command
-
-    tokenizer = add("tokenizer", "learn the tokenizer and write its files to --out")
-    shards = add("shards", "make training rows, always a few shards ahead, until stopped")
-    training = add("pocket", "train: data folder in, weights out")
-    for command in (tokenizer, shards, training):
-        command.add_argument("--out", type=Path, required=True)
-    for command in (shards, training):
-        for field in dataclasses.fields(Mixture):
-            command.add_argument(f"--{field.name}", type=float, default=field.default)
-    shards.add_argument("--seed", type=int, default=0)
-    shards.add_argument("--lengths", default="128,256,512,1024,2048,4096")
-    training.add_argument("--resume", type=Path, help="a state.pt to go on from")
-    training.add_argument("--start", type=Path, help="a model folder to start from")
-    training.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
-    training.add_argument("--trials", type=int, default=100, help="of each score of the card")
-    training.add_argument("--workers", type=int, default=1, help="processes that make shards")
-    for field in dataclasses.fields(Recipe):
-        option = "--" + field.name.replace("_", "-")
-        training.add_argument(option, type=type(field.default), default=field.default)
-    score = add("evaluate", "score a model on held-out books and documents")
-    score.add_argument("--model", type=Path, default=pocket.path())
-    score.add_argument("--trials", type=int, default=100)
-    score.add_argument("--lengths", default="256,1024")
-    score.add_argument("--seed", type=int, default=0)
-    score.add_argument("--tasks", default="", help="comma-separated; all when empty")
-    score.add_argument("--show", type=int, default=0, help="print so many answers a task")
-    mean = add("average", "write the mean of the weights of several model folders", data=False)
-    mean.add_argument("models", type=Path, nargs="+", help="folders of models")
-    mean.add_argument("--out", type=Path, required=True, help="a folder to be made")
-    return parser
+    write(train_ranks(training_texts(options.data)), options.out, context=4096)
 
 
 def _train(options: argparse.Namespace) -> None:
     """Train in this process on shards that others make."""
     recipe, mixture = Recipe(**_of(options, Recipe)), Mixture(**_of(options, Mixture))
     shards = options.shards or options.out / "shards"
+    lengths = sorted({**parse_lengths(recipe.lengths), **parse_lengths(recipe.late_lengths)})
     context = multiprocessing.get_context("spawn")
     workers = [
         context.Process(
             target=make_shards,
-            args=(options.data, shards, recipe.seed + 1 + i, _lengths(recipe), mixture),
+            args=(options.data, shards, recipe.seed + 1 + i, tuple(lengths), mixture),
             daemon=True,
         )
         for i in range(options.workers)
@@ -107,32 +69,48 @@ def _train(options: argparse.Namespace) -> None:
     print(json.dumps(totals))
 
 
+def _evaluate(options: argparse.Namespace) -> None:
+    from kvstream_lab.training.evaluate import evaluate
+
+    lengths = tuple(int(part) for part in options.lengths.split(","))
+    tasks = tuple(filter(None, options.tasks.split(",")))
+    asked = lengths, options.trials, options.seed, tasks, options.show
+    for row in evaluate(options.model, options.data, *asked):
+        print(json.dumps(row), flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands and return the exit status."""
-    options = _parser().parse_args(arguments)
-    if options.command == "tokenizer":
-        from kvstream_lab.training.tokenizer import train_ranks, training_texts, write
+    parser = argparse.ArgumentParser(description="Make the embedded model pocket.")
+    commands = parser.add_subparsers(required=True)
 
-        write(train_ranks(training_texts(options.data)), options.out, context=4096)
-    elif options.command == "shards":
-        lengths = tuple(int(part) for part in options.lengths.split(","))
-        mixture = Mixture(**_of(options, Mixture))
-        make_shards(options.data, options.out, options.seed, lengths, mixture)
-    elif options.command == "average":
-        from kvstream_lab.training.average import average
+    def add(name: str, text: str, act: Callable[[Any], None]) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--data", type=Path, default=Path("../shared/data"))
+        command.set_defaults(act=act)
+        return command
 
-        average(options.models, options.out)
-    elif options.command == "evaluate":
-        from kvstream_lab.training.evaluate import evaluate
-
-        lengths = tuple(int(part) for part in options.lengths.split(","))
-        tasks = tuple(filter(None, options.tasks.split(",")))
-        for row in evaluate(
-            options.model, options.data, lengths, options.trials, options.seed, tasks, options.show
-        ):
-            print(json.dumps(row), flush=True)
-    else:
-        _train(options)
+    tokenizer = add("tokenizer", "learn the tokenizer and write its files to --out", _tokenizer)
+    training = add("pocket", "train: data folder in, weights out", _train)
+    for command in (tokenizer, training):
+        command.add_argument("--out", type=Path, required=True)
+    training.add_argument("--resume", type=Path, help="a state.pt to go on from")
+    training.add_argument("--start", type=Path, help="a model folder to start from")
+    training.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
+    training.add_argument("--trials", type=int, default=100, help="of each score of the card")
+    training.add_argument("--workers", type=int, default=1, help="processes that make shards")
+    for field in (*dataclasses.fields(Mixture), *dataclasses.fields(Recipe)):
+        option = "--" + field.name.replace("_", "-")
+        training.add_argument(option, type=type(field.default), default=field.default)
+    score = add("evaluate", "score a model on held-out books and documents", _evaluate)
+    score.add_argument("--model", type=Path, default=pocket.path())
+    score.add_argument("--trials", type=int, default=100)
+    score.add_argument("--lengths", default="256,1024")
+    score.add_argument("--seed", type=int, default=0)
+    score.add_argument("--tasks", default="", help="comma-separated; all when empty")
+    score.add_argument("--show", type=int, default=0, help="print so many answers a task")
+    options = parser.parse_args(arguments)
+    options.act(options)
     return 0
 
 

@@ -5,8 +5,7 @@ document trains many answers. The code of a token is ``PAD`` (never a target), `
 target) or ``ANSWER`` (nearly always a target).
 
 Some documents look as a bounded cache would leave them, at contiguous positions: of a longer
-document, the row keeps random spans of tokens, or the tokens most like the questions. Rows without
-questions are repetitions, or prose that is sparser the older it is.
+document, the row keeps random spans of tokens, or the tokens most like the questions.
 """
 
 from __future__ import annotations
@@ -38,12 +37,6 @@ class Mixture:
     """Share of rows whose document has gaps, as a bounded cache leaves them."""
     asked: float = 0.6
     """Share of gapped documents that keep the tokens most like the questions, not random spans."""
-    thinned: float = 0.0
-    """Share of rows of more than 256 tokens with prose that is sparser the older it is, as after
-    `cascade`. Its dense end is the target. Answers with missing tokens would teach to guess
-    digits."""
-    copying: float = 0.0
-    """Share of rows of up to 512 tokens that only repeat their own text."""
 
 
 USUAL = Mixture()
@@ -161,38 +154,10 @@ class RowMaker:
         kept: list[int] = ids[np.sort(np.argsort(-scores, kind="stable")[:most])].tolist()
         return kept
 
-    def _thinned(self, length: int) -> tuple[list[int], list[int]] | None:
-        """Make prose in stretches: each older one is twice as long and half as dense.
-
-        The newest stretch is the target. The method `cascade` with runs of one token leaves this in
-        two to four sub-caches, together with the first tokens as attention sinks.
-        """
-        rng = self.rng
-        caches, sinks = rng.choice([2, 2, 3, 4]), rng.choice([4, 64])
-        size = (length - 1 - sinks) // caches
-        reach = size * (2**caches - 1)
-        ids = self.encode(self.documents.corpus.prose(rng, (reach + sinks) * 6))
-        if len(ids) < reach + sinks:
-            return None
-        start = rng.randrange(sinks, len(ids) - reach + 1)
-        kept = ids[:sinks]
-        for cache in reversed(range(caches)):
-            stride = 2**cache
-            kept += [ids[start + i * stride + rng.randrange(stride)] for i in range(size)]
-            start += size * stride
-        codes = [PAD] * (1 + len(kept) - size) + [TEXT] * size
-        return [self.bos, *kept], codes
-
     def row(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Make one row: ids [length] uint16 and codes [length] uint8."""
-        rng = self.rng
-        copying = self.mixture.copying if length <= 512 else 0.0
-        thinned = self.mixture.thinned if length > 256 else 0.0
         for _ in range(100):
-            make = self._copying if rng.random() < copying else self._reading
-            if rng.random() < thinned:
-                make = self._thinned
-            made = make(length)
+            made = self._reading(length)
             if made is not None:
                 ids, codes = made
                 ids = ids[:length] + [self.eos] * (length - len(ids))
@@ -243,22 +208,3 @@ class RowMaker:
             kept[index] = (ids[: len(ids) - cut], False)
             total -= cut
         return [i for index in sorted(kept) for i in kept[index][0]]
-
-    def _copying(self, length: int) -> tuple[list[int], list[int]]:
-        """Make prose or random tokens that repeat, to train the copying heads."""
-        rng = self.rng
-        ids, codes = [self.bos], [PAD]
-        while len(ids) < length:
-            size = rng.randrange(10, max(12, length // 2))
-            if rng.random() < 0.5:
-                span = [rng.randrange(256, self.bos) for _ in range(size)]
-            else:
-                span = self.encode(self.documents.corpus.prose(rng, size * 5))[:size]
-            ids += span
-            codes += [TEXT] * len(span)
-            for _ in range(rng.choice([1, 1, 2])):
-                start = rng.randrange(max(1, len(span) // 2))
-                again = span[start : start + rng.randrange(8, size + 8)]
-                ids += again
-                codes += [PAD] + [ANSWER] * (len(again) - 1)
-        return ids, codes

@@ -18,6 +18,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from kvstream.evaluation.splits import is_heldout
+from kvstream.tokenization.tokenizer import byte_alphabet
 
 VOCABULARY = 8192
 STRETCH = 110_000
@@ -40,16 +41,6 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '\\nAnswer:' -}}{%- endif -%}"
 )
-
-
-def byte_alphabet() -> dict[int, str]:
-    """Return the printable character for every byte in ``tokenizer.json`` (GPT-2's convention)."""
-    kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {byte: chr(byte) for byte in kept}
-    for byte in range(256):
-        if byte not in alphabet:
-            alphabet[byte] = chr(256 + len(alphabet) - len(kept))
-    return alphabet
 
 
 def training_texts(data: Path) -> list[str]:
@@ -95,21 +86,21 @@ def train_ranks(texts: Iterable[str], vocabulary: int = VOCABULARY) -> dict[byte
     tokenizer.pre_tokenizer = _pre_tokenizer()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - 2,
-        initial_alphabet=list(byte_alphabet().values()),
+        initial_alphabet=list(byte_alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    back = {char: byte for byte, char in byte_alphabet().items()}
+    back = byte_alphabet()
     learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     return {bytes(back[c] for c in token): rank for rank, (token, _) in enumerate(learned)}
 
 
 def hub_tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
     """Return the Hugging Face tokenizer that encodes exactly as tiktoken does with ``ranks``."""
-    alphabet = byte_alphabet()
+    signs = {byte: sign for sign, byte in byte_alphabet().items()}
 
     def visible(token: bytes) -> str:
-        return "".join(alphabet[b] for b in token)
+        return "".join(signs[b] for b in token)
 
     merges = []
     for token, _ in sorted(ranks.items(), key=lambda item: item[1]):
