@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
 
-from kvstream.exact.routing import INNER, ORDINALS, OUTER, TENS, WORDS
+from kvstream.exact.routing import INNER, OUTER
+from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 

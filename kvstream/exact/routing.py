@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from kvstream.exact.wording import CLASSES, QUOTED, kind_of, read
+from kvstream.exact.wording import CLASSES, ORDINALS, QUOTED, WORDS, read
 
 Kind = Literal["count", "scope", "other"]
 
@@ -45,32 +45,18 @@ LONGEST = 300
 """Characters of a question that may be of another kind. A longer one gives more than its words."""
 UNITS = {
     "line": r"lines?(?: of (?:code|text))?|log (?:lines?|entries)",
-    "row": r"rows?",
-    "record": r"records?|entries|entry",
-    "message": r"messages?|msgs?|texts|posts?|e-?mails?|mails?",
-    "function": r"functions?|methods?",
-    "class": r"class(?:es)?",
-    "page": r"pages?",
-    "chapter": r"chapters?",
-    "section": r"sections?|headings?",
-    "part": r"parts?",
-    "act": r"acts?",
-    "scene": r"scenes?",
-    "article": r"articles?",
-    "paragraph": r"paragraphs?",
-    "word": r"words?",
+    "row": "rows?",
+    "record": "records?|entries|entry",
+    "message": "messages?|msgs?|texts|posts?|e-?mails?|mails?",
+    "function": "functions?|methods?",
+    "class": "class(?:es)?",
+    "page": "pages?",
+    "chapter": "chapters?",
+    "section": "sections?|headings?",
+    **{name: f"{name}s?" for name in ("part", "act", "scene", "article", "paragraph", "word")},
 }
 """The units of a text that can be counted, with the words for each."""
 HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
-WORDS = (
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen twenty"
-).replace(" ", "|")
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".replace(" ", "|")
-ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
-).replace(" ", "|")
 OUTER = ("volume", "part", "book", "act")
 INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section",
          "stave")  # fmt: skip
@@ -257,7 +243,7 @@ def _unit(words: str | None) -> str:
 def _asked(text: str) -> Asked:
     """Return what the wording asks for."""
     wording = read(text)
-    kind, marks = kind_of(wording), wording.marks
+    kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):
         return Asked("other", estimates=kind == "estimate")
     scope = _part(marks)

@@ -19,8 +19,9 @@ from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, in_english, number_of, outline
-from kvstream.exact.routing import INNER, ORDINALS, OUTER, TENS, WORDS
+from kvstream.exact.routing import INNER, OUTER
 from kvstream.exact.units import chat_name, is_head
+from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet

@@ -1,19 +1,20 @@
 """Read the wording of a question: which words are marks of a count or of a part, and what it asks.
 
-Two linear models decide, from features of words and of classes of words. One marks the tokens:
-counted words, units, parts, senders. The other reads the question with a sign in place of each
-mark. ``lab/wording.py`` trains both on labeled questions; docs/research/answers.md has the figures.
+Two linear models decide, from features of words and of classes of words. A linear-chain conditional
+random field (Lafferty et al. 2001) marks the tokens: counted words, units, parts, senders. The
+other reads the question with a sign in place of each mark. ``lab/wording.py`` trains both on
+labeled questions; docs/research/answers.md has the figures.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from math import exp
 from pathlib import Path
-
-from kvstream.exact.linear import Weights, row_of
+from zlib import crc32
 
 MARKS = ("", "words", "unit", "part", "sender")
 """What a token is; the first is none of them."""
@@ -22,21 +23,26 @@ KINDS = ("count", "first", "last", "both", "scope", "hint", "estimate", "other")
 alone; ``hint``: perhaps. ``estimate``: it asks for a number that no words count."""
 CERTAIN, LIKELY = 0.65, 0.5
 """Least probabilities of a count and of a question about one part."""
-WEIGHTS = Weights(
-    Path(__file__).with_name("wording.int8"), len(MARKS), len(MARKS) + len(KINDS), 2**15
-)
+STEP = 1 / 32
+"""The weight of one unit of the table."""
 _TOKEN = re.compile(r"\w+(?:[-._@/:]\w+)*|['’]s\b|\S")
 QUOTED = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
-_NUMBER = re.compile(
-    r"[\d.,:/–-]*\d[\d.,:/–-]*|[ivxlc]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|"
-    r"twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|"
-    r"fifty|hundred|(?:twenty|thirty|forty|fifty)-\w+"
-)
-_ORDINAL = re.compile(
-    r"\d+(?:st|nd|rd|th)|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|"
-    r"twelfth|opening|closing"
-)
-_ENDS = frozenset(("first", "last", "1st", "final"))
+WORDS = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).replace(" ", "|")
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".replace(" ", "|")
+ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth last"
+).replace(" ", "|")
+_SHAPES = {
+    "end": "first|last|1st|final",
+    "9": rf"[\d.,:/–-]*\d[\d.,:/–-]*|[ivxlc]+|{WORDS}|thirty|forty|fifty|hundred|"
+    r"(?:twenty|thirty|forty|fifty)-\w+",
+    "9th": rf"\d+(?:st|nd|rd|th)|{'|'.join(ORDINALS.split('|')[1:12])}|opening|closing",
+}
+"""Shapes of words, with the patterns of these in lower case."""
 CLASSES = {
     "unit": "lines? rows? records? entries entry messages? msgs? e-?mails? mails? functions? "
     "methods? class class(?:es)? pages? chapters? sections? headings? parts? acts? scenes? "
@@ -83,6 +89,55 @@ _AROUND = tuple(
 quotation marks (q), at distances from it."""
 
 
+class Weights:
+    """The int8 weights: the transitions between marks, then rows that features share by their hash.
+
+    A row has a column for each mark of a token, and behind these one for each kind of a question.
+    """
+
+    file = Path(__file__).with_name("wording.int8")
+    marks, columns, rows = len(MARKS), len(MARKS) + len(KINDS), 2**15
+
+    @cached_property
+    def data(self) -> memoryview:
+        """The content of the file."""
+        return memoryview(self.file.read_bytes()).cast("b")
+
+    def score(self, rows: Sequence[int], column: int) -> float:
+        """Return the sum of the weights of features in a column."""
+        data, begin, width, count = self.data, self.marks**2 + column, self.columns, self.rows
+        return STEP * sum(data[begin + row % count * width] for row in rows)
+
+    def shares(self, rows: Sequence[int]) -> dict[str, float]:
+        """Return the probability of each of `KINDS`."""
+        sums = [self.score(rows, column) for column in range(self.marks, self.columns)]
+        parts = [exp(each - max(sums)) for each in sums]
+        return {kind: part / sum(parts) for kind, part in zip(KINDS, parts, strict=True)}
+
+    def marked(self, features: Sequence[Sequence[int]]) -> list[int]:
+        """Return the likeliest marks of all tokens (Viterbi)."""
+        numbers = range(self.marks)
+        sums, *others = ([self.score(rows, mark) for mark in numbers] for rows in features)
+        steps = [[self.data[a * self.marks + b] * STEP for a in numbers] for b in numbers]
+        before: list[list[int]] = []
+        for own in others:
+            best = [max(numbers, key=lambda a: sums[a] + steps[b][a]) for b in numbers]
+            sums = [sums[a] + steps[b][a] + own[b] for b, a in enumerate(best)]
+            before.append(best)
+        marks = [max(numbers, key=sums.__getitem__)]
+        for best in reversed(before):
+            marks.append(best[marks[-1]])
+        return marks[::-1]
+
+
+WEIGHTS = Weights()
+
+
+def row_of(*feature: object) -> int:
+    """Return the row of the weights of a feature, in a table that is large enough."""
+    return crc32(repr(feature).encode())
+
+
 @dataclass(frozen=True)
 class Wording:
     """What the words of a question say."""
@@ -91,6 +146,16 @@ class Wording:
     """The probability of each of `KINDS`."""
     marks: Mapping[str, str]
     """The text of each of `MARKS` that the question has."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the question; one that a model does not answer only if that is certain."""
+        counts = {kind: self.kinds[kind] for kind in KINDS[:4]}
+        if sum(counts.values()) > CERTAIN:
+            return max(counts, key=counts.__getitem__)
+        if self.kinds["scope"] > LIKELY:
+            return "scope"
+        return max(KINDS[5:], key=self.kinds.__getitem__)
 
 
 class Tokens:
@@ -164,15 +229,14 @@ def read(question: str) -> Wording:
     tokens = Tokens(question)
     if not tokens.spans:
         return Wording(dict.fromkeys(KINDS, 0.0), {})
-    marks, _ = WEIGHTS.marked(tokens.features())
-    shares = WEIGHTS.shares(tokens.kind_features(marks), len(MARKS))
+    marks = WEIGHTS.marked(tokens.features())
     texts = {}
     for mark, name in enumerate(MARKS):
         if mark and mark in marks:
             begin = tokens.spans[marks.index(mark)][0]
             end = max(span[1] for span, own in zip(tokens.spans, marks, strict=True) if own == mark)
             texts[name] = _unbroken(question, begin, end)
-    return Wording(dict(zip(KINDS, shares, strict=True)), texts)
+    return Wording(WEIGHTS.shares(tokens.kind_features(marks)), texts)
 
 
 def _unbroken(text: str, begin: int, end: int) -> str:
@@ -182,16 +246,6 @@ def _unbroken(text: str, begin: int, end: int) -> str:
         if a <= begin < b or a < end <= b:
             return text[a:b]
     return text[begin:end]
-
-
-def kind_of(found: Wording) -> str:
-    """Return the kind of a question; one that a model does not answer only if that is certain."""
-    counts = {kind: found.kinds[kind] for kind in KINDS[:4]}
-    if sum(counts.values()) > CERTAIN:
-        return max(counts, key=counts.__getitem__)
-    if found.kinds["scope"] > LIKELY:
-        return "scope"
-    return max(KINDS[5:], key=found.kinds.__getitem__)
 
 
 def _signed(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
@@ -206,40 +260,26 @@ def _signed(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
 
 
 def _shape(word: str) -> str:
-    low = word.lower()
-    if low in _ENDS:
-        return "end"
-    if _NUMBER.fullmatch(low):
-        return "9"
-    if _ORDINAL.fullmatch(low):
-        return "9th"
+    for shape, pattern in _SHAPES.items():
+        if _pattern(pattern).fullmatch(word.lower()):
+            return shape
     if re.search(r"[\d_.@/:]", word):
         return "x9"
     if not word[:1].isalnum():
         return word
-    if len(word) > 1 and word.isupper():
-        return "XX"
     if word[:1].isupper():
-        return "Xx"
+        return "XX" if len(word) > 1 and word.isupper() else "Xx"
     return "x" if word.isascii() else "é"
 
 
 @cache
 def _class_of(word: str, shape: str) -> str:
-    if shape == "end" or (_PLAIN.fullmatch(word) and not any(_classes_of(word))):
+    names = [n for n, words in CLASSES.items() if _pattern(words.replace(" ", "|")).fullmatch(word)]
+    if shape == "end" or (_PLAIN.fullmatch(word) and not names):
         return word
     if shape in ("9", "9th", "x9", "XX"):
         return shape
-    names = ",".join(_classes_of(word))
-    return f"<{names}>" if names else shape
+    return f"<{','.join(names)}>" if names else shape
 
 
-def _classes_of(word: str) -> Iterator[str]:
-    for name, pattern in CLASSES.items():
-        if _pattern(pattern).fullmatch(word):
-            yield name
-
-
-@cache
-def _pattern(words: str) -> re.Pattern[str]:
-    return re.compile("|".join(words.split()))
+_pattern = cache(re.compile)

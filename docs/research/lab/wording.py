@@ -23,9 +23,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from kvstream.exact.linear import STEP, Weights
 from kvstream.exact.routing import route
-from kvstream.exact.wording import KINDS, MARKS, WEIGHTS, Tokens
+from kvstream.exact.wording import KINDS, MARKS, STEP, WEIGHTS, Tokens, Weights
 
 QUESTIONS = Path(__file__).parent / "questions"
 LETTERS = {"w": 1, "u": 2, "s": 3, "n": 4}
@@ -223,7 +222,7 @@ def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
         some = [row for at, row in enumerate(rows) if at % FOLDS != fold]
         use(WEIGHTS, train_marker(some, WEIGHTS, seed))
         kinds += [
-            (own.kind_features(WEIGHTS.marked(own.features())[0]), KINDS.index(each.kind))
+            (own.kind_features(WEIGHTS.marked(own.features())), KINDS.index(each.kind))
             for each, own in zip(every[fold::FOLDS], tokens[fold::FOLDS], strict=True)
         ]
     marker = train_marker(rows, WEIGHTS, seed)
