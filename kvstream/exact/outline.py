@@ -195,9 +195,8 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     """Return the heading that a line of plain text is, or None. `blank`: the line before is."""
     text = line.text.strip()
     paged = isinstance(line.block.place, int)
-    if not text or len(text) > LONGEST or _TO_PAGE.search(text):
-        return None
-    if not (blank or paged or _EAST.match(text)):  # where no paragraph has a blank line
+    begins = blank or paged or _EAST.match(text)  # a page has no blank lines
+    if not text or len(text) > LONGEST or _TO_PAGE.search(text) or not begins:
         return None
     if _UNDERLINE.fullmatch(following) and "|" not in text and "  " not in text:
         return replace(_named(text, line), level=1 if following[0] == "=" else 2)
@@ -206,12 +205,8 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
         return replace(_named(markdown["title"], line), level=len(markdown["level"]))
     if _NUMBERED.match(in_english(text)):
         return None if _NUMBERED.match(in_english(following)) else _named(text, line)
-    if following:
-        return None
-    if section := _SECTION.match(text):
-        level = 3 + section["number"].count(".")
-        return replace(_named(text, line), kind="section", number=section["number"], level=level)
-    return _named(text, line) if _CAPITALS.match(text) or _NUMERAL.match(text) else None
+    patterns = () if following else (_SECTION, _CAPITALS, _NUMERAL)
+    return _named(text, line) if any(pattern.match(text) for pattern in patterns) else None
 
 
 def _named(title: str, line: Line, depth: int = 0) -> Part:

@@ -28,9 +28,8 @@ HELD = 1 << 20
 """Characters of a unit that are searched at once."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
-Begins = Callable[[Line], bool]
-"""Whether a unit begins with a line; called with every line in order."""
-
+Begins = Callable[[Line, Line | None], bool]
+"""Whether a unit begins with a line; also gets the line before it."""
 _CHAT = re.compile(
     r"\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
     r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? (?P<name>[^:\n]{1,40}): "
@@ -61,7 +60,7 @@ def count_units(
     tally, known, lines = Tally(), False, lines_of(without_names(blocks))
     if unit in HEADINGS:
         begins = {part.begin for part in headings(outline(sources.again()), unit)}
-        _count(lines, lambda line: line.byte in begins, words, tally)
+        _count(lines, lambda line, _: line.byte in begins, words, tally)
         return tally if begins else None
     for source, own in groupby(lines, key=lambda line: line.block.source):
         known |= _count_source(own, sources.names[source], unit, words, tally)
@@ -88,55 +87,20 @@ def _count_source(
     every = chain(first, lines)
     if unit in ("function", "class"):
         return _count_code(every, name, unit, words, tally)
-    begins = _structure(unit, name, first)
-    if begins == "json":
-        return _count(every, lambda line: not line.text.isspace(), words, tally)
-    if isinstance(begins, str):
-        return _count_rows(rows_of(every, begins, name), words, tally)
+    begins = _BEGINS.get(unit)
+    if unit in ("row", "record"):
+        delimiter = delimiter_of([line.text for line in first if line.text.strip()], name)
+        if delimiter not in (None, "json"):
+            return _count_rows(rows_of(every, delimiter, name), words, tally)
+        begins = _BEGINS["json"] if delimiter else None
+    if unit == "page" and not isinstance(first[0].block.place, int):
+        begins = None
+    if unit == "message" and not any(is_head(line) for line in first):
+        chats = sum(_is_of_chat(line) for line in first)
+        begins = _is_of_chat if 2 * chats > len(first) else None
     if begins is not None:
         return _count(every, begins, words, tally)
     return unit == "record" and _count_items(every, words, tally)
-
-
-def _structure(unit: str, name: str, sample: Sequence[Line]) -> Begins | str | None:
-    """Return what begins a unit in a text that begins with these lines; of rows the delimiter."""
-    if unit == "line":
-        return lambda line: True
-    if unit == "paragraph":
-        return _paragraphs()
-    if unit == "page" and isinstance(sample[0].block.place, int):
-        return _changes()
-    if unit == "message":
-        if any(is_head(line) for line in sample):
-            return is_head
-        chats = sum(chat_name(line.text) is not None for line in sample)
-        return (lambda line: chat_name(line.text) is not None) if 2 * chats > len(sample) else None
-    filled = [line.text for line in sample if line.text.strip()]
-    if unit in ("row", "record") and filled:
-        return delimiter_of(filled, name)
-    return None
-
-
-def _paragraphs() -> Begins:
-    blank = True
-
-    def begins(line: Line) -> bool:
-        nonlocal blank
-        first, blank = blank and not line.text.isspace(), line.text.isspace()
-        return first
-
-    return begins
-
-
-def _changes() -> Begins:
-    before: object = None
-
-    def begins(line: Line) -> bool:
-        nonlocal before
-        changed, before = line.block.place not in (before, ""), line.block.place
-        return changed
-
-    return begins
 
 
 def chat_name(text: str) -> str | None:
@@ -145,7 +109,7 @@ def chat_name(text: str) -> str | None:
     return found and (found["name"] or found["nick"])
 
 
-def is_head(line: Line) -> bool:
+def is_head(line: Line, before: Line | None = None) -> bool:
     """Return whether a line is the first of the headers that the converter of mail writes."""
     text = line.block.text
     if line.pieces[0][1] or not isinstance(line.block.place, str) or not text.endswith("\n\n"):
@@ -153,12 +117,28 @@ def is_head(line: Line) -> bool:
     return all(_HEAD.match(each) for each in text.rstrip("\n").split("\n"))
 
 
+def _is_of_chat(line: Line, before: Line | None = None) -> bool:
+    return chat_name(line.text) is not None
+
+
+_BEGINS: dict[str, Begins] = {
+    "line": lambda line, before: True,
+    "json": lambda line, before: not line.text.isspace(),
+    "paragraph": lambda line, before: (
+        not line.text.isspace() and (before is None or before.text.isspace())
+    ),
+    "page": lambda line, before: line.block.place not in (before and before.block.place, ""),
+    "message": is_head,
+}
+"""How a unit begins in a text that has such units."""
+
+
 def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Tally) -> bool:
     """Count the units that begin as `begins` says."""
     held: list[Line] = []
     open, size = False, 0
     for line in lines:
-        if begins(line):
+        if begins(line, held[-1] if held else None):
             _close(held, words, tally, open=open)
             held, open, size = [], True, 0
         held.append(line)
