@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, pairwise
 from math import inf
 from time import gmtime, strftime
 
@@ -36,17 +36,15 @@ LOOKED = 5
 """Lines from which the header of a table is recognized."""
 LISTED = 8
 _KINDS = "|".join(OUTER + INNER)
+_TO = r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
+_TO_NUMBER = _TO.replace(r"[\w.]", r"\d")
 _NUMBERS = re.compile(
     rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?"
     rf"(?P<first>(?:{TENS})-(?:{WORDS})|[\w.]+|the \w+)"
-    r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
-    rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
+    rf"{_TO}|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
     re.IGNORECASE,
 )
-_SPAN = re.compile(
-    r"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+)(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
-    re.IGNORECASE,
-)
+_SPAN = re.compile(rf"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
 _FEW = re.compile(
     r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
 )
@@ -56,9 +54,7 @@ _FROM = re.compile(
     re.IGNORECASE,
 )
 _MESSAGES = re.compile(
-    r"(?:message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+)"
-    r"(?: ?(?:-|–|to|through|and) ?(?P<last>\d+))?",
-    re.IGNORECASE,
+    rf"(?:message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE
 )
 _NAMED = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
@@ -168,33 +164,23 @@ class Scope:
         return tests
 
     def _missing(self, last: int) -> str:
-        name = self.name
-        times = f"from {self._times[0]} to {self._times[-1]}" if self._times else ""
-        timed = self.since or self.until
-        if self.span is not None and timed and last >= self.span[1]:
-            name += " in that time"
-            has = (
-                f"the times of the text are {times}"
-                if times
-                else "its lines have no times that kvstream knows"
-            )
-        elif self.span is not None:
-            has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
-        elif self.sender:
+        name, timed = self.name, bool(self.since or self.until)
+        known = f" from {self._times[0]} to {self._times[-1]}" if self._times else ""
+        unknown = "its lines have no times that kvstream knows"
+        has = f"its times are{known}" if known else unknown
+        if self.sender:
             names = ", ".join(self._seen[:LISTED])
+            times = f"the times are{known}" if known else unknown
             has = f"there are messages from {names}" if names else "it has no messages"
+            has += f", and {times}" * timed
+        elif self.span is not None:
+            timed = timed and last >= self.span[1]
+            has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
             if timed:
-                name += " in that time"
-                has += (
-                    f", and the times are {times}"
-                    if times
-                    else ", and its lines have no times that kvstream knows"
-                )
-        elif times:
-            has = f"its times are {times}"
+                has = f"the times of the text are{known}" if known else unknown
         else:
-            has = "its lines have no times that kvstream knows"
-        return f"No part of the text is {name}: {has}."
+            timed = False
+        return f"No part of the text is {name}{' in that time' * timed}: {has}."
 
 
 def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
@@ -210,8 +196,7 @@ def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "")
 def _scope(sources: SourceSet, only: str) -> Scope:
     only = only.strip()
     if span := _SPAN.fullmatch(only):
-        first, last = int(span["first"]), int(span["last"] or span["first"])
-        _check_order(only, first, last)
+        first, last = _ends(only, span["first"], span["last"])
         if not first:
             raise UsageError(f"--only {only}: lines and pages begin with 1.")
         unit = "line" if span["unit"].lower().startswith("l") else "page"
@@ -226,22 +211,16 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     if (sender := _FROM.fullmatch(only)) and (sender["name"] or sender["which"]):
         scope = Scope(only, sender=sender["name"] or "")
         if sender["which"]:
-            which = number_of(sender["which"].lower()) or "last"
-            scope.ranges = (_message(sources.again(), scope, which),)
+            which = number_of(sender["which"].lower())
+            at = int(which) - 1 if which.isdigit() else -1
+            scope.ranges = _messages(sources.again(), scope, slice(at, at + 1 or None))
         return scope
     parts = outline(sources.again())
     found = _found(parts, only)
     if not found and (few := _MESSAGES.fullmatch(only)):
-        first, last = int(few["first"]), int(few["last"] or few["first"])
-        _check_order(only, first, last)
-        scope = Scope(only)
-        begin, end = _message(sources.again(), scope, str(first))
-        if last > first:
-            try:
-                end = _message(sources.again(), scope, str(last))[1]
-            except SourceError:  # there are fewer
-                end = _message(sources.again(), scope, "last")[1]
-        scope.ranges = ((begin, end),)
+        first, last = _ends(only, few["first"], few["last"])
+        scope, named = Scope(only), slice(first - 1, last) if first else slice(0)
+        scope.ranges = _messages(sources.again(), scope, named)
         return scope
     pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not found else ():
@@ -264,19 +243,17 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     return Scope(title, ranges=tuple((p.begin, p.end) for p in found))
 
 
-def _message(sources: SourceSet, scope: Scope, which: str) -> tuple[int, int]:
-    """Return where a message, perhaps of one sender, begins and ends. `which`: number or last."""
-    begin, end, behind, count, keep = -1, -1, 0, 0, _from(scope.sender, scope._seen)
+def _messages(sources: SourceSet, scope: Scope, which: slice) -> tuple[tuple[int, int]]:
+    """Return where some messages begin and end, perhaps those of one sender."""
+    begins, end, keep = list[tuple[int, bool]](), 0, _from(scope.sender, scope._seen)
     for line in lines_of(sources):
         if _sender(line) is not None:
-            end = line.byte if end < 0 <= begin else end
-            if keep(line):
-                count += 1
-                begin, end = (line.byte, -1) if which in ("last", str(count)) else (begin, end)
-        behind = line.byte + len(line.text.encode("utf-8", "replace"))
-    if begin < 0 and not scope.sender:
-        raise SourceError(f"The text has no {scope.name}: it has {counted(count, 'message')}.")
-    return begin, end if end >= 0 else behind
+            begins.append((line.byte, keep(line)))
+        end = line.byte + len(line.text.encode("utf-8", "replace"))
+    spans = [(a, b) for (a, own), (b, _) in pairwise([*begins, (end, False)]) if own]
+    if not spans[which] and not scope.sender:
+        raise SourceError(f"The text has no {scope.name}: it has {counted(len(spans), 'message')}.")
+    return ((spans[which][0][0], spans[which][-1][1]) if spans[which] else (0, 0),)
 
 
 def _found(parts: list[Part], only: str) -> list[Part]:
@@ -293,8 +270,8 @@ def _found(parts: list[Part], only: str) -> list[Part]:
         last = number_of(numbers["last"] or "") or first
         wanted = {first}
         if first.isdigit() and last.isdigit():
-            _check_order(only, int(first), int(last))
-            wanted = set(map(str, range(int(first), int(last) + 1)))
+            begin, end = _ends(only, first, last)
+            wanted = set(map(str, range(begin, end + 1)))
         if found := [part for part in some if part.number in wanted]:
             return found
     if (named := _NAMED.fullmatch(only)) is None:
@@ -312,10 +289,12 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     return exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else [])
 
 
-def _check_order(only: str, first: int, last: int) -> None:
-    """Raise UsageError for a range that ends before it begins."""
+def _ends(only: str, begin: str, end: str | None) -> tuple[int, int]:
+    """Return the numbers of a range. Raises UsageError if it ends before it begins."""
+    first, last = int(begin), int(end or begin)
     if first > last:
         raise UsageError(f"--only {only!r} ends before it begins; write the smaller number first.")
+    return first, last
 
 
 def has_times(blocks: Iterable[TextBlock]) -> bool:

@@ -372,6 +372,8 @@ def test_messages(tmp_path: Path) -> None:
         assert read(chat, only=f"{only} message from C").count("\n") == 1
     with pytest.raises(SourceError, match="there are messages from A, B, C"):
         read(chat, only="last message from D")
+    with pytest.raises(SourceError, match="third message from A: there are messages from A, B, C"):
+        read(chat, only="third message from A")
     for only, numbers in (("message 2", "1"), ("messages 2-3", "12"), ("mails 4 to 9", "34")):
         assert "".join(line[-1] for line in read(chat, only=only).splitlines()) == numbers
     with pytest.raises(SourceError, match="no message 6: it has 5 messages"):
