@@ -42,11 +42,11 @@ from kvstream.run.request import Request
 from kvstream.session.scouting import Scouted, Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream_lab.speed.outside import KVPRESS, Process, Program
+from kvstream_lab.speed.outside import KVPRESS, Process
 from kvstream_lab.suites.ruler import TASKS
 from kvstream_lab.suites.task import Sample, Task, score
 
-WORKER = Program("kvpress", Path(__file__).with_name("presses_worker.py"), *("",) * 2)
+WORKER = replace(KVPRESS, worker=KVPRESS.worker.with_name("presses_worker.py"))
 FULL, SKIM = "full", "skim"
 
 

@@ -1,42 +1,17 @@
 """Run kvpress's SnapKV in its own Python, controlled by lines of JSON; see `outside`.
 
-This file does not import kvstream, which is not installed there. It answers every line of standard
-input with one line on standard output: first ``{"model": ...}`` with information about the loaded
-model, then ``{"read": ...}`` with the cost.
+``{"model": ...}`` loads a model, and ``{"read": ...}`` reads ids and reports the cost.
 """
 # mypy: ignore-errors
 
-import json
-import os
 import sys
-import threading
 import time
-
-sys.path.pop(0)  # this folder, whose files this program must not import
-
-
-def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the output of libraries must not mix with the answers
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if "model" in asked:
-                worker = Worker(**asked["model"])
-                reply = worker.loaded
-            else:
-                reply = worker.read(**asked["read"])
-        except Exception as error:  # sent to the caller
-            memory = "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
-            reply = {"error": f"{type(error).__name__}: {error}"[:500], "memory": memory}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
 
 
 class Worker:
     """A model of transformers with SnapKV's hooks."""
 
-    def __init__(self, folder, random, dtype, device, threads, revision):
+    def load(self, folder, random, dtype, device, threads, revision):
         started = time.perf_counter()
         import torch
         import transformers
@@ -56,7 +31,7 @@ class Worker:
         self.model = model.eval().requires_grad_(False)
         from importlib.metadata import version
 
-        self.loaded = {
+        return {
             "load_s": time.perf_counter() - started,
             "versions": {name: version(name) for name in ("kvpress", "transformers", "torch")},
         }
@@ -99,7 +74,7 @@ class Worker:
         press = SnapKV(compression_ratio=max(0.0, 1 - budget / len(ids)))
         text = torch.tensor([ids], device=model.device)
         moments = []
-        with torch.inference_mode(), Watch(torch, cuda) as peak:
+        with torch.inference_mode(), Watch(torch.cuda if cuda else None) as peak:
             wait()
             started, cpu = time.perf_counter(), time.process_time()
             with press(model):
@@ -133,36 +108,9 @@ class Worker:
         return result
 
 
-class Watch:
-    """Peak memory of this process, sampled in a thread; on a GPU also the allocator's peak."""
-
-    def __init__(self, torch, cuda):
-        self.torch, self.cuda, self.rss, self.device = torch, cuda, 0, None
-
-    def __enter__(self):
-        import psutil
-
-        process, self.stop = psutil.Process(), threading.Event()
-        if self.cuda:
-            self.torch.cuda.empty_cache()
-            self.torch.cuda.reset_peak_memory_stats()
-
-        def look():
-            while True:
-                self.rss = max(self.rss, process.memory_info().rss)
-                if self.stop.wait(0.02):
-                    return
-
-        self.thread = threading.Thread(target=look, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join()
-        if self.cuda:
-            self.device = self.torch.cuda.max_memory_allocated()
-
-
 if __name__ == "__main__":
-    main()
+    from worker import Watch, serve
+
+    sys.path.pop(0)  # this folder: its files are not modules of this program
+    worker = Worker()
+    serve({"model": worker.load, "read": worker.read})

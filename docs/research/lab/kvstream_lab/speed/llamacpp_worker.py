@@ -1,46 +1,16 @@
 """Run llama.cpp in its own Python (package xllamacpp), controlled by lines of JSON.
 
-This file does not import kvstream, which is not installed there. It answers every line of standard
-input with one line on standard output: ``{"copy": ...}`` copies a GGUF file, ``{"write": ...}``
-makes one of another type, ``{"model": ...}`` loads one, and ``{"read": ...}`` reads ids and reports
-the cost.
+``{"copy": ...}`` copies a GGUF file, ``{"write": ...}`` makes one of another type, ``{"model":
+...}`` loads one, and ``{"read": ...}`` reads ids and reports the cost.
 """
 # mypy: ignore-errors
 
 import json
-import os
 import shutil
 import sys
-import threading
 import time
 
 ALL = "full"
-
-
-def main():
-    sys.path.pop(0)  # this folder, whose files this program must not import
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the output of llama.cpp must not mix with the answers
-    worker = None
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if "copy" in asked:
-                copy(**asked["copy"])
-                reply = {}
-            elif "write" in asked:
-                write(**asked["write"])
-                reply = {}
-            elif "model" in asked:
-                worker = None  # free its memory before loading the next one
-                worker = Worker(**asked["model"])
-                reply = worker.loaded
-            else:
-                reply = worker.read(**asked["read"])
-        except Exception as error:  # sent to the caller
-            reply = {"error": f"{type(error).__name__}: {error}"[:500], "memory": False}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
 
 
 def copy(source, target, trained):
@@ -87,8 +57,8 @@ def write(source, target, kind):
 class Worker:
     """A GGUF file in llama.cpp, on the CPU."""
 
-    def __init__(self, path, threads, context, ubatch, flash):
-        started = time.perf_counter()
+    def load(self, path, threads, context, ubatch, flash):
+        started, self.server = time.perf_counter(), None  # free its memory before the next one
         import xllamacpp as llama
 
         types = llama.llama_flash_attn_type
@@ -105,7 +75,7 @@ class Worker:
         self.server = llama.Server(params)
         from importlib.metadata import version
 
-        self.loaded = {
+        return {
             "load_s": time.perf_counter() - started,
             "versions": {"xllamacpp": version("xllamacpp")},
             "system_info": llama.get_system_info(),
@@ -163,28 +133,9 @@ class Worker:
         return found[0]
 
 
-class Watch:
-    """Peak memory of this process, sampled in a thread."""
-
-    def __enter__(self):
-        import psutil
-
-        self.rss, self.stop, process = 0, threading.Event(), psutil.Process()
-
-        def look():
-            while True:
-                self.rss = max(self.rss, process.memory_info().rss)
-                if self.stop.wait(0.05):
-                    return
-
-        self.thread = threading.Thread(target=look, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join()
-
-
 if __name__ == "__main__":
-    main()
+    from worker import Watch, serve
+
+    sys.path.pop(0)  # this folder: its files are not modules of this program
+    worker = Worker()
+    serve({"copy": copy, "write": write, "model": worker.load, "read": worker.read})

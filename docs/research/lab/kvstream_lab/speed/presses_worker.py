@@ -1,38 +1,20 @@
 """Answer with kvpress's presses, in a Python of their own; see `presses.py`.
 
-This file does not use kvstream. It answers every line of standard input with one line on standard
-output: first ``{"model": ...}``, then ``{"ask": ...}``.
+``{"model": ...}`` loads a model, and ``{"ask": ...}`` asks a question about a text.
 
 A press only chooses entries: what a layer computes in the prefill does not depend on it. So one
 prefill serves all presses. Each of them gets what its own hook would get.
 """
 # mypy: ignore-errors
 
-import json
-import os
 import sys
 import time
-
-sys.path.pop(0)  # this folder: its files are not modules of this program
-
-
-def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "model" in asked:
-            worker, reply = Worker(**asked["model"]), {}
-        else:
-            reply = worker.ask(**asked["ask"])
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
 
 
 class Worker:
     """A model of transformers."""
 
-    def __init__(self, folder):
+    def load(self, folder):
         import kvpress  # noqa: F401  kvpress must change attention before the model is made
         import torch
         import transformers
@@ -161,4 +143,8 @@ class Choice:
 
 
 if __name__ == "__main__":
-    main()
+    from worker import serve
+
+    sys.path.pop(0)  # this folder: its files are not modules of this program
+    worker = Worker()
+    serve({"model": worker.load, "ask": worker.ask})
