@@ -17,7 +17,7 @@ from collections.abc import Callable
 from kvstream.evaluation.filler import Filler
 from kvstream.tokenization.loading import Tokenizer
 from kvstream_lab.suites.task import Make, Sample, Task, hidden
-from kvstream_lab.synthetic.words import words
+from kvstream_lab.synthetic.words import listed
 
 KEYS, VALUES, HOPS = 4, 4, 4
 """Number of keys if there are several, values of one key, and assignments after the first one of a
@@ -28,8 +28,10 @@ LONG = 4096
 """Minimum tokens for which common words occur 30 times and the others 3 times; below, 6 and 1."""
 ALPHA = 2.0
 """The frequency of the k-th most frequent word is proportional to ``k ** -ALPHA``."""
-ADJECTIVES = words("amber brass copper dusty faded golden hollow ivory marble narrow purple velvet")
-NOUNS = words(
+ADJECTIVES = listed(
+    "amber brass copper dusty faded golden hollow ivory marble narrow purple velvet"
+)
+NOUNS = listed(
     "anchor basket candle drawer engine fountain hammer kettle lantern mirror saddle tunnel"
 )
 

@@ -23,15 +23,11 @@ from kvstream_lab.synthetic.phrases import (
     place_in,
     verbs,
 )
-from kvstream_lab.synthetic.words import words
+from kvstream_lab.synthetic.words import lists
 
 QuestionAnswer = tuple[str, str]
 
-_ADVERBS = words(
-    "also then now at once at last suddenly quickly slowly never always soon often quietly "
-    "immediately presently finally first again still only once"
-)
-_PARTICIPLES = frozenset(words("been gone seen taken done given come written spoken fallen known"))
+_ADVERBS, _PARTICIPLES = frozenset(lists.adverbs), frozenset(lists.participles)
 _PASSIVE = re.compile(
     r"([a-z]+ed|made|written|built|taken|given|found|seen|known|led|held|sent|told|brought|drawn|"
     r"kept) "

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kvstream_lab.synthetic.words import words
+from kvstream_lab.synthetic.words import lists
 
 _TITLE = (
     r"(?:Mr|Mrs|Dr|St)\.? |(?:Miss|Lady|Lord|Sir|Captain|Colonel|Major|General|King|Queen|Prince|"
@@ -22,57 +22,13 @@ NOUN_PHRASE = (
     r"[Tt]hree) "
     r"(?:[a-z-]+ ){0,2}?[A-Za-z-]+(?: of (?:the |his |her )?[A-Za-z]+)?)"
 )
-_NOT_NAMES = frozenset(
-    words(
-        "The A An He She It They We You I His Her My Our Their Its This That These Those There "
-        "Here But And Or Nor So Yet For If When While As At In On Of To By With From After "
-        "Before Then Now What Who Whom Whose Which Where Why How Not No Yes Oh Ah Well Never "
-        "Ever All Some Any Each Every One Two Three Both Such Thus Still Even Only Just Perhaps "
-        "Once Had Has Have Was Were Is Are Be Do Did Does Will Would Could Should Shall May "
-        "Might Must Can Let Being Having Upon Nothing Something Nobody Somebody Everybody "
-        "Everything Because Though Although Until Since Again Also Another Other Many Much More "
-        "Most Few Soon Later Suddenly Presently Instead Indeed However Therefore Chapter "
-        "Illustration Book Part Gutenberg Good God Come Go Look See Tell Say Me Him Them Us Your "
-        "Please Thank O Sometimes Meanwhile Finally During Without Between Through Under Over "
-        "About Into Like Among Against Around Behind"
-    )
-)
-_HUMANS = frozenset(
-    words(
-        "man woman boy girl king queen prince princess child father mother brother sister son "
-        "daughter husband wife servant doctor captain lady gentleman lord soldier sailor officer "
-        "priest monk master mistress teacher judge lawyer farmer cook nurse maid merchant uncle "
-        "aunt cousin friend people men women children boys girls fellow stranger driver coachman "
-        "colonel bishop peasant hunter giant witch fisherman clerk landlord innkeeper old-man "
-        "thief robber chief knight emperor baron count squire miller tailor baker shepherd widow "
-        "youth baby parson vicar rector inspector detective policeman sergeant major general "
-        "president guard porter butler waiter surgeon patient gentlemen waiters ladies pilgrim "
-        "visitor traveller companion companions cousins brothers sisters sons daughters prisoner "
-        "constable crew soldiers servants maids fairy dwarf ogre princes beggar smith cobbler "
-        "peddler blacksmith wizard sorcerer mayor chancellor duke duchess countess sultan pair "
-        "couple lad lass others clergyman curate banker student artist painter writer poet "
-        "author professor scientist director minister governor young-man housekeeper governess "
-        "neighbour neighbors guests party crowd army team"
-    )
-)
-_PLACE_PREPOSITIONS = words(
-    "in at to from into near behind under on upon through across towards inside toward "
-    "beside above over by against beneath before"
-)
-_TIME_NOUNS = words(
-    "morning evening night afternoon day days week weeks month months year years hour hours "
-    "minute minutes moment spring summer autumn winter midnight noon dawn sunset sunrise "
-    "daybreak dusk Christmas Easter Monday Tuesday Wednesday Thursday Friday Saturday Sunday "
-    "January February March April May June July August September October November December "
-    "century time dinner breakfast supper war twilight season"
-)
-_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
-_WEEKDAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
+_NOT_NAMES, _HUMANS = frozenset(lists.not_names), frozenset(lists.humans)
+_MONTHS, _WEEKDAYS = "|".join(lists.months), "|".join(lists.week)
 WHEN = re.compile(
     r"\b(?:(?:[Ii]n|[Oo]n|[Aa]t|[Dd]uring|[Bb]efore|[Aa]fter|[Uu]ntil|[Ss]ince|[Bb]y|[Oo]ne|[Tt]hat|"
     r"[Ee]very|[Tt]he next|[Tt]he following|[Ll]ast|[Tt]owards) "
     r"(?:the |that |a |an |this |his |her |early |late |same )*(?:[a-z]+ ){0,2}?"
-    rf"(?:{'|'.join(_TIME_NOUNS)}|1\d\d\d|20\d\d|[a-z]+ o['’]clock)"
+    rf"(?:{'|'.join(lists.time_nouns)}|1\d\d\d|20\d\d|[a-z]+ o['’]clock)"
     r"(?: (?:of (?:the )?[A-Za-z0-9]+|\d{1,2}(?:, \d{4})?|\d{4}|before|after|later|ago))?"
     rf"|[Oo]n (?:{_WEEKDAYS})|(?:{_MONTHS}) \d{{1,2}}(?:, \d{{4}})?"
     r"|(?:[a-z]+ ){1,2}(?:years|days|weeks|months|hours|minutes) (?:ago|later|before|afterwards)"
@@ -149,10 +105,10 @@ def object_of(rest: str) -> str:
 
 def place_in(rest: str) -> re.Match[str] | None:
     """Return the first phrase that says where something is; None if there is none."""
-    pattern = rf"\b(?:{'|'.join(_PLACE_PREPOSITIONS)}) (?:{NAME}|{PHRASE})"
+    pattern = rf"\b(?:{'|'.join(lists.place_prepositions)}) (?:{NAME}|{PHRASE})"
     for match in re.finditer(pattern, rest):
         words = match.group().split()
-        if len(words) > 6 or any(w in _TIME_NOUNS for w in words):
+        if len(words) > 6 or any(w in lists.time_nouns for w in words):
             continue
         if words[-1] in ("the", "of", "and", "his", "her") or _HUMANS & set(words):
             continue
