@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kvstream.input.sources import open_sources
-from kvstream.sample.novel import novel
+from kvstream.sample.document import beginning, novel
 from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2
@@ -38,7 +38,8 @@ class Filler:
         if not paths:
             return cls(None, "novel", seed)
         blocks = open_sources(list(paths), plain=True)
-        text = _gather((block.text for block in blocks), MOST_CHARS + 1).replace("\r\n", "\n")
+        text = "".join(beginning((block.text for block in blocks), MOST_CHARS + 1))
+        text = text.replace("\r\n", "\n")
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
         return cls(text, f"text {digest}", seed)
 
@@ -55,7 +56,8 @@ class Filler:
     def _piece(self, chars: int, rng: random.Random) -> str:
         if self.text is None:
             seed = rng.randrange(2**31)
-            return _gather(_words(rng) if self.name == "words" else novel(seed), chars)
+            pieces = _words(rng) if self.name == "words" else novel(seed)
+            return "".join(beginning(pieces, chars))
         start = rng.randrange(len(self.text))
         start = boundary(self.text, start) % len(self.text)
         piece = self.text[start : start + chars]
@@ -104,17 +106,6 @@ def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
     data = text.encode("utf-8")
     end = int(starts[last]) if last < len(starts) else len(data)
     return data[int(starts[first]) : end].decode("utf-8", "ignore")
-
-
-def _gather(pieces: Iterable[str], chars: int) -> str:
-    """Join pieces up to the one with which the text has at least `chars` characters."""
-    parts, size = [], 0
-    for piece in pieces:
-        parts.append(piece)
-        size += len(piece)
-        if size >= chars:
-            break
-    return "".join(parts)
 
 
 def _words(rng: random.Random) -> Iterable[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError
-from kvstream.events import Answered, AnswerToken, Event, Result
+from kvstream.events import Answered, AnswerToken, Result
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
@@ -45,21 +45,16 @@ def ask(
     layout: Layout | None = None,
 ) -> list[Result]:
     """Answer every question after one reading of `text`, exactly as the model wrote it."""
-    with document(text) as path:
-        request = Request(tuple(questions), run, layout=layout)
-        return results_of(road(session, request).ask(open_sources([path], plain=True), request))
-
-
-def results_of(events: Iterator[Event]) -> list[Result]:
-    """Return the results of events, with the answers as the model wrote them."""
     written: list[str] = []
     results = []
-    for event in events:
-        if isinstance(event, AnswerToken):
-            written.append(event.text)
-        elif isinstance(event, Answered):
-            results.append(replace(event.result, answer="".join(written)))
-            written.clear()
+    request = Request(tuple(questions), run, layout=layout)
+    with document(text) as path:
+        for event in road(session, request).ask(open_sources([path], plain=True), request):
+            if isinstance(event, AnswerToken):
+                written.append(event.text)
+            elif isinstance(event, Answered):
+                results.append(replace(event.result, answer="".join(written)))
+                written.clear()
     return results
 
 
@@ -102,26 +97,16 @@ def too_long(error: BudgetError) -> str:
     return f"{str(error).partition(';')[0]}, the length that the model was trained for."
 
 
-@dataclass(frozen=True)
-class ModelIdentity:
-    """The identity of a model in a file of records: its weights and their numeric format."""
+def model_identity(session: Session) -> dict[str, str]:
+    """Return what identifies a model in a file of records: name, weights and numeric format.
 
-    name: str
-    weights: str
-    precision: Mapping[str, str] = field(default_factory=dict)
-    """The options of `PRECISION` that differ from the default; records of earlier versions have
-    none."""
-
-    @classmethod
-    def of(cls, session: Session) -> ModelIdentity:
-        """Return the name, and a digest of the first numbers of every tensor."""
-        digest = hashlib.sha256()
-        for name, tensor in session.model.model.state_dict().items():
-            head = tensor.flatten()[:64].to("cpu", torch.float32)
-            digest.update(name.encode() + head.numpy().tobytes())
-        asked, default = vars(session.settings), vars(ModelSettings())
-        precision = {name: asked[name] for name in PRECISION if asked[name] != default[name]}
-        return cls(session.model_name, digest.hexdigest()[:12], precision)
-
-    def identity(self) -> dict[str, str]:
-        return {"model": self.name, "weights": self.weights, **self.precision}
+    The weights are a digest of the first numbers of every tensor. An option of `PRECISION` is left
+    out if it has its default, as in records of earlier versions.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in session.model.model.state_dict().items():
+        head = tensor.flatten()[:64].to("cpu", torch.float32)
+        digest.update(name.encode() + head.numpy().tobytes())
+    asked, default = vars(session.settings), vars(ModelSettings())
+    precision = {name: asked[name] for name in PRECISION if asked[name] != default[name]}
+    return {"model": session.model_name, "weights": digest.hexdigest()[:12], **precision}

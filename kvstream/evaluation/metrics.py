@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from kvstream.answer.support import abstains as abstains
-from kvstream.errors import UsageError
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -53,16 +52,9 @@ def digit_accuracy(answer: str, expected: str) -> float:
 
 @cache
 def _scorer() -> Any:
-    try:
-        from rouge_score import rouge_scorer
-    except ImportError:
-        raise UsageError("ROUGE needs the extra: pip install 'kvstream[bench]'.") from None
+    from rouge_score import rouge_scorer  # the commands check whether it is there
+
     return rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-
-
-def require_rouge() -> None:
-    """Raise UsageError, before anything is loaded, if the package for ROUGE is missing."""
-    _scorer()
 
 
 def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.filler import Filler, around, insert
-from kvstream.evaluation.harness import ModelIdentity, ask, room_for, too_long
+from kvstream.evaluation.harness import ask, model_identity, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import NEAR, WHOLE, Case
@@ -47,16 +47,6 @@ class Plan:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Haystack:
-    """A document with needles; the first has the requested depth."""
-
-    text: str
-    tokens: int
-    """The requested length."""
-    needles: tuple[Fact, ...]
-
-
 def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
     """Make needles of the plan's kind; `first` selects the kind of fact, in turn."""
     if plan.kind == "kv":
@@ -85,8 +75,11 @@ def _pairs(rng: random.Random) -> Fact:
 
 def haystack(
     session: Session, filler: Filler, plan: Plan, tokens: int, depth: float, trial: int
-) -> Haystack:
-    """Make the document of a trial, the same for every method. Raise UsageError if too short."""
+) -> tuple[str, list[Fact]]:
+    """Make the document of a trial, the same for every method, and its needles.
+
+    The first needle has the requested depth. Raise UsageError if the document is too short.
+    """
     rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
     needles = make_needles(plan, rng, trial)
     taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
@@ -95,12 +88,12 @@ def haystack(
     text = filler.cut(session.tokenizer, tokens - taken, rng)
     depths = [depth, *(rng.random() for _ in needles[1:])]
     places = [(d, n.sentence) for d, n in zip(depths, needles, strict=True)]
-    return Haystack(insert(text, session.tokenizer, places), tokens, tuple(needles))
+    return insert(text, session.tokenizer, places), needles
 
 
 def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) -> Iterator[Trial]:
     """Yield every trial. For each document all cases take turns, which balances a stopped run."""
-    facts = ModelIdentity.of(session)
+    facts = model_identity(session)
     for tokens in plan.lengths:
         for number in range(plan.trials):
             for depth in plan.depths:
@@ -108,27 +101,27 @@ def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) 
                 document = cache(partial(haystack, session, filler, plan, tokens, depth, number))
                 for case in cases:
                     identity: Record = {
-                        "bench": "needle", **facts.identity(), "kind": plan.kind,
+                        "bench": "needle", **facts, "kind": plan.kind,
                         **case.identity(), "tokens": tokens, "depth": depth, "trial": number,
                         "needles": plan.needles, "filler": filler.name, "seed": plan.seed,
                     }  # fmt: skip
-                    yield Trial(identity, partial(_run, session, case, document))
+                    yield Trial(identity, partial(_run, session, case, tokens, document))
 
 
-def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Record:
-    hay = document()
-    text, run = hay.text, case.run
-    questions = [needle.question for needle in hay.needles]
-    needles = hay.needles
+def _run(
+    session: Session, case: Case, tokens: int, document: Callable[[], tuple[str, list[Fact]]]
+) -> Record:
+    text, needles = document()
+    run = case.run
     if case.view == WHOLE:
-        run = room_for(session, run, hay.tokens)
+        run = room_for(session, run, tokens)
     elif case.view == NEAR:
-        needles, questions = needles[:1], questions[:1]
+        needles = needles[:1]
         budget = run.budget.tokens if run.budget and run.budget.tokens else 4096
         text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
     started = time.perf_counter()
     try:
-        results = ask(session, text, questions, run)
+        results = ask(session, text, [needle.question for needle in needles], run)
     except BudgetError as error:
         if case.view != WHOLE:
             raise
@@ -175,7 +168,19 @@ def _cites(citations: Sequence[dict[str, Any]], sentence: str) -> bool:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Return a row for each length, depth and case: the object that ``--json`` prints."""
-    return [_row(group) for group in grouped(records, ROW_KEYS)]
+    return [
+        {
+            k: round(v, 4) if isinstance(v, float) and k not in ROW_KEYS else v
+            for k, v in row.items()
+        }
+        for row in map(_row, grouped(records, ROW_KEYS))
+    ]
+
+
+def pooled(records: Sequence[Record]) -> list[Record]:
+    """Return a row for each length and case, pooled over the depths, without rounding."""
+    keys = [key for key in ROW_KEYS if key != "depth"]
+    return [{**_row(group), "depth": None} for group in grouped(records, keys)]
 
 
 def _row(group: list[Record]) -> Record:
@@ -186,63 +191,29 @@ def _row(group: list[Record]) -> Record:
     right = sum(bool(r["right"]) for r in done)
     low, high = wilson(right, len(done))
     asked = sum(1 if r["method"] == NEAR else int(r["needles"]) for r in done)
+    # Citations only of right answers: a wrong one depends on something else.
+    cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
+    digits = [r["digits"] for r in done if r.get("digits") is not None]
     row = {
         **head,
         "trials": len(done),
         "right": right,
-        "share": round(right / len(done), 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
+        "share": right / len(done),
+        "low": low,
+        "high": high,
         "exact": sum(bool(r["exact"]) for r in done),
-        "digits": None,
-        "found": round(sum(r["found"] for r in done) / asked, 4),
+        "digits": sum(digits) / len(digits) if digits else None,
+        "found": sum(r["found"] for r in done) / asked,
         "retained": round(sum(r["retained"] for r in done) / len(done)),
         "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
+        "cited": sum(cited) / len(cited) if cited else None,
     }
-    # Only for right answers: a wrong one depends on something else.
-    cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
-    row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
-    digits = [r["digits"] for r in done if r.get("digits") is not None]
-    if digits:
-        row["digits"] = round(sum(digits) / len(digits), 4)
     overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
     if overlap:
-        mean, low, high = mean_interval(overlap)
-        row["f1"] = round(mean, 4)
+        row["f1"], low, high = mean_interval(overlap)
         if low < high:  # one document, or equal scores, do not tell how scores vary
-            row |= {"f1_low": round(low, 4), "f1_high": round(high, 4)}
+            row |= {"f1_low": low, "f1_high": high}
     return row
-
-
-def pooled(rows: Sequence[Record]) -> list[Record]:
-    """Return the rows of each case and length, pooled over the depths."""
-    keys = [key for key in ROW_KEYS if key != "depth"]
-    return [_together(group) for group in grouped(rows, keys)]
-
-
-def _together(group: list[Record]) -> Record:
-    trials, right = sum(r["trials"] for r in group), sum(r["right"] for r in group)
-    out = {
-        **{k: v for k, v in group[0].items() if k not in ("f1_low", "f1_high")},
-        "depth": None,
-        "trials": trials,
-        "right": right,
-        **dict.fromkeys(("share", "low", "high")),
-    }
-    if trials:  # otherwise no trial ran, which is not a share of 0
-        out["share"] = right / trials
-        out["low"], out["high"] = wilson(right, trials)
-    cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
-    if cited:
-        out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)
-    for key in ("digits", "f1", "retained", "seconds"):
-        # A stopped run may have fewer trials at one depth than at another.
-        values = [(r[key], r["trials"]) for r in group if r.get(key) is not None]
-        if values:
-            out[key] = sum(v * n for v, n in values) / sum(n for _, n in values)
-            if key == "retained":
-                out[key] = round(out[key])
-    return out
 
 
 def so_far(records: Sequence[Record]) -> str:

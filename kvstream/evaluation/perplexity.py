@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.evaluation.confidence import difference_interval
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, open_reader
+from kvstream.evaluation.harness import IdFeed, model_identity, open_reader
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped, left_out
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
@@ -156,7 +156,7 @@ def text_trials(
     **more: Any,
 ) -> Iterator[Trial]:
     """Yield trials: `run` of each text, up to `limit` tokens, and case; `more`: identity."""
-    facts = ModelIdentity.of(session)
+    facts = model_identity(session)
 
     def measured(path: str, case: Case) -> Record:
         stream = TokenStream(session.tokenizer, open_sources([path], plain=True))
@@ -169,7 +169,7 @@ def text_trials(
             size = file.tell()
         for case in cases:
             identity: Record = {
-                "bench": bench, **facts.identity(), **case.identity(),
+                "bench": bench, **facts, **case.identity(),
                 "text": Path(path).name, "size": size, "limit": limit, **more,
                 **case.seed(),
             }  # fmt: skip

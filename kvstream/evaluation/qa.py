@@ -12,7 +12,7 @@ from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for, too_long
+from kvstream.evaluation.harness import IdFeed, ask, model_identity, open_reader, room_for, too_long
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
@@ -87,14 +87,6 @@ def _test(text: str) -> Callable[[Record], bool]:
     return lambda record: str(record.get(key)) == value
 
 
-def require(items: Sequence[Item]) -> None:
-    """Raise UsageError, before a model is loaded, if a library for the scores is missing."""
-    questions = [q for item in items for q in item.questions if not q.options]
-    longbench.require(q.task for q in questions)
-    if any(q.answers and not q.task for q in questions):
-        metrics.require_rouge()
-
-
 def wants_phrases(items: Sequence[Item]) -> bool:
     """Return whether all questions have answers, most of them of at most PHRASE words.
 
@@ -114,7 +106,7 @@ def trials(
     prompts: longbench.Prompts | None = None,
 ) -> Iterator[Trial]:
     """Yield one trial for each item and case; the cases take turns. `prompts` are LongBench's."""
-    facts = ModelIdentity.of(session)
+    facts = model_identity(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
         content = digest((item.context, item.questions))
@@ -125,7 +117,7 @@ def trials(
             cases = [replace(case, run=replace(case.run, max_tokens=most)) for case in cases]
         for case in cases:
             identity: Record = {
-                "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
+                "bench": "qa", **facts, **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
                 **({"brief": True} if case.run.brief else {}),
                 **({} if layout is None else {"prompts": digest(layout)}),
@@ -142,28 +134,22 @@ def _run(
     seed: int,
     layout: tuple[Layout, str] | None,
 ) -> Record:
-    text, kind = item.context, item.record.get("attribute")
+    text, run, encode = item.context, case.run, session.tokenizer.encode
+    kind = item.record.get("attribute")
     if kind in (None, ""):
         kind = item.record.get("dataset")
     if within is not None and case.view == STREAM:
         text = surrounded(session, item, within, seed)
-    if case.view == WHOLE:
-        case = replace(case, run=_roomy(session, item, case.run, layout))
+    if case.view == WHOLE:  # room for the context, all questions and options
+        parts = [text, *(layout[1:] if layout else (q.text for q in item.questions))]
+        parts += [option for q in item.questions for option in q.options]
+        run = room_for(session, run, sum(len(encode(part)) for part in parts))
     try:
-        return {**_scored_answers(session, case.run, item, text, layout), "by": kind}
+        return {**_scored_answers(session, run, item, text, layout), "by": kind}
     except BudgetError as error:
         if case.view != WHOLE:
             raise
         raise BudgetError(too_long(error)) from error
-
-
-def _roomy(
-    session: Session, item: Item, run: RunSettings, layout: tuple[Layout, str] | None
-) -> RunSettings:
-    """Return the run with a budget that holds the context, all questions and options."""
-    parts = [item.context, *(layout[1:] if layout else (q.text for q in item.questions))]
-    parts += [option for q in item.questions for option in q.options]
-    return room_for(session, run, sum(len(session.tokenizer.encode(part)) for part in parts))
 
 
 def _scored_answers(

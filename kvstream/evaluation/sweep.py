@@ -98,37 +98,31 @@ def cases(
     methods: Sequence[str],
     budgets: Sequence[Budget | None],
     settings: Sequence[str] = (),
-    schedules: Sequence[str | None] = (None,),
-    chunks: Sequence[str | None] = (None,),
-    keeps: Sequence[int | None] = (None,),
-    chunk_sizes: Sequence[int | None] = (None,),
-    starts: Sequence[int | str | None] = (None,),
     preset: bool = False,
     baselines: Sequence[str] = (),
+    **values: Sequence[Any],
 ) -> list[Case]:
-    """Return every combination once, checked; `preset`: as in the papers; `baselines`: views."""
+    """Return every combination once, checked.
+
+    `values` are those of other fields of the run; None leaves a field as it is. `preset`: as in the
+    papers, where nothing else is given. `baselines`: views.
+    """
     found: dict[str, Case] = {}
     choices = parse_settings(settings, methods)
-    combinations = itertools.product(
-        methods, budgets, schedules, chunks, keeps, chunk_sizes, starts, choices
-    )
-    for method, budget, schedule, chunk, keep, chunk_size, start, choice in combinations:
+    for method, budget, *given, choice in itertools.product(
+        methods, budgets, *values.values(), choices
+    ):
         own = {
             name.removeprefix(f"{method}."): value
             for name, value in choice.items()
             if name.startswith(f"{method}.")
         }
-        told: Mapping[str, str] = {}
+        fields = {k: v for k, v in zip(values, given, strict=True) if v is not None}
         if preset:
             paper = paper_of(method)
-            own, told = {**paper.settings, **own}, paper.run
+            own, fields = {**paper.settings, **own}, {**paper.run, **fields}
         make(method, own)
-        run = replace(
-            base, method=method, set=own, budget=budget,
-            schedule=schedule or told.get("schedule", base.schedule),
-            chunk=chunk or told.get("chunk", base.chunk),
-            keep=keep, chunk_size=chunk_size, start=start or told.get("start"),
-        )  # fmt: skip
+        run = replace(base, method=method, set=own, budget=budget, **fields)
         # Settings of one method do not make a second case of another.
         found.setdefault(repr(run), Case(run))
     extra = [

@@ -18,8 +18,8 @@ from kvstream.sample.document_facts import KINDS, MOST_FACTS, Fact, make_facts
 from kvstream.sample.novel import novel
 
 __all__ = [
-    "CHARS_PER_TOKEN", "KINDS", "MOST_FACTS", "Fact", "default_facts", "generate", "make_facts",
-    "novel", "plant", "questions",
+    "CHARS_PER_TOKEN", "KINDS", "MOST_FACTS", "Fact", "beginning", "default_facts", "generate",
+    "make_facts", "novel", "plant", "questions",
 ]  # fmt: skip
 
 CHARS_PER_TOKEN = 4.0
@@ -38,14 +38,14 @@ def questions(*, facts: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         yield {**record, "answers": list(fact.answers), "depth": round(fact.depth, 4)}
 
 
-def _first(blocks: Iterator[str], size: int) -> Iterator[str]:
+def beginning(blocks: Iterable[str], size: int) -> Iterator[str]:
     """Yield whole blocks until they have at least ``size`` characters."""
     written = 0
     for block in blocks:
+        yield block
+        written += len(block)
         if written >= size:
             return
-        written += len(block)
-        yield block
 
 
 def generate(*, tokens: int, seed: int = 0, facts: int | None = None) -> Iterator[str]:
@@ -58,7 +58,7 @@ def generate(*, tokens: int, seed: int = 0, facts: int | None = None) -> Iterato
     count = default_facts(tokens) if facts is None else facts
     planted = sum(len(fact.sentence) + 2 for fact in make_facts(count, seed))
     size = max(1, int(tokens * CHARS_PER_TOKEN) - planted)
-    return plant(_first(novel(seed), size), size, facts=count, seed=seed)
+    return plant(beginning(novel(seed), size), size, facts=count, seed=seed)
 
 
 _LOOK_AHEAD = 2000

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers, pre_tokenizers
 
 from kvstream.input.blocks import utf8_starts
 from kvstream.streams import without_panics
@@ -81,7 +81,7 @@ class HubTokenizer(Tokenizer):
         pieces = self._pieces or [token.encode() for token in vocabulary]
         lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
         self.longest = max(int(lengths.max(initial=1)), self._guard.longest)
-        self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
+        self.crosses_words = any_crosses_words(pieces)
         self._lengths = lengths if self._pieces else None
 
     @property
@@ -222,19 +222,9 @@ def _copy(backend: Backend, *, first: bool, control: set[str]) -> Backend:
     if pre_tokenizer is not None:
         copy.pre_tokenizer = _component(pre_tokenizers.Sequence([]), pre_tokenizer)
     added = sorted(backend.get_added_tokens_decoder().items())
-    copy.add_tokens(
-        [
-            AddedToken(
-                token.content,
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=token.normalized,
-                special=token.special or token.content in control,
-            )
-            for _, token in added
-        ]
-    )
+    for _, token in added:
+        token.special = token.special or token.content in control
+    copy.add_tokens([token for _, token in added])
     if any(copy.token_to_id(token.content) != number for number, token in added):
         # The ids have gaps, which only the complete JSON can restore.
         whole = json.loads(backend.to_str())

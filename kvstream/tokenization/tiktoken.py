@@ -41,7 +41,7 @@ class TiktokenTokenizer(Tokenizer):
         self._pieces = [_piece(encoding, token) for token in range(encoding.n_vocab)]
         self._lengths = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
         self.longest = int(self._lengths.max())
-        self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in self._pieces)
+        self.crosses_words = any_crosses_words(self._pieces)
 
     @property
     def has_template(self) -> bool:

@@ -146,9 +146,9 @@ class WindowDecoder(Decoder):
         return text[len(before) :]
 
 
-def any_crosses_words(tokens: Iterable[str]) -> bool:
-    """Return whether one of ``tokens`` has a space (or ``▁``) between two letters or digits."""
-    return any(_CROSSING.search(token) for token in tokens)
+def any_crosses_words(pieces: Iterable[bytes]) -> bool:
+    """Return whether one of ``pieces`` has a space (or ``▁``) between two letters or digits."""
+    return any(_CROSSING.search(piece.decode("utf-8", "ignore")) for piece in pieces)
 
 
 def without_surrogates(text: str) -> str:

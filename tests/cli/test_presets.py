@@ -102,7 +102,7 @@ def test_a_method_without_a_preset_is_refused_before_anything_loads(
 def test_a_benchmark_has_the_presets_too() -> None:
     found = cases(
         RunSettings(), methods=["infinipot", "streaming"], budgets=[Budget(tokens=1024)],
-        settings=["infinipot.alpha=0,0.25"], chunks=["fixed"], preset=True,
+        settings=["infinipot.alpha=0,0.25"], chunk=["fixed"], preset=True,
     )  # fmt: skip
     assert [c.run.set.get("alpha") for c in found] == ["0", "0.25", None]
     assert [c.run.schedule for c in found] == ["fixed", "fixed", "linear"]

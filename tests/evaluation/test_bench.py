@@ -25,7 +25,7 @@ from kvstream.evaluation import needle, perplexity, qa, report
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
-from kvstream.evaluation.harness import PRECISION, ModelIdentity, room_for
+from kvstream.evaluation.harness import PRECISION, room_for
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.sweep import Case, cases, parse_settings
@@ -96,10 +96,10 @@ def test_needles_of_one_place_keep_their_order(tokenizer: Any) -> None:
 def test_several_needles_are_all_there(tokenizer: Any) -> None:
     session = SimpleNamespace(tokenizer=tokenizer)
     plan = needle.Plan("fact", (1000,), (0.5,), needles=3)
-    hay = needle.haystack(session, Filler.of([]), plan, 1000, 0.5, 0)  # type: ignore[arg-type]
-    assert all(n.sentence in hay.text for n in hay.needles)
-    assert len({n.question for n in hay.needles}) == 3
-    assert len(tokenizer.encode(hay.text)) == pytest.approx(1000, abs=12)
+    text, needles = needle.haystack(session, Filler.of([]), plan, 1000, 0.5, 0)  # type: ignore[arg-type]
+    assert all(n.sentence in text for n in needles)
+    assert len({n.question for n in needles}) == 3
+    assert len(tokenizer.encode(text)) == pytest.approx(1000, abs=12)
 
 
 def test_key_values_ask_for_one_of_many(tokenizer: Any) -> None:
@@ -132,7 +132,7 @@ def test_a_value_given_twice_is_measured_once() -> None:
 
 
 def test_memory_may_start_at_several_sizes() -> None:
-    found = cases(RunSettings(), methods=("snapkv",), budgets=(None,), starts=(None, 16))
+    found = cases(RunSettings(), methods=("snapkv",), budgets=(None,), start=(None, 16))
     assert [c.run.start for c in found] == [None, 16]
     assert "start" not in found[0].identity()  # so that earlier records stay valid
     assert found[1].identity()["start"] == 16
@@ -230,7 +230,8 @@ def test_other_data_under_the_same_names_are_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Ids such as 1 often occur in other files too."""
-    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    for each in (qa, summary):
+        monkeypatch.setattr(each, "model_identity", lambda _: {"model": "m"})
     ran: list[str] = []
     for bench in (qa, summary):
         monkeypatch.setattr(bench, "_run", lambda *_: {"questions": ran.append(text) or []})
@@ -245,7 +246,8 @@ def test_other_data_under_the_same_names_are_measured(
 
 
 def test_another_seed_is_another_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    for each in (perplexity, summary):
+        monkeypatch.setattr(each, "model_identity", lambda _: {"model": "m"})
     (tmp_path / "a.txt").write_text("A text.")
     seeds = [Case(RunSettings(method="random", seed=seed)) for seed in (0, 1)]
     story = summary.Story("1", "A text.", "", ("s",))
@@ -267,7 +269,7 @@ def test_another_precision_is_another_trial(tmp_path: Path) -> None:
     for asked in ({}, {"dtype": "bfloat16"}, {"kv_dtype": "float32"}, {"quantize": "int8"}):
         session: Any = SimpleNamespace(
             model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
-            settings=ModelSettings(**asked),
+            settings=ModelSettings(**asked), tokenizer=None,
         )  # fmt: skip
         for trial in itertools.chain(
             qa.trials(session, [item], ways, None, 0),
@@ -327,7 +329,7 @@ def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     """A function that runs trials with a fake reader that finds needles in the second half only."""
-    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    monkeypatch.setattr(needle, "model_identity", lambda _: {"model": "m"})
 
     def ask(session: Any, text: str, questions: list[str], run: RunSettings) -> list[Any]:
         if run.method == "full" and run.budget and run.budget.tokens < 2000:
@@ -349,9 +351,9 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     make = needle.haystack
 
     def remember(*args: Any) -> Any:
-        hay = make(*args)
-        asked[hay.text] = hay.needles
-        return hay
+        text, needles = make(*args)
+        asked[text] = needles
+        return text, needles
 
     monkeypatch.setattr(needle, "ask", ask)
     monkeypatch.setattr(needle, "haystack", remember)
@@ -360,14 +362,15 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     def run(plan: needle.Plan, methods: tuple[str, ...] = ("infinipot",)) -> list[Any]:
         every = cases(RunSettings(max_tokens=8), methods=methods, budgets=(Budget(tokens=512),))
         trials = needle.trials(session, Filler.of([]), plan, every)  # type: ignore[arg-type]
-        return needle.rows(list(measure(trials, Records())))
+        return list(measure(trials, Records()))
 
     return run
 
 
 @pytest.mark.parametrize("kind", ["passkey", "fact", "kv"])
 def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
-    rows = found(needle.Plan(kind, (600, 1200), (0.1, 0.9), trials=3))
+    records = found(needle.Plan(kind, (600, 1200), (0.1, 0.9), trials=3))
+    rows = needle.rows(records)
     assert [(r["tokens"], r["depth"], r["right"], r["trials"]) for r in rows] == [
         (600, 0.1, 0, 3), (600, 0.9, 3, 3), (1200, 0.1, 0, 3), (1200, 0.9, 3, 3),
     ]  # fmt: skip
@@ -377,7 +380,7 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert first["high"] == pytest.approx(0.5615, abs=1e-3)
     none, every = (pytest.approx((share, *wilson(3 * share, 3)), abs=1e-4) for share in (0, 1))
     assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [none, every]
-    pooled = needle.pooled(rows)
+    pooled = needle.pooled(records)
     assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 
 
@@ -393,26 +396,27 @@ def test_pooled_rows_follow_from_the_trials_of_a_stopped_run() -> None:
     assert rows[0]["f1_low"] < rows[0]["f1"] < rows[0]["f1_high"] == 1
     assert rows[1]["f1"] == 0.2
     assert not {"f1_low", "f1_high"} & set(rows[1]), "one document has no interval"
-    (pooled,) = needle.pooled(rows)
+    (pooled,) = needle.pooled(records)
     mean = sum(sum(each) for each in scores.values()) / 4
     assert (pooled["f1"], pooled["seconds"]) == pytest.approx((mean, mean), abs=1e-3)
     assert pooled["retained"] == pytest.approx(100 * mean, abs=1)
 
 
 def test_what_does_not_fit_is_left_out(found: Any) -> None:
-    rows = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
+    records = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
+    rows, pooled = needle.rows(records), needle.pooled(records)
     assert [(r["method"], r["trials"]) for r in rows] == [("infinipot", 2), ("full", 0)]
     assert rows[1]["error"] == "does not fit"
-    shares = [(r["share"], r["low"], r["high"]) for r in needle.pooled(rows)]
+    shares = [(r.get("share"), r.get("low"), r.get("high")) for r in pooled]
     assert shares == [(1.0, pytest.approx(wilson(2, 2)[0]), 1.0), (None, None, None)]
-    (bars,) = needle_command._plots(rows)
+    (bars,) = needle_command._plots(pooled, rows)
     assert [bar[0] for bar in bars.rows] == ["infinipot, 600 tokens"]
-    *_, table = needle_command._tables(rows)
+    *_, table = needle_command._tables(pooled, rows)
     assert list(table.columns[4].cells) == ["100%", "-"]
 
 
 def test_cells(found: Any) -> None:
-    rows = found(needle.Plan("passkey", (600, 1024), (0.1, 0.9), trials=1))
+    rows = needle.rows(found(needle.Plan("passkey", (600, 1024), (0.1, 0.9), trials=1)))
     assert grid(case_label(rows[0], rows), rows).row_count == 2
 
 

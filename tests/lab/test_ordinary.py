@@ -58,5 +58,5 @@ def test_rows_count_citations_of_right_answers() -> None:
     records = [{**record, "depth": d, "right": right, "cited": cited} for d, right, cited in cases]
     first, second = rows(records)
     assert (first["cited"], second["cited"]) == (0.5, None)
-    [together] = pooled([first, second])
+    [together] = pooled(records)
     assert together["cited"] == 0.5

@@ -14,7 +14,6 @@ from rows import rows_of
 from kvstream.errors import SourceError
 from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.harness import ModelIdentity
 from kvstream.evaluation.records import Records, measure
 from kvstream.evaluation.sweep import Case
 from kvstream.settings import RunSettings
@@ -78,7 +77,7 @@ def test_texts_of_one_folder_are_texts_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A text without an id is named after its file and folder. Questions share a text's name."""
-    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    monkeypatch.setattr(summary, "model_identity", lambda _: {"model": "m"})
     score = {name: 0.0 for each in summary.ROUGE for name in (each, f"lead_{each}")}
     path, nobody = tmp_path / "data.jsonl", SimpleNamespace()
     asked = [{"question": each, "summaries": ["s"]} for each in ("plot?", "who?")]

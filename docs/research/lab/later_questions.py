@@ -33,7 +33,7 @@ from kvstream.answer.support import abstains
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.datasets import load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
+from kvstream.evaluation.harness import IdFeed, model_identity, room_for
 from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.splits import is_heldout
@@ -165,7 +165,7 @@ def main() -> None:
     session, filler = Session.open(settings), Filler.of(texts)
     put = Planted(given.paragraphs, given.questions, given.facts)
     made = cache(lambda trial: document(session, filler, given.qa, given.tokens, put, trial))
-    facts, trials = ModelIdentity.of(session).identity(), []
+    facts, trials = model_identity(session), []
     for number in range(given.first, given.first + given.trials):
         for spec in given.cases:
             identity: Record = {

@@ -33,7 +33,7 @@ from kvstream.api.options import request_of, settled
 from kvstream.evaluation import harness
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
+from kvstream.evaluation.harness import IdFeed, model_identity, room_for
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
@@ -190,7 +190,7 @@ def main() -> None:
             return task.make(session.tokenizer, filler, given.tokens, rng)
 
         same = {
-            **ModelIdentity.of(session).identity(), "tokens": given.tokens, "ratio": given.ratio,
+            **model_identity(session), "tokens": given.tokens, "ratio": given.ratio,
             "seed": given.seed, "filler": filler.name, "quantize": given.quantize,
             **({"brief": True} if given.brief else {}), **({"known": True} if given.known else {}),
         }  # fmt: skip

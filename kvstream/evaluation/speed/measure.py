@@ -48,6 +48,10 @@ class Bench:
     """Systems that failed or became too slow, and why."""
     last: dict[System, tuple[int, float]] = field(default_factory=dict)
     """Tokens and seconds of the length before."""
+    taken: dict[System, list[Record]] = field(default_factory=dict)
+    """Results of each round of this length."""
+    steps: dict[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """Steps of kvstream's last reading, by the id of its case. Systems beside it repeat them."""
 
     def measure(self, task: Task) -> list[Record]:
         """Return a row for each system at the length of ``task.ids``."""
@@ -56,36 +60,29 @@ class Bench:
             expected = seconds * (tokens / before) ** system.growth
             if expected > self.give_up_s:
                 self.out.setdefault(system, f"would take about {expected:,.0f} s")
-        taken: dict[System, list[Record]] = {system: [] for system in self.every}
-        steps: dict[System, Sequence[tuple[int, int]]] = {}
+        self.taken, self.steps = {system: [] for system in self.every}, {}
         for number in range(-1, self.runs):
             for system in self.every:
-                self.advance(self._turn(system, task, taken[system], steps, warm=number < 0))
-        self._select_exactly(task, taken)
-        for system, found in taken.items():
+                self.advance(self._turn(system, task, warm=number < 0))
+        if self.session.model.device.type == "cuda":
+            self._select_exactly(task)
+        for system, found in self.taken.items():
             if found:
                 self.last[system] = tokens, statistics.median(r["prefill_s"] for r in found)
-        rows = [self._row(system, tokens, taken[system], steps) for system in self.every]
-        self._ratios(rows, taken)
+        rows = [self._row(system, tokens, self.taken[system]) for system in self.every]
+        self._ratios(rows)
         return _faster_plain(rows)
 
-    def _turn(
-        self,
-        system: System,
-        task: Task,
-        known: list[Record],
-        steps: dict[System, Sequence[tuple[int, int]]],
-        *,
-        warm: bool,
-    ) -> str:
+    def _turn(self, system: System, task: Task, *, warm: bool) -> str:
         if system in self.out:
             return f"{system.label}: {self.out[system]}"
+        known = self.taken[system]
         if known and known[0]["prefill_s"] > self.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
             task = replace(task, ids=task.ids[: system.warm])
         if system.name != "kvstream":
-            task = replace(task, steps=steps.get(_leader(system, self.every), ()))
+            task = replace(task, steps=self.steps.get(id(system.case), ()))
             if system.case is not None and not task.steps:
                 return f"{system.label}: kvstream itself failed"
         try:
@@ -100,30 +97,29 @@ class Bench:
         if system in self.out:
             return f"{system.label}: {self.out[system]}"
         if system.name == "kvstream":
-            steps[system] = task.steps
+            self.steps[id(system.case)] = task.steps
         if not warm:
             own = {"peak_rss_bytes": peak.rss, "peak_device_bytes": peak.device}
             known.append({**own, **result})
         return f"{system.label}: {result['prefill_s']:.2f} s"
 
-    def _select_exactly(self, task: Task, taken: dict[System, list[Record]]) -> None:
-        """On a GPU, measure the share of selection in one more reading."""
-        if self.session.model.device.type != "cuda":
-            return
-        for system, found in taken.items():
-            if system.name == "kvstream" and found:
-                slow = found[0]["prefill_s"] > self.repeat_s
-                share = None if slow else _share_of_selection(system, task)
-                for record in found:
-                    record["select_s"] = None if share is None else share * record["prefill_s"]
+    def _select_exactly(self, task: Task) -> None:
+        """Measure the share of selection in one more reading, if there is memory for it."""
+        for system, found in self.taken.items():
+            if system.name != "kvstream" or not found:
+                continue
+            share = None
+            if found[0]["prefill_s"] <= self.repeat_s:
+                try:
+                    waiting = run(system, replace(task, exact_times=True))
+                    share = waiting["select_s"] / waiting["prefill_s"]
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+            for record in found:
+                record["select_s"] = None if share is None else share * record["prefill_s"]
 
-    def _row(
-        self,
-        system: System,
-        tokens: int,
-        results: Sequence[Record],
-        steps: dict[System, Sequence[tuple[int, int]]],
-    ) -> Record:
+    def _row(self, system: System, tokens: int, results: Sequence[Record]) -> Record:
         model = self.session.model
         identity = {} if system.case is None else system.case.identity()
         for name in ("max_tokens", "files"):
@@ -160,17 +156,17 @@ class Bench:
         if "text_bytes" in row:
             row["text_mb_per_s"] = round(row["text_bytes"] / row["cpu_s"] / 1e6, 2)
         if system.name == "kvstream":
-            share = reading_flops(model, steps[system]) / prefill / self.peak_flops
+            share = reading_flops(model, self.steps[id(system.case)]) / prefill / self.peak_flops
             row["peak_share"] = round(share, 4)
         return row
 
-    def _ratios(self, rows: list[Record], taken: dict[System, list[Record]]) -> None:
+    def _ratios(self, rows: list[Record]) -> None:
         """Add to each row of kvstream its seconds as a multiple of the others', round by round."""
         for index, system in enumerate(self.every):
             for rival in self.every:
                 if system.name != "kvstream" or not system.beside(rival):
                     continue
-                pairs = list(zip(taken[system], taken[rival], strict=False))
+                pairs = list(zip(self.taken[system], self.taken[rival], strict=False))
                 if not pairs:
                     continue
                 name = "_".join(filter(None, (rival.name, rival.mode)))
@@ -186,25 +182,6 @@ def _median(results: Sequence[Record], key: str) -> Any:
         return None
     middle = statistics.median(values)
     return round(middle, 6) if isinstance(middle, float) else middle
-
-
-def _leader(system: System, every: Sequence[System]) -> System:
-    """Return the kvstream system whose steps a system repeats; for any other one, itself."""
-    for other in every:
-        if other.name == "kvstream" and system.case is not None and other.case is system.case:
-            return other
-    return system
-
-
-def _share_of_selection(system: System, task: Task) -> float | None:
-    """Return the share of selection in a reading with exact times; None without memory for one."""
-    try:
-        waiting = run(system, replace(task, exact_times=True))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return None
-    return float(waiting["select_s"] / waiting["prefill_s"])
 
 
 def _faster_plain(rows: list[Record]) -> list[Record]:

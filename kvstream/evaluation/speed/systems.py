@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.records import Record
@@ -138,7 +137,11 @@ def _kvstream(system: System, task: Task) -> Record:
     watch = Stopwatch(model.device)
     reports = list(reader.read(IdFeed(task.ids)))
     watch.has_read()
-    _answer(reader, task, watch)
+    stop: frozenset[int] = frozenset()
+    for _ in reader.answer(
+        task.question, lambda row: int(row.argmax()), stop, task.tokens, final=True
+    ):
+        watch.token()
     task.steps = [(r.chunk, max(r.memory)) for r in reports]
     return {
         **watch.record(),
@@ -150,16 +153,6 @@ def _kvstream(system: System, task: Task) -> Record:
         "mean_chunk": round(len(task.ids) / len(reports)),
         "mean_memory": round(sum(memory for _, memory in task.steps) / len(reports)),
     }
-
-
-def _answer(reader: Reader, task: Task, watch: Stopwatch) -> None:
-    nothing: frozenset[int] = frozenset()
-
-    def largest(logits: Tensor) -> int:
-        return int(logits.argmax())
-
-    for _ in reader.answer(task.question, largest, nothing, task.tokens, final=True):
-        watch.token()
 
 
 @contextmanager

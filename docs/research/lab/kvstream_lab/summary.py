@@ -11,7 +11,7 @@ from functools import partial
 from kvstream.evaluation import metrics
 from kvstream.evaluation.confidence import mean_interval
 from kvstream.evaluation.datasets import parsed, text
-from kvstream.evaluation.harness import ModelIdentity, document
+from kvstream.evaluation.harness import document, model_identity
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
@@ -96,12 +96,12 @@ def trials(
 
     The summary consists of `extract` passages; with 0, the model writes it.
     """
-    facts = ModelIdentity.of(session)
+    facts = model_identity(session)
     for story in stories:
         content = digest(story)
         for case in cases:
             identity: Record = {
-                "bench": "summary", **facts.identity(), **case.identity(), "id": story.id,
+                "bench": "summary", **facts, **case.identity(), "id": story.id,
                 "passages": extract, **case.seed(),
             }  # fmt: skip
             run = partial(_run, session, story, case, extract)

@@ -189,18 +189,15 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
     if preset:  # None: use the preset of each method
         given = given_options()
         values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
+    axes = ("schedule", "chunk", "keep", "chunk_size", "start")
     return cases(
         base,
         methods=values.pop("method"),
         budgets=budgets,
         settings=values.pop("set"),
-        schedules=values.pop("schedule") or (None,),
-        chunks=values.pop("chunk") or (None,),
-        keeps=values.pop("keep") or (None,),
-        chunk_sizes=values.pop("chunk_size") or (None,),
-        starts=values.pop("start") or (None,),
         preset=preset,
         baselines=baselines,
+        **{name: values.pop(name) or (None,) for name in axes},
     )
 
 

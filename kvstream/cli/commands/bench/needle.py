@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -90,22 +91,23 @@ def command(**values: Any) -> int:
     every = needle.trials(session, filler, plan, cases)
     found, complete = result_output.measured(every, total, records, values, needle.so_far)
     rows = needle.rows(found)
-    title = f"Needles: {plan.kind}"
-    result_output.tell(page, title, settings, rows, _tables, _plots, as_json=values["json"])
+    pooled = needle.pooled(found)
+    result_output.tell(
+        page, f"Needles: {plan.kind}", settings, rows, partial(_tables, pooled),
+        partial(_plots, pooled), as_json=values["json"],
+    )  # fmt: skip
     return 0 if complete else 130
 
 
-def _plots(rows: list[Any]) -> Any:
-    from kvstream.evaluation import needle, report
-
-    pooled = needle.pooled(rows)
+def _plots(pooled: list[Any], rows: list[Any]) -> Any:
+    from kvstream.evaluation import report
 
     def label(row: Any) -> str:
         return report.case_label(row, rows)
 
     yield from result_output.lines(
         "Found, by length", pooled, ("tokens", lambda r: r["tokens"]),
-        ("share right", lambda r: r["share"]), label,
+        ("share right", lambda r: r.get("share")), label,
     )  # fmt: skip
     yield from result_output.bars(
         "Found, with 95% intervals", pooled,
@@ -114,12 +116,11 @@ def _plots(rows: list[Any]) -> Any:
     )  # fmt: skip
 
 
-def _tables(rows: list[Any]) -> Any:
-    from kvstream.evaluation import needle, report
+def _tables(pooled: list[Any], rows: list[Any]) -> Any:
+    from kvstream.evaluation import report
 
     for label, group in report.panels(rows).items():
         yield report.grid(label, group)
-    everything = needle.pooled(rows)
     yield report.table(
         "All depths together",
         [
@@ -138,5 +139,5 @@ def _tables(rows: list[Any]) -> Any:
             ("kept tokens", lambda r: f"{r['retained']:,}" if "retained" in r else None),
             ("s a trial", lambda r: f"{r['seconds']:.1f}" if "seconds" in r else None),
         ],
-        everything,
+        pooled,
     )

@@ -91,7 +91,7 @@ def command(**values: Any) -> int:
     )
     if values["elsewhere"]:
         items += qa.elsewhere(items, values["seed"])
-    qa.require(items)
+    longbench.require(q.task for item in items for q in item.questions if not q.options)
     brief = qa.wants_phrases(items) if values["brief"] is None else values["brief"]
     cases = [replace(case, run=replace(case.run, brief=brief)) for case in cases]
     prompts = None

@@ -11,7 +11,7 @@ from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.harness import ModelIdentity, ask, room_for, too_long
+from kvstream.evaluation.harness import ask, model_identity, room_for, too_long
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.session.session import Session
@@ -33,7 +33,7 @@ def trials(
     seed: int,
 ) -> Iterator[Trial]:
     """Yield the trials of `count` samples of each task; the tasks and the cases take turns."""
-    facts = ModelIdentity.of(session)
+    facts = model_identity(session)
     for number in range(count):
         for task in tasks:
             # Made when the first case needs it.
@@ -42,7 +42,7 @@ def trials(
             for case in cases:
                 each = replace(case, run=replace(case.run, max_tokens=task.max_tokens))
                 identity: Record = {
-                    "bench": "suite", **facts.identity(), "suite": suite, "task": task.name,
+                    "bench": "suite", **facts, "suite": suite, "task": task.name,
                     **each.identity(), "trial": number, "later": False, "seed": seed,
                     "tokens": tokens, "filler": filler.name,
                     **({"data": task.data} if task.data else {}),
