@@ -133,11 +133,12 @@ def test_overlap_and_age_by_counting(name: str) -> None:
             assert step["retention"] == pytest.approx(mean(stayed), abs=1e-4)
         before = layers
     assert record["steps"][0]["retention"] is None
-    for layer, heads in zip(record["layers"], held[-1], strict=True):
+    by_layer = []
+    for heads in held[-1]:
         counts = Counter(token * shares.PARTS // LENGTH for head in heads for token in head)
-        expected = [counts[part] / sum(map(len, heads)) for part in range(shares.PARTS)]
-        assert layer["parts"] == pytest.approx(expected, abs=1e-4)
-        assert layer["memory"] == len(heads[0])
+        by_layer.append([counts[part] / sum(map(len, heads)) for part in range(shares.PARTS)])
+    expected = [mean(list(column)) for column in zip(*by_layer, strict=True)]
+    assert record["parts"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_many_distinct_tokens_overlap_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +147,9 @@ def test_many_distinct_tokens_overlap_the_same(monkeypatch: pytest.MonkeyPatch) 
         torch.stack([torch.randperm(200, generator=draw)[:m].sort().values for _ in range(3)])
         for m in (40, 70, 70)
     ]
-    at_once = shares.overlaps(origins)
+    at_once = shares.overlap(origins)
     monkeypatch.setattr(shares, "BLOCK", 16)
-    assert shares.overlaps(origins) == at_once
+    assert shares.overlap(origins) == at_once
 
 
 def test_an_even_choice_is_spread_and_one_place_is_not() -> None:
@@ -160,8 +161,8 @@ def test_an_even_choice_is_spread_and_one_place_is_not() -> None:
 
 
 def test_one_head_has_no_overlap_and_all_of_the_text_no_hits() -> None:
-    alone, layers = shares.overlaps([torch.arange(9)[None]])
-    assert (alone.jaccard, alone.shared, layers) == (None, None, [alone])
+    alone = shares.overlap([torch.arange(9)[None]])
+    assert (alone.jaccard, alone.shared) == (None, None)
     assert shares.hit_rate(torch.rand(1, 9), torch.arange(9)[None]) is None
 
 
@@ -247,7 +248,6 @@ def record(text: str, hits: list[float | None]) -> dict[str, Any]:
     return {
         "method": "random", "question": None, "text": text, "tokens": 100, "compared": 100,
         "steps": [step(50 * (i + 1), hit) for i, hit in enumerate(hits)],
-        "layers": [{"layer": 0, "memory": 8, **dict.fromkeys(MEASURES, 0.5), "parts": parts}],
         "parts": parts,
     }  # fmt: skip
 
@@ -291,10 +291,9 @@ def test_rows_and_a_page(lab: Any, story: Path, tmp_path: Path) -> None:
     for row in rows:
         assert row["tokens"] == row["compared"] == 1024
         assert row["steps"][-1]["tokens"] == 1024
-        assert len(row["layers"]) == 6
         assert row["chance"] < row["hit_question"] < 1
         assert sum(row["parts"]) == pytest.approx(1, abs=1e-3)
-    assert "Attention to memory by layer" in page.read_text()
+    assert "Attention of the next chunk to memory" in page.read_text()
     again = lab(*arguments)
     assert "2 trials were taken from" in again.stderr
     assert "Where memory is from at the end" in again.stdout

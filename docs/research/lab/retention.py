@@ -65,7 +65,7 @@ def command(**values: Any) -> int:
     the share that memory holds. To measure it, kvstream reads each text a second time in a full KV
     cache, up to the trained length. Other measures are the overlap of heads, the attention of the
     next chunk to memory, the share of memory that was there one step before, and the age of memory.
-    A row is one method over all texts, with lists by step and by layer.
+    A row is one method over all texts, with a list by step.
 
     \b
       python docs/research/lab/retention.py book.txt --limit 3k --budget 1k \\
@@ -103,11 +103,6 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
                 ("share", lambda s, name=name: s[name]),  # type: ignore[misc]
                 lambda s: str(s["label"]),
             )  # fmt: skip
-    layers = [{"label": label, **layer} for label, row in labeled for layer in row["layers"]]
-    yield from result_output.lines(
-        "Attention to memory by layer", layers, ("layer", lambda x: x["layer"]),
-        ("share", lambda x: x["attention"]), lambda x: str(x["label"]),
-    )  # fmt: skip
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
@@ -143,26 +138,12 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
             yield report.table(f"{title}, by eighths of the text, %", [label, *columns], shown)
     columns = [(f"{i + 1}/{PARTS}", _part(i)) for i in range(PARTS)]
     yield report.table("Where memory is from at the end, %", [label, *columns], rows)
-    yield _layers(rows, report)
     for row in rows:
         if row["compared"] < row["tokens"]:
             yield (
                 f"{report.case_label(row, rows)}: hit rates cover {row['compared']:,} of "
                 f"{row['tokens']:,} tokens, because the model was trained for no longer texts."
             )
-
-
-def _layers(rows: list[Any], report: Any) -> Any:
-    """Return a table of attention to memory and age: a row per layer, a column per case."""
-    lines: dict[int, dict[str, Any]] = {}
-    columns: list[tuple[str, Callable[[Any], Any]]] = [("layer", lambda line: str(line["layer"]))]
-    for row in rows:
-        label = report.case_label(row, rows)
-        for layer in row["layers"]:
-            line = lines.setdefault(layer["layer"], {"layer": layer["layer"]})
-            line[label] = f"{_percent(layer['attention']) or '-'} / {_percent(layer['age']) or '-'}"
-        columns.append((label, lambda line, label=label: line.get(label)))  # type: ignore[misc]
-    return report.table("Attention to memory / its age, by layer, %", columns, list(lines.values()))
 
 
 def _cell(name: str, *, around: bool = True) -> Callable[[Any], str | None]:

@@ -44,34 +44,26 @@ class Overlap:
     None for a single head, or if a head holds nothing."""
 
 
-def overlaps(origins: Sequence[Tensor]) -> tuple[Overlap, list[Overlap]]:
-    """Return the overlap of all heads of all layers, and that of the heads of each layer.
+def overlap(origins: Sequence[Tensor]) -> Overlap:
+    """Return the overlap of all heads of all layers.
 
     `origins` are the ordinals [K, m] that the heads of each layer hold; m may differ.
     """
     every, places = torch.cat([o.flatten() for o in origins]).unique(return_inverse=True)
-    layers = [
-        part.view_as(origin)
-        for part, origin in zip(
-            places.split([o.numel() for o in origins]), origins, strict=True
-        )
-    ]  # fmt: skip
-    counts = [len(layer) for layer in layers]
-    both = torch.zeros(sum(counts), sum(counts), dtype=torch.float64)
-    common, common_of_all = [0] * len(layers), 0
+    parts = places.split([o.numel() for o in origins])
+    layers = [part.view_as(origin) for part, origin in zip(parts, origins, strict=True)]
+    sizes = torch.cat([torch.full((len(o),), o.shape[1]) for o in origins]).double()
+    heads = len(sizes)
+    if heads < 2 or not bool(sizes.all()):
+        return Overlap(None, None)
+    both, common = torch.zeros(heads, heads, dtype=torch.float64), 0
     for first in range(0, len(every), BLOCK):
         held = torch.cat([_members(layer, first) for layer in layers])
         both += (held @ held.T).double()
-        common_of_all += int(held.all(0).sum())
-        for i, part in enumerate(held.split(counts)):
-            common[i] += int(part.all(0).sum())
-    sizes = torch.cat([torch.full((len(o),), o.shape[1]) for o in origins]).double()
-    found, start = [], 0
-    for layer, count in zip(common, counts, strict=True):
-        part = slice(start, start + count)
-        found.append(_overlap(both[part, part], sizes[part], layer))
-        start += count
-    return _overlap(both, sizes, common_of_all), found
+        common += int(held.all(0).sum())
+    either = sizes[:, None] + sizes - both
+    pairs = torch.triu(torch.ones(heads, heads, dtype=torch.bool), 1)
+    return Overlap(float((both / either)[pairs].mean()), common / float(sizes.mean()))
 
 
 def _members(places: Tensor, first: int) -> Tensor:
@@ -80,15 +72,6 @@ def _members(places: Tensor, first: int) -> Tensor:
     held = torch.zeros(len(places), BLOCK + 1)
     held.scatter_(1, torch.where(inside, places - first, BLOCK), 1.0)
     return held[:, :BLOCK]
-
-
-def _overlap(both: Tensor, sizes: Tensor, common: int) -> Overlap:
-    heads = len(sizes)
-    if heads < 2 or not bool(sizes.all()):
-        return Overlap(None, None)
-    either = sizes[:, None] + sizes - both
-    pairs = torch.triu(torch.ones(heads, heads, dtype=torch.bool), 1)
-    return Overlap(float((both / either)[pairs].mean()), common / float(sizes.mean()))
 
 
 def parts(origin: Tensor, seen: int) -> Tensor:

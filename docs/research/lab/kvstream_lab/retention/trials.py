@@ -62,7 +62,7 @@ def _run(session: Session, question: str | None, text: Text, case: Case) -> Reco
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Return a row for each case: means over the texts, in total, by step and by layer."""
+    """Return a row for each case: means over the texts, in total and by step."""
     return [_row(group) for group in grouped(records)]
 
 
@@ -77,11 +77,15 @@ def _row(group: list[Record]) -> Record:
         "tokens": sum(r["tokens"] for r in group),
         "compared": sum(r["compared"] for r in group),
         **_means(group),
-        "parts": _columns([r["parts"] for r in group]),
+        "parts": [mean(column) for column in zip(*(r["parts"] for r in group), strict=True)],
         "steps": [
-            {"texts": len(steps), **_mean_of(steps), "tokens": _tokens(steps)} for steps in by_step
+            {
+                "texts": len(steps),
+                **{name: mean(s[name] for s in steps) for name in steps[0]},
+                "tokens": round(statistics.fmean(s["tokens"] for s in steps)),
+            }
+            for steps in by_step
         ],
-        "layers": [_layer(every) for every in zip(*(r["layers"] for r in group), strict=True)],
     }
 
 
@@ -99,25 +103,6 @@ def _means(group: list[Record]) -> Record:
             _, low, high = mean_interval(each)
             found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
     return found
-
-
-def _mean_of(records: Sequence[Record]) -> Record:
-    return {name: mean(r[name] for r in records) for name in records[0]}
-
-
-def _tokens(steps: Sequence[Record]) -> int:
-    return round(statistics.fmean(s["tokens"] for s in steps))
-
-
-def _layer(records: Sequence[Record]) -> Record:
-    """Return the numbers of one layer, averaged over texts."""
-    numbers = [{k: v for k, v in r.items() if k not in ("layer", "parts")} for r in records]
-    parts = _columns([r["parts"] for r in records])
-    return {"layer": records[0]["layer"], **_mean_of(numbers), "parts": parts}
-
-
-def _columns(lists: Sequence[Sequence[float]]) -> list[float | None]:
-    return [mean(column) for column in zip(*lists, strict=True)]
 
 
 def so_far(records: Sequence[Record]) -> str:

@@ -19,7 +19,7 @@ MEASURES = (
     "hit_question", "hit_chunk", "jaccard", "shared", "attention", "attention_sinks", "retention",
     "age", "spread",
 )  # fmt: skip
-"""Measures of each layer at every step; None if a measure cannot be computed."""
+"""Measures at every step, over all layers; None if a measure cannot be computed."""
 
 
 class Watch(IdFeed):
@@ -36,9 +36,6 @@ class Watch(IdFeed):
         """Numbers of each step so far, over all layers."""
         self.compared = 0
         """Number of tokens of the text up to which `whole` could hold it."""
-        self._sums: list[dict[str, list[float]]] = [
-            {name: [] for name in MEASURES} for _ in reader.compressible
-        ]
         self._layers: list[Record] = []
         """Numbers of the newest step by layer."""
         self._before = 0
@@ -60,16 +57,14 @@ class Watch(IdFeed):
         if self.steps:
             self._close()
         held = self._held()
-        every, by_layer = shares.overlaps(held)
+        overlap = shares.overlap(held)
         asked = self.whole.asked(self.question) if self.question else None
         self._layers = []
-        for i, (origin, overlap) in enumerate(zip(held, by_layer, strict=True)):
+        for i, origin in enumerate(held):
             parts = shares.parts(origin, reader.seen)
             self._layers.append(
                 {
                     "memory": origin.shape[1],
-                    "jaccard": overlap.jaccard,
-                    "shared": overlap.shared,
                     "hit_question": None if asked is None else shares.hit_rate(asked[i], origin),
                     "retention": self._retention(origin),
                     "age": shares.age(origin, reader.seen),
@@ -83,36 +78,23 @@ class Watch(IdFeed):
                 "tokens": reader.seen,
                 "memory": memory,
                 "chance": memory / reader.seen,
-                "jaccard": every.jaccard,
-                "shared": every.shared,
+                "jaccard": overlap.jaccard,
+                "shared": overlap.shared,
             }
         )
         self._before = reader.seen
 
     def record(self) -> Record:
-        """Return all numbers. Call it once, after the last step.
+        """Return the numbers of the steps, and from which parts of the text memory is at the end.
 
-        They are those of the steps, of the layers (over the steps from the first eviction on), and
-        of the parts of the text that memory holds at the end.
+        Call it once, after the last step.
         """
         self._close()
-        layers = [
-            {
-                "layer": store.spec.index,
-                "memory": newest["memory"],
-                **{name: mean(values) for name, values in sums.items()},
-                "parts": _rounded(newest["parts"]),
-            }
-            for store, newest, sums in zip(
-                self.reader.compressible, self._layers, self._sums, strict=True
-            )
-        ]
-        columns = zip(*(layer["parts"] for layer in layers), strict=True)
+        columns = zip(*(layer["parts"] for layer in self._layers), strict=True)
         return {
             "compared": self.compared,
             "steps": self.steps,
-            "layers": layers,
-            "parts": _rounded([statistics.fmean(column) for column in columns]),
+            "parts": [round(statistics.fmean(column), 5) for column in columns],
         }
 
     def _held(self) -> list[Tensor]:
@@ -143,14 +125,10 @@ class Watch(IdFeed):
                 layer["attention_sinks"] = float(mass[:first].sum())
 
     def _close(self) -> None:
-        """Finish the newest step: compute means over its layers, and add to the sums by layer."""
+        """Finish the newest step: compute means over its layers."""
         step = self.steps[-1]
         for name in MEASURES:
-            values = [layer.get(name) for layer in self._layers]
-            step[name] = step.get(name, mean(values))
-            for sums, value in zip(self._sums, values, strict=True):
-                if value is not None and step["chance"] < 1:
-                    sums[name].append(value)
+            step[name] = step.get(name, mean(layer.get(name) for layer in self._layers))
         self.steps[-1] = {k: _number(v) for k, v in step.items()}
 
 
@@ -162,7 +140,3 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 def _number(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else round(value, 5)
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(v, 5) for v in values]
