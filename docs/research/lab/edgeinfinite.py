@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 EVERY = 20
 """Maximum number of lessons between lines of progress."""
+MEASURED = 4
+"""Number of held-out texts that measure a gate after its training."""
 PATIENCE = 30.0
 """Seconds after which slow lessons get a line of progress earlier."""
 
@@ -67,6 +69,14 @@ def gate_options(
     )  # fmt: skip
 
 
+def number_option(name: str, default: int | None, help: str) -> Callable[[Any], Any]:
+    """Return an option of the training that takes a positive number."""
+    return option(
+        name, type=click.IntRange(min=1), default=default, show_default=default is not None,
+        metavar="N", section="Training", help=help,
+    )  # fmt: skip
+
+
 @click.command("train", cls=SectionedCommand, short_help="Train its gate for a model.")
 @gate_options(
     "Training",
@@ -76,90 +86,21 @@ def gate_options(
     seed="Random seed for the order of the texts, the places in them, and the first weights.",
 )
 @option(
-    "-o",
-    "--out",
-    default=Path("gate.safetensors"),
-    show_default=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    section="Training",
-    help="Write the gate to this file.",
-)
+    "-o", "--out", default=Path("gate.safetensors"), show_default=True, metavar="FILE",
+    type=click.Path(path_type=Path), section="Training", help="Write the gate to this file.",
+)  # fmt: skip
 @option(
-    "--resume",
-    is_flag=True,
-    section="Training",
+    "--resume", is_flag=True, section="Training",
     help="Resume from FILE.checkpoint, which training writes after every text and every 100 steps, "
     "or from the lessons in FILE.lessons.",
-)
-@option(
-    "--features",
-    type=click.IntRange(min=1, max=4096),
-    metavar="N",
-    section="Training",
-    help="Features of each key in the learned form: rows of a head's memory. [default: the "
-    "method's]",
-)
-@option(
-    "--lessons",
-    type=click.IntRange(min=1),
-    default=400,
-    show_default=True,
-    metavar="N",
-    section="Training",
-    help="Excerpts from which the features learn, most with questions about planted facts. Each is "
-    "a file of some MB until the training ends.",
-)
-@option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=6000,
-    show_default=True,
-    metavar="N",
-    section="Training",
-    help="Training steps of the features, one excerpt each.",
-)
-@option(
-    "--texts",
-    type=click.IntRange(min=1),
-    metavar="N",
-    section="Training",
-    help="Maximum texts per epoch of next-token training. [default: all]",
-)
-@option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    section="Training",
-    help="Passes over all texts.",
-)
-@option(
-    "--lr",
-    type=click.FloatRange(min=0, min_open=True),
-    default=0.005,
-    show_default=True,
-    metavar="RATE",
-    section="Training",
-    help="Peak learning rate.",
-)
-@option(
-    "--hidden",
-    type=click.IntRange(min=1),
-    metavar="N",
-    section="Training",
-    help="Width of the gate's MLP. [default: the dimension of a head; a quarter if learned]",
-)
-@option(
-    "--measure",
-    type=click.IntRange(min=0),
-    default=4,
-    show_default=True,
-    metavar="N",
-    section="Training",
-    help="Number of held-out texts that measure the gate at the end.",
-)
+)  # fmt: skip
+@number_option(
+    "--lessons", 400, "Excerpts from which the features learn, most with questions about planted "
+    "facts. Each is a file of some MB until the training ends.",
+)  # fmt: skip
+@number_option("--steps", 6000, "Training steps of the features, one excerpt each.")
+@number_option("--texts", None, "Maximum texts per epoch of next-token training. [default: all]")
+@number_option("--epochs", 2, "Passes over all texts.")
 @model_options
 @quiet_option("Output")
 @verbose_option("Output", "Show tracebacks and messages of libraries.")
@@ -181,8 +122,8 @@ def train(**values: Any) -> int:  # fmt: skip
     refuse_unwritable(values["out"])
     settings = model_settings(values)
     session = open_session(settings, verbose=values["verbose"])
-    given = {field.name: values[field.name] for field in dataclasses.fields(GateRecipe)}
-    recipe = GateRecipe(**{name: value for name, value in given.items() if value is not None})
+    names = (field.name for field in dataclasses.fields(GateRecipe))
+    recipe = GateRecipe(**{name: values[name] for name in names if name in values})
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
     if values["resume"] and not resumed:
@@ -193,24 +134,28 @@ def train(**values: Any) -> int:  # fmt: skip
             f"{trainer.share:.2%} of the weights"
             + (f"; resuming after {_where(trainer)}." if resumed else ".")
         )
+    lines = _Lines()
     try:
-        _train(trainer, quiet=values["quiet"])
+        for at in trainer.train():
+            line = lines.of(at, time.monotonic())
+            if line and not values["quiet"]:
+                say(line)
     except KeyboardInterrupt:
         if reached := _where(trainer):
             say(f"Stopped after {reached}; the same command with --resume continues.")
         raise
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
-    if values["measure"] and trainer.held:
-        try:
-            _measure(session, trainer, values["measure"])
-        except UsageError as error:  # the gate is there
-            say(f"The gate was not measured: {error}")
-    elif values["measure"]:
-        say(
-            "The gate was not measured: of so few files none is held out. See kvstream methods "
-            "measure edgeinfinite."
-        )
+    if not trainer.held:
+        say("The gate was not measured: of so few files none is held out; see the command measure.")
+        return 0
+    from kvstream_lab.gates.worth import BASE, CONTROL
+
+    try:
+        variants = (BASE, "edgeinfinite", CONTROL)
+        _show(session, trainer.gates, trainer.heldout(MEASURED), recipe.budget, variants)
+    except UsageError as error:  # the gate is there
+        say(f"The gate was not measured: {error}")
     return 0
 
 
@@ -221,14 +166,6 @@ def _where(trainer: Trainer) -> str:
     if trainer.stepped:
         return f"step {trainer.stepped}"
     return f"lesson {trainer.read}" if trainer.read else ""
-
-
-def _train(trainer: Trainer, *, quiet: bool) -> None:
-    lines = _Lines()
-    for at in trainer.train():
-        line = lines.of(at, time.monotonic())
-        if line and not quiet:
-            say(line)
 
 
 class _Lines:
@@ -261,13 +198,6 @@ class _Lines:
         return line
 
 
-def _measure(session: Session, trainer: Trainer, count: int) -> None:
-    from kvstream_lab.gates.worth import BASE, CONTROL
-
-    texts, variants = trainer.heldout(count), (BASE, "edgeinfinite", CONTROL)
-    _show(session, trainer.gates, texts, trainer.recipe.budget, variants)
-
-
 @click.command("measure", cls=SectionedCommand, short_help="Measure its gate on texts.")
 @gate_options(
     "Measurement",
@@ -277,21 +207,13 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     seed="Random seed for the texts and the places in them.",
 )
 @option(
-    "--gate",
-    default="",
-    metavar="FILE",
-    section="Measurement",
+    "--gate", default="", metavar="FILE", section="Measurement",
     help="File of the gate. [default: the one in the folder of the model]",
-)
+)  # fmt: skip
 @option(
-    "--texts",
-    type=click.IntRange(min=2),
-    default=8,
-    show_default=True,
-    metavar="N",
-    section="Measurement",
-    help="Number of texts.",
-)
+    "--texts", type=click.IntRange(min=2), default=8, show_default=True, metavar="N",
+    section="Measurement", help="Number of texts.",
+)  # fmt: skip
 @model_options
 @verbose_option("Output", "Show tracebacks and messages of libraries.")
 def measure(**values: Any) -> int:  # fmt: skip

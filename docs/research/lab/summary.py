@@ -28,31 +28,20 @@ from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
 from kvstream.errors import UsageError
 
+ROUGE = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
+
 
 @click.command("summary", cls=SectionedCommand)
 @data_option("Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.")
-@limit_option("texts (questions, with --all-questions)")
+@limit_option("texts")
 @option(
-    "--all-questions",
-    is_flag=True,
-    section="Measurement",
-    help="Ask all questions of a text, not only the first one, which asks for the plot.",
-)
-@option(
-    "--extract/--no-extract",
-    default=None,
-    section="Measurement",
+    "--extract/--no-extract", default=None, section="Measurement",
     help="Use the passages that memory retains best. [default: what the model does best]",
-)
+)  # fmt: skip
 @option(
-    "--passages",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    section="Measurement",
-    help="Number of passages that --extract uses.",
-)
+    "--passages", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    section="Measurement", help="Number of passages that --extract uses.",
+)  # fmt: skip
 @trials_seed_option
 @tokens_option(512)
 @case_options
@@ -77,9 +66,7 @@ def command(**values: Any) -> int:
         raise UsageError("--passages has no effect with --no-extract; leave one of them out.")
     settings = model_settings(values)
     cases = cases_of(values)
-    stories = summary.load(
-        values["data"], every=values["all_questions"], limit=values["limit"], seed=values["seed"]
-    )
+    stories = summary.load(values["data"], limit=values["limit"], seed=values["seed"])
     records = Records(values["save"])
     session = open_session(settings, verbose=values["verbose"])
     wanted = values["extract"]
@@ -95,7 +82,7 @@ def command(**values: Any) -> int:
 def _plots(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
-    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
+    for key, name in ROUGE.items():
         yield from result_output.bars(
             f"{name}, with 95% intervals", rows, lambda r: report.case_label(r, rows),
             lambda r, key=key: (  # type: ignore[misc]
@@ -108,9 +95,6 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
     def score(key: str) -> Callable[[Any], str]:
-        return lambda row: f"{100 * row[key]:.1f}"
-
-    def both(key: str) -> Callable[[Any], str]:
         def pick(row: Any) -> str:
             interval = row.get(f"{key}_interval")
             around = f" ({100 * interval[0]:.1f}-{100 * interval[1]:.1f})" if interval else ""
@@ -124,8 +108,11 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         ("n", lambda r: str(r["n"])),
         ("words", lambda r: f"{r['words']:.0f}"),
     ]
-    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
-        columns += [(name, both(key)), ("lead", score(f"lead_{key}"))]
+    for key, name in ROUGE.items():
+        columns += [
+            (name, score(key)),
+            ("lead", lambda r, key=key: f"{100 * r[f'lead_{key}']:.1f}"),
+        ]  # type: ignore[misc]
     yield report.table("Summaries, F-measure in % (95% interval), and the lead's", columns, rows)
 
 

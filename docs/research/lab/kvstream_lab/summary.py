@@ -35,39 +35,28 @@ class Story:
     """The topic of the summary; if empty, it is the whole text."""
     references: tuple[str, ...]
 
-    @property
-    def document(self) -> str:
-        """The text's own name, without the number of the question that `id` has."""
-        return self.id.rpartition("/")[0] if self.question else self.id
 
-
-def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> list[Story]:
+def load(paths: Sequence[str], *, limit: int | None, seed: int) -> list[Story]:
     """Load lines in SQuALITY's format, ``text`` and ``questions`` with ``summaries``.
 
     A line may have ``summary`` or ``summaries`` instead of ``questions``. The first question of a
-    text asks for its plot. The others are only used with `every`.
+    text asks for its plot; the others are not used.
     """
-    stories = []
-    for path in paths:
-        for found in parsed(path, partial(_stories, every=every), NEEDS):
-            stories += found
+    stories = [story for path in paths for story in parsed(path, _story, NEEDS)]
     if limit is not None and limit < len(stories):
         stories = random.Random(seed).sample(stories, limit)
     return stories
 
 
-def _stories(record: Record, name: str, every: bool) -> list[Story]:
+def _story(record: Record, name: str) -> Story:
     identity = str(record.get("doc_id") or record.get("id") or name)
     told = text(record["text"], "the text")
     if "questions" not in record:
-        return [Story(identity, told, "", _references(record, "summary"))]
-    asked = record["questions"]
-    if not asked:
+        return Story(identity, told, "", _references(record, "summary"))
+    if not record["questions"]:
         raise ValueError("the text has no questions")
-    return [
-        Story(f"{identity}/{i}", told, text(q["question"], "a question"), _references(q))
-        for i, q in enumerate(asked if every else asked[:1])
-    ]
+    asked = record["questions"][0]
+    return Story(f"{identity}/0", told, text(asked["question"], "a question"), _references(asked))
 
 
 def _references(record: Record, single: str = "summaries") -> tuple[str, ...]:
@@ -105,12 +94,7 @@ def trials(
                 "passages": extract, **case.seed(),
             }  # fmt: skip
             run = partial(_run, session, story, case, extract)
-            yield Trial(identity, run, partial(_named, story), content)
-
-
-def _named(story: Story, record: Record) -> Record:
-    """Return the record with the name of its text, which records of earlier versions lack."""
-    return {**record, "document": story.document}
+            yield Trial(identity, run, content=content)
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
@@ -125,7 +109,6 @@ def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
     words = len(summary.split())
     beginning = metrics.rouge(lead(story.text, words), story.references)
     return {
-        "document": story.document,
         "summary": summary,
         "words": words,
         "read": result.read,
@@ -139,18 +122,16 @@ ROW_KEYS = (*CASE_KEYS, "passages")
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Return a row for each case, with the scores of the text's beginning at the same length."""
-    groups = grouped(records, ROW_KEYS)
     out = []
-    for group in groups:
+    for group in grouped(records, ROW_KEYS):
         row: Record = {
             "bench": "summary",
             **{k: group[0].get(k) for k in ROW_KEYS},
             "n": len(group),
         }
         row["words"] = round(sum(r["words"] for r in group) / len(group), 1)
-        texts = [r["document"] for r in group]
         for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):
-            mean, low, high = mean_interval([r[name] for r in group], texts)
+            mean, low, high = mean_interval([r[name] for r in group])
             row[name] = round(mean, 4)
             if low < high:  # one text does not tell how texts vary
                 row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
