@@ -48,7 +48,7 @@ class ReaderRecipe:
     """Tokens per update."""
     batch_tokens: int = 0
     """Tokens of a forward pass, with padding. If 0, each row is a pass of its own, which is best on
-    a CPU. A GPU is faster with some ten thousand. Not with `compiled`."""
+    a CPU. A GPU is faster with some ten thousand."""
     workers: int = 0
     """Processes that make rows. If 0, this process makes them. A GPU needs about eight."""
     lengths: str = "400:50,600:35,1000:12,1800:3"
@@ -62,17 +62,10 @@ class ReaderRecipe:
     seed: int = 0
     checkpoint_minutes: float = 5.0
     device: str = "cpu"
-    compiled: bool = False
-    """Compile the layers, which needs a C++ compiler and 15 s for each of `SIZES`. On a CPU with
-    matrix tiles, an update then takes less than half of the time."""
 
 
 LOG_SECONDS = 15
 """Seconds between two lines of the log."""
-
-SIZES = (384, 512, 640, 1024, 2048)
-"""Row lengths of a compiled model. Rows are padded to them, so that few compilations are needed.
-Longer rows are padded to the next multiple of the last one."""
 
 
 def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
@@ -95,13 +88,6 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
     model = get_peft_model(base, config, autocast_adapter_dtype=True)
     if recipe.start:
         start_from(model, load_file(Path(recipe.start) / ADAPTER))
-    if recipe.compiled:
-        # Without this, the first layer's input needs no gradient, which needs one more compilation.
-        model.enable_input_require_grads()
-        torch._dynamo.config.recompile_limit = 4 * len(SIZES)
-        adapted: Any = model
-        for layer in adapted.base_model.model.model.layers:
-            layer.compile(dynamic=False)
     return model.to(recipe.device)
 
 
@@ -118,13 +104,13 @@ def start_from(model: Any, packed: dict[str, Tensor]) -> None:
         raise ValueError(f"the adapter has weights that the model lacks: {sorted(packed)[:3]}")
 
 
-def padded(rows: Sequence[Row], size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return ids, positions and segments [B, size], and where [n] and targets [n] of all rows.
+def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return ids, positions and segments [B, T], and where [n] and targets [n] of all rows.
 
     ``where`` indexes the flattened ids. Padding gets its own segment: no token of the row sees it.
     It sees the document, but has no targets.
     """
-    made = [row.tensors() for row in rows]
+    made, size = [row.tensors() for row in rows], max(map(len, rows))
     ids = torch.stack([F.pad(t[0], (0, size - len(t[0]))) for t in made])
     positions = torch.stack([F.pad(t[1], (0, size - len(t[1]))) for t in made])
     segments = torch.stack(
@@ -132,11 +118,6 @@ def padded(rows: Sequence[Row], size: int) -> tuple[Tensor, Tensor, Tensor, Tens
     )
     where = torch.cat([t[3] + number * size for number, t in enumerate(made)])
     return ids, positions, segments, where, torch.cat([t[4] for t in made])
-
-
-def compiled_size(length: int) -> int:
-    """Return the padded length of a row of ``length`` tokens for a compiled model."""
-    return next((s for s in SIZES if s >= length), -(-length // SIZES[-1]) * SIZES[-1])
 
 
 def passes(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
@@ -152,11 +133,9 @@ def passes(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
         ordered = ordered[count:]
 
 
-def loss_of(model: Any, rows: Sequence[Row], device: str, compiled: bool = False) -> Tensor:
+def loss_of(model: Any, rows: Sequence[Row], device: str) -> Tensor:
     """Return the cross-entropy [n] of the answer tokens of the rows, in nats, in one pass."""
-    longest = max(len(row) for row in rows)
-    made = padded(rows, compiled_size(longest) if compiled else longest)
-    ids, positions, segments, where, targets = (t.to(device) for t in made)
+    ids, positions, segments, where, targets = (t.to(device) for t in padded(rows))
     seen = visible(segments)
     mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=device)
     mask.masked_fill_(~seen, torch.finfo(torch.bfloat16).min)
@@ -257,7 +236,7 @@ class Training:
         answers = sum(len(answer) for row in rows for _, answer in row.asked)
         total = 0.0
         for some in passes(rows, self.recipe.batch_tokens):
-            losses = loss_of(self.model, some, self.recipe.device, self.recipe.compiled)
+            losses = loss_of(self.model, some, self.recipe.device)
             (losses.sum() / answers).backward()
             total += float(losses.detach().sum())
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
@@ -306,13 +285,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     for field in fields(ReaderRecipe):
         option = "--" + field.name.replace("_", "-")
-        if isinstance(field.default, bool):
-            parser.add_argument(option, action="store_true")
-        else:
-            parser.add_argument(option, type=type(field.default), default=field.default)
+        parser.add_argument(option, type=type(field.default), default=field.default)
     options = parser.parse_args(arguments)
-    if options.compiled and options.batch_tokens:
-        parser.error("--compiled is for passes of one row; leave out --batch-tokens.")
     torch.set_num_threads(options.threads)
     recipe = ReaderRecipe(**{f.name: getattr(options, f.name) for f in fields(ReaderRecipe)})
     Training(options.model, options.data, options.out, recipe).run()

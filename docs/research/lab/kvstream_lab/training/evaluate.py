@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ class Trials:
     def __init__(self, data: Path, seed: int) -> None:
         self.maker = RowMaker(Corpus(data, heldout=True), seed)
         self.rng = self.maker.rng
+
+    @cached_property
+    def adversarial(self) -> list[HumanContext]:
+        return self.maker.documents.corpus.human("squad2_unanswerable")
 
     def _prose(self, length: int) -> list[str]:
         text = self.maker.documents.corpus.prose(self.rng, int(length * 4.6) + 200)
@@ -114,33 +119,13 @@ class Trials:
                 question, answer = self.rng.choice(asked)
                 return "".join(prose).lstrip(), question, [answer]
 
-    def _human(self, name: str, length: int, refusing: bool) -> Trial:
-        passages = [p for p in self._contexts(name) if len(p.text) < length * 4]
-        while True:
-            passage = self.rng.choice(passages)
-            asked = [qa for qa in passage.questions if (qa[1] == REFUSAL) == refusing]
-            if asked:
-                question, answer = self.rng.choice(asked)
-                accepted = [a for q, a in asked if q == question]
-                return passage.text, question, [] if answer == REFUSAL else accepted
-
-    def _contexts(self, name: str) -> list[HumanContext]:
-        cache: dict[str, list[HumanContext]] = self.__dict__.setdefault("_cache", {})
-        if name not in cache:
-            cache[name] = self.maker.documents.corpus.human(name)
-        return cache[name]
-
-    def squadshifts(self, length: int) -> Trial:
-        """Ask a human question about a new Wikipedia article."""
-        return self._human("squadshifts_newwiki", length, False)
-
-    def fairytale(self, length: int) -> Trial:
-        """Ask a human question about a tale; the answer occurs in the text."""
-        return self._human("fairytaleqa_train", length, False)
-
     def refusal_human(self, length: int) -> Trial:
         """Ask a human question that the passage does not answer."""
-        return self._human("squad2_unanswerable", length, True)
+        passages = [p for p in self.adversarial if len(p.text) < length * 4]
+        while True:
+            passage = self.rng.choice(passages)
+            if asked := [q for q, answer in passage.questions if answer == REFUSAL]:
+                return passage.text, self.rng.choice(asked), []
 
     def refusal_facts(self, length: int) -> Trial:
         """Ask about a fact that the document lacks; another fact is planted."""
@@ -155,8 +140,6 @@ TASKS: dict[str, Callable[[Trials, int], Trial]] = {
     "new-facts": Trials.new_facts,
     "two-steps": Trials.two_steps,
     "rules": Trials.rules,
-    "squadshifts": Trials.squadshifts,
-    "fairytale": Trials.fairytale,
     "refusal-human": Trials.refusal_human,
     "refusal-facts": Trials.refusal_facts,
 }
