@@ -108,26 +108,16 @@ def made_log(seed: int, lines: int) -> tuple[list[str], dict[str, str]]:
                 continue
             events.append((t, "INFO", service, filled(health, rng)))
     error, floods = shape(rng), [shape(rng) for _ in range(3)]
-    for _ in range(burst_lines):
-        events.append((burst_at + rng.uniform(0, 180), "ERROR", bursting, filled(error, rng)))
+    events += [
+        (burst_at + rng.uniform(0, 180), "ERROR", bursting, filled(error, rng))
+        for _ in range(burst_lines)
+    ]
     for _ in range(flood_lines):
-        events.append(
-            (
-                flood_at + rng.expovariate(1 / 120),
-                "ERROR",
-                rng.choice(services[:4]),
-                filled(rng.choice(floods), rng),
-            )
-        )
+        t, service = flood_at + rng.expovariate(1 / 120), rng.choice(services[:4])
+        events.append((t, "ERROR", service, filled(rng.choice(floods), rng)))
     for _ in range(rare):
-        events.append(
-            (
-                moment(rng),
-                rng.choice(["INFO", "INFO", "WARN"]),
-                rng.choice(services),
-                filled(shape(rng), rng),
-            )
-        )
+        t, level = moment(rng), rng.choice(["INFO", "INFO", "WARN"])
+        events.append((t, level, rng.choice(services), filled(shape(rng), rng)))
     cause = shape(rng)
     level = rng.choice(["INFO", "INFO", "WARN", "ERROR"])
     events.append((flood_at - rng.uniform(2, 30), level, rng.choice(services), filled(cause, rng)))
@@ -228,18 +218,12 @@ def main() -> None:
         )
         if missed and options.show:
             print(marks, text, sep="\n")
-    n = options.logs
-    print(
-        "| | burst | flood | drift | silence | incidents | root cause |\n"
-        "|---|---|---|---|---|---|---|"
-    )
+    n, four = options.logs, ("burst", "flood", "drift", "silence")
+    print("| | burst | flood | drift | silence | incidents | root cause |\n" + "|---" * 7 + "|")
     for name, hits in found.items():
-        four = sum(hits[k] for k in ("burst", "flood", "drift", "silence"))
-        print(
-            f"| {name} | "
-            + " | ".join(f"{hits[k] / n:.0%}" for k in ("burst", "flood", "drift", "silence"))
-            + f" | {four / n / 4:.0%} | {hits['cause'] / n:.0%} |"
-        )
+        shares = [hits[kind] / n for kind in four]
+        cells = [f"{share:.0%}" for share in (*shares, sum(shares) / 4, hits["cause"] / n)]
+        print(f"| {name} | {' | '.join(cells)} |")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{read / took:,.0f} lines/s of processor time; peak {peak:,.0f} MiB, the made log included"

@@ -18,15 +18,12 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from kvstream.evaluation.splits import is_heldout
+from kvstream.store.pocket import BOS, EOS, PATTERN
 from kvstream.tokenization.tokenizer import byte_alphabet
 
 VOCABULARY = 8192
 STRETCH = 110_000
 """Characters of each book that the tokens come from."""
-BOS, EOS = "<|bos|>", "<|eos|>"
-# Words include the space before them, digits do not: the digit in " 4" and in "4" is then the same
-# token, so a number is copied digit by digit wherever it occurs.
-PATTERN = r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 # System text, if any, has its own line. The document is in the user's message, and the question is
 # its last line.
 CHAT_TEMPLATE = (
@@ -72,6 +69,8 @@ def training_texts(data: Path) -> list[str]:
 
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    # Words include the space before them, digits do not: the digit in " 4" and in "4" is then the
+    # same token, so a number is copied digit by digit wherever it occurs.
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
