@@ -219,8 +219,8 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     found = _found(parts, only)
     if not found and (few := _MESSAGES.fullmatch(only)):
         first, last = _ends(only, few["first"], few["last"])
-        scope, named = Scope(only), slice(first - 1, last) if first else slice(0)
-        scope.ranges = _messages(sources.again(), scope, named)
+        scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
+        scope.ranges = _messages(sources.again(), scope, some)
         return scope
     pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not found else ():
