@@ -34,11 +34,6 @@ COLUMNS = 256
 Concave = Callable[[Tensor], Tensor]
 
 
-def logarithm(x: Tensor) -> Tensor:
-    """Return ``log(1 + x)``."""
-    return torch.log1p(x)
-
-
 def power_like(x: Tensor, alpha: float = 0.04, beta: float = 1.0) -> Tensor:
     """Invert ``y -> alpha * y ** (1 / alpha) + beta * y``: linear, then nearly flat."""
     # Each term alone gives an upper bound of y. The function is convex, so Newton's method descends
@@ -50,11 +45,11 @@ def power_like(x: Tensor, alpha: float = 0.04, beta: float = 1.0) -> Tensor:
     return y
 
 
-CONCAVE: dict[str, Concave] = {"log": logarithm, "power": power_like}
+CONCAVE: dict[str, Concave] = {"log": torch.log1p, "power": power_like}
 
 
 class Mixture:
-    """g over P ground sets, and the value of a growing subset of each.
+    """g over P ground sets, and what entries would add to a growing subset of each.
 
     Args:
         keys: [P, n, D], any float dtype, in which products are computed.
@@ -84,8 +79,6 @@ class Mixture:
         """[P, n and padding]: whether an entry was added."""
         self.count = 0
         """Number of entries that each head has added."""
-        self.covered = self.weights.new_zeros(self.heads)
-        """[P]: sum of `best` over the columns that `narrow` has removed."""
         self.mass = self.weights.new_zeros(self.heads, 1)
         """[P, 1]: sum of the weights of added entries."""
 
@@ -98,14 +91,13 @@ class Mixture:
         # In blocks, because each comparison makes a copy.
         parts = rows.split(FEW_ROWS, dim=1)
         sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
-        reached = sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
+        reached = torch.cat(sums, dim=1)
         covered = self.best.sum(-1, dtype=torch.float32)
         return (reached - covered).double() * self.share
 
     def weighs(self, weights: Tensor) -> Tensor:
         """Return what entries of these `weights` [P, R] would add to importance: [P, R]."""
-        heavier = self.concave(self.mass + weights) - self.concave(self.mass)
-        return heavier * self.importance
+        return (self.concave(self.mass + weights) - self.concave(self.mass)) * self.importance
 
     def gains(self, chosen: Tensor, rows: Tensor) -> Tensor:
         """Return what each of `chosen` [P, R], with its `rows`, would add to g: [P, R] float64."""
@@ -143,16 +135,9 @@ class Mixture:
             return
         done = self.added.gather(1, self.entries)
         left = done.byte().sort(dim=1, stable=True).indices[:, :size]
-        self.covered = self.covered + self.best.sum((1, 2), dtype=torch.float64)
         self.entries = self.entries.gather(1, left)
         self.best = self.best.gather(2, left[:, None])
-        self.covered = self.covered - self.best.sum((1, 2), dtype=torch.float64)
         self.keys = _pick(self.unit, self.entries).transpose(1, 2).contiguous()
-
-    def value(self) -> Tensor:
-        """Return g [P] of the added entries."""
-        covered = self.covered + self.best.sum((1, 2), dtype=torch.float64)
-        return covered * self.share + (self.concave(self.mass) * self.importance)[:, 0]
 
 
 def stochastic_greedy(
