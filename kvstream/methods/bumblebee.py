@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -106,46 +105,34 @@ class BumbleBee(Method):
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape
         weights = pool(step.state["attention"], step.origin, self.pool)
-        fast = self.algorithm == "fast"
-        weights = weights.mean(1) if fast else weights.flatten(0, 1)
-        recent = min(self.recent, keep)
-        old = n - recent
+        weights = weights.mean(1) if self.algorithm == "fast" else weights.flatten(0, 1)
+        recent, phi = min(self.recent, keep), CONCAVE[self.concave]
+        old, count = n - recent, keep - recent
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
-
-        def keys() -> Tensor:
-            # The caller gathers the keys, so they can be freed as soon as they are normalized.
-            keys = step.keys()
-            if self.centered:
-                keys = keys - keys.mean(-2, keepdim=True, dtype=torch.float32).to(keys.dtype)
-            return _joined(keys) if fast else keys.flatten(0, 1)
-
-        chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
+        if not count:
+            chosen = newest[:, :0]
+        elif self.algorithm == "streaming":
+            keys = self._keys(step)[:, :old]
+            chosen = streaming(keys, weights[:, :old], count, self.mixture, phi)
+        else:  # `Mixture` alone holds the keys, so they are freed as soon as they are normalized
+            g = Mixture(self._keys(step), weights, self.mixture, phi)
+            g.begin(newest)
+            if self.algorithm == "lazy":
+                chosen = lazy_greedy(g, old, count)
+            elif self.algorithm == "fast":
+                chosen = batched_greedy(g, old, count)
+            else:
+                chosen = stochastic_greedy(g, old, count, self.samples, self.picks, step.generator)
         chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)
         # Not `view`: without entries it could not tell how many heads decide.
         return chosen.unflatten(0, (layers, -1)).expand(-1, heads, -1)
 
-    def _choose(
-        self,
-        keys: Callable[[], Tensor],
-        weights: Tensor,
-        newest: Tensor,
-        count: int,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Select `count` of the entries before `newest`: [P, count], in any order."""
-        old, mixture = weights.shape[1] - newest.shape[1], self.mixture
-        phi = CONCAVE[self.concave]
-        if not count:
-            return newest[:, :0]
-        if self.algorithm == "streaming":
-            return streaming(keys()[:, :old], weights[:, :old], count, mixture, phi)
-        g = Mixture(keys(), weights, mixture, phi)
-        g.begin(newest)
-        if self.algorithm == "lazy":
-            return lazy_greedy(g, old, count)
-        if self.algorithm == "fast":
-            return batched_greedy(g, old, count)
-        return stochastic_greedy(g, old, count, self.samples, self.picks, generator)
+    def _keys(self, step: Step) -> Tensor:
+        """Return the keys of each problem: [P, n, D]."""
+        keys = step.keys()
+        if self.centered:
+            keys = keys - keys.mean(-2, keepdim=True, dtype=torch.float32).to(keys.dtype)
+        return _joined(keys) if self.algorithm == "fast" else keys.flatten(0, 1)
 
 
 def _joined(keys: Tensor) -> Tensor:
