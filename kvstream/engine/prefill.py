@@ -12,7 +12,6 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.chunks import Chunk
 from kvstream.engine.eviction import NEWEST, Evictor
 from kvstream.engine.schedule import NoEviction, Schedule
-from kvstream.errors import KvstreamError
 from kvstream.methods.base import Method
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
@@ -181,11 +180,6 @@ class Prefill:
         sizes = self.schedule.memory(n, evictor.ratios, last=last)
         whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
-        if len(shaped) != len(sizes):
-            raise KvstreamError(
-                f"The method {self.method.name} returned {len(shaped)} sizes of layers; expected "
-                f"{len(sizes)}."
-            )
         # A method may move entries between layers, but not beyond the schedule or what is present.
         limit, least = max(sizes), evictor.sinks or 0  # the sinks are present already
         sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))

@@ -68,6 +68,3 @@ class Foresight(ScoredMethod):
     def score(self, step: Step) -> Tensor:
         found = step.state["worth"] if step.agreed is None else step.agreed
         return pool(found, step.origin, self.pool)
-
-    def newest(self, keep: int) -> int:
-        return self.recent

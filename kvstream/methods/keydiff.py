@@ -53,9 +53,6 @@ class KeyDiff(ScoredMethod):
         scores = unlikeness(step.keys(), self.centered != "false")
         return pool(scores, step.origin, self.pool)
 
-    def newest(self, keep: int) -> int:
-        return self.recent
-
 
 def unlikeness(keys: Tensor, centered: bool = False) -> Tensor:
     """Return the scores of KeyDiff for keys [..., n, D], up to a factor per head: [..., n]."""

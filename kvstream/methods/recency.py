@@ -53,6 +53,3 @@ class Random(ScoredMethod):
 
     def score(self, step: Step) -> Tensor:
         return noise(step.origin.shape, step.generator, step.origin.device)
-
-    def newest(self, keep: int) -> int:
-        return self.recent

@@ -27,7 +27,6 @@ from kvstream.methods.base import (
     Evidence,
     HeadTensor,
     Method,
-    ModelFacts,
     Preset,
     Step,
     in_words,
@@ -40,16 +39,11 @@ BUILT_IN: tuple[type[Method], ...] = tuple(
     getattr(import_module(f"kvstream.methods.{module}"), kind)
     for module, _, kind in (place.partition(":") for place in CLASSES.values())
 )
-SETTING_TYPES = (int, float, bool, str)
 NAMED = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 """A name that --method takes."""
-
-
 BROKEN: dict[str, str] = {}
 """Why methods of other packages are left out, by the names of their entry points. `available` fills
 it."""
-
-
 RETURNED: Mapping[str, type] = {
     "absorb": type(None), "catalyst": Sequence, "evidence": Evidence, "fitted": Method,
     "head_tensors": tuple, "layer_sizes": Sequence, "newest": int, "score": Tensor,
@@ -67,13 +61,11 @@ def available() -> Mapping[str, type[Method]]:
     BROKEN.clear()
     BROKEN.update({problem: problem for problem in problems})
     for point in points:
-        with printing_to_stderr():
+        loaded: Any = None
+        fault: str | None = f"has the entry point {point.value!r}, which is not MODULE:CLASS"
+        if point.pattern.match(point.value):
             try:
-                loaded: Any = None
-                fault: str | None = (
-                    f"has the entry point {point.value!r}, which is not MODULE:CLASS"
-                )
-                if point.pattern.match(point.value):
+                with printing_to_stderr():
                     loaded = point.load()
                     fault = _fault(loaded)
             except KeyboardInterrupt:
@@ -83,9 +75,8 @@ def available() -> Mapping[str, type[Method]]:
         if fault is None and (loaded.name in methods or loaded.name == AUTO):
             fault = f"has the name {loaded.name!r}, which exists already"
         if fault is None:
-            methods[loaded.name] = _answerable(
-                loaded, f"The method {loaded.name!r} of {_origin(point)}"
-            )
+            title = f"The method {loaded.name!r} of {_origin(point)}"
+            methods[loaded.name] = _answerable(loaded, title)
         else:
             BROKEN[point.name] = (
                 f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
@@ -164,24 +155,10 @@ def _wrong_evidence(evidence: Evidence) -> str | None:
     return None
 
 
-def _wrong_sizes(found: Sequence[int], sizes: Sequence[int]) -> str | None:
-    fit = len(found) == len(sizes) and all(isinstance(size, int) for size in found)
-    if not fit or min(found) < 0 or max(found) > max(sizes):
-        return f"{_shown(found)}, not {len(sizes)} sizes from 0 to {max(sizes)},"
-    return None
-
-
-def _wrong_target(target: int, size: int, present: int) -> str | None:
-    most = min(size, present)
-    return None if 0 <= target <= most else f"{target}, not a number from 0 to {most},"
-
-
-def _wrong_texts(texts: Sequence[str], questions: Sequence[str]) -> str | None:
-    fit = not isinstance(texts, str) and all(isinstance(text, str) for text in texts)
-    return None if fit else f"{_shown(texts)}, not a tuple of texts,"
-
-
 def _wrong_scores(scores: Tensor, step: Step) -> str | None:
+    layers, heads, count = step.origin.shape
+    if scores.shape not in ((layers, heads, count), (layers, 1, count)):
+        return f"scores of the shape {list(scores.shape)}, not {[layers, heads, count]},"
     return "scores that are not numbers (NaN)" if bool(scores.isnan().any()) else None
 
 
@@ -197,34 +174,50 @@ def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
     return None
 
 
+def _unless(fits: bool, value: Any, wanted: str) -> str | None:
+    return None if fits else f"{_shown(value)}, {wanted},"
+
+
+def _all(values: Any, *kinds: type) -> bool:
+    return all(isinstance(value, kinds) for value in values)
+
+
 def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
-    fit = all(isinstance(tensor, EntryTensor | HeadTensor) for tensor in tensors)
-    return None if fit else f"{_shown(tensors)}, not a tuple of EntryTensor or HeadTensor,"
-
-
-def _wrong_votes(votes: Any, step: Step) -> str | None:
-    if votes is None or (isinstance(votes, Tensor) and votes.shape == step.origin.shape):
-        return None
-    return f"{_shown(votes)}, not a Tensor of the shape {list(step.origin.shape)},"
-
-
-def _wrong_ends(ends: Any, head: int, free: int) -> str | None:
-    pair = isinstance(ends, tuple) and [type(end) for end in ends] == [int, int]
-    if ends is None or (pair and min(ends) >= 0):
-        return None
-    return f"{_shown(ends)}, not two numbers of tokens or None,"
-
-
-def _wrong_memory(memory: Any, model: ModelFacts, **more: Any) -> str | None:
-    fit = memory is None or (hasattr(memory, "fold") and hasattr(memory, "mix"))
-    return None if fit else f"{_shown(memory)}, which has no fold and mix,"
+    fit = _all(tensors, EntryTensor, HeadTensor)
+    return _unless(fit, tensors, "not a tuple of EntryTensor or HeadTensor")
 
 
 WRONG: Mapping[str, Callable[..., str | None]] = {
-    "catalyst": _wrong_texts, "evidence": _wrong_evidence, "layer_sizes": _wrong_sizes,
-    "compressive_memory": _wrong_memory, "head_tensors": _wrong_tensors, "score": _wrong_scores,
-    "select": _wrong_choice, "shorten": _wrong_ends, "target": _wrong_target,
-    "tensors": _wrong_tensors, "votes": _wrong_votes,
+    "catalyst": lambda texts, questions: _unless(
+        not isinstance(texts, str) and _all(texts, str), texts, "not a tuple of texts"
+    ),
+    "compressive_memory": lambda memory, model, **more: _unless(
+        memory is None or (hasattr(memory, "fold") and hasattr(memory, "mix")),
+        memory, "which has no fold and mix",
+    ),
+    "evidence": _wrong_evidence,
+    "head_tensors": _wrong_tensors,
+    "layer_sizes": lambda found, sizes: _unless(
+        len(found) == len(sizes) and _all(found, int)
+        and min(found) >= 0 and max(found) <= max(sizes),
+        found, f"not {len(sizes)} sizes from 0 to {max(sizes)}",
+    ),
+    "score": _wrong_scores,
+    "select": _wrong_choice,
+    "shorten": lambda ends, head, free: _unless(
+        ends is None or (
+            isinstance(ends, tuple) and [*map(type, ends)] == [int, int] and min(ends) >= 0
+        ),
+        ends, "not two numbers of tokens or None",
+    ),
+    "target": lambda target, size, present: _unless(
+        0 <= target <= min(size, present), target, f"not a number from 0 to {min(size, present)}"
+    ),
+    "tensors": _wrong_tensors,
+    "votes": lambda votes, step: _unless(
+        votes is None or (isinstance(votes, Tensor) and votes.shape == step.origin.shape),
+        votes, f"not a Tensor of the shape {list(step.origin.shape)}",
+    ),
 }  # fmt: skip
 """What is wrong with a value of the right type, from the value and the arguments."""
 
@@ -255,7 +248,7 @@ def _fault(loaded: Any) -> str | None:
     hints = get_type_hints(loaded)
     for field in dataclasses.fields(loaded):
         kind = hints[field.name]
-        if kind not in SETTING_TYPES:
+        if kind not in (int, float, bool, str):
             return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
         if field.default is dataclasses.MISSING:
             return f"has a setting {field.name!r} without a default"

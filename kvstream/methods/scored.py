@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kvstream.errors import KvstreamError
 from kvstream.methods.base import Method, Step
 from kvstream.methods.tools.scoring import best
 
@@ -24,15 +23,12 @@ class ScoredMethod(Method, ABC):
         """
 
     def newest(self, keep: int) -> int:
-        """Return how many of the `keep` entries are the newest ones, independent of their score."""
-        return 0
+        """Return how many of the `keep` entries are the newest ones, independent of their score.
+
+        By default, that is the setting ``recent`` of the method, if it has one.
+        """
+        return getattr(self, "recent", 0)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        scores = self.score(step)
-        layers, heads, n = step.origin.shape
-        if tuple(scores.shape) not in ((layers, heads, n), (layers, 1, n)):
-            raise KvstreamError(
-                f"The method {self.name} returned scores of shape {list(scores.shape)}; expected "
-                f"{[layers, heads, n]} (layers, KV heads, candidates)."
-            )
-        return best(scores, keep, recent=self.newest(keep)).expand(layers, heads, keep)
+        chosen = best(self.score(step), keep, recent=self.newest(keep))
+        return chosen.expand(*step.origin.shape[:-1], keep)

@@ -47,6 +47,3 @@ class SirLLM(ScoredMethod):
     def score(self, step: Step) -> Tensor:
         # One head is enough: all hold the same tokens with the same entropies.
         return pool(step.state["entropy"][:, :1], step.origin[:, :1], self.pool)
-
-    def newest(self, keep: int) -> int:
-        return self.recent

@@ -593,12 +593,13 @@ class _OneSize(Method):
 
 
 @pytest.mark.parametrize(
-    ("method", "told"),
-    [(_OneSize(), "one-size returned 1 sizes of layers; expected 2"),
-     (_Flat(), r"flat returned scores of shape \[\d+, \d+\]; expected"),
-     (_TooMany(), r"too-many selected entries of shape .*; expected")],
+    ("kind", "told"),
+    [(_OneSize, r"It returns \(\d+,\), not 2 sizes from 0 to \d+, from layer_sizes"),
+     (_Flat, r"It returns scores of the shape \[\d+, \d+\], not \[2, 2, \d+\], from score"),
+     (_TooMany, r"It returns the shape .*, not .*, from select")],
 )  # fmt: skip
-def test_a_result_of_another_shape_is_refused(method: Method, told: str) -> None:
+def test_a_result_of_another_shape_is_refused(kind: type[Method], told: str) -> None:
+    method = registry._answerable(kind, "It")()
     reading = reader(method, "grouped", "float32", RunSettings(), LENGTH)
     with pytest.raises(KvstreamError, match=told):
         list(reading.read(IdFeed(tokens(LENGTH))))
