@@ -59,8 +59,9 @@ class Decoder:
                     if count + 1 == max_tokens:
                         self.stopped = "length"
                         return
-                    full = self.cache.held == budget
-                    if full and not (may_compress and self._made_room(ends, len(question))):
+                    if self.cache.held == budget and not (
+                        may_compress and evictor.evict_while_decoding(ends, len(question))
+                    ):
                         self.stopped = "budget"
                         return
                     hidden = self._forward([token])
@@ -82,10 +83,6 @@ class Decoder:
                 "so it cannot answer; use another number type, such as --dtype float32."
             )
         return logits
-
-    def _made_room(self, ends: list[int], question: int) -> bool:
-        with self.cache.momentary.metered():
-            return self.evictor.evict_while_decoding(ends, question)
 
     def _forward(self, ids: Sequence[int]) -> Tensor:
         """Run tokens of a question or an answer, measure evidence, and return hidden states [n, d].

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -87,40 +89,37 @@ class Evictor:
         Raises KvstreamError if the method breaks the contract of `Method.select`.
         """
         with self._selecting():
-            self._evict(targets, new, loss)
-
-    def _evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
-        if self.sinks is None:  # set once: an evicted sink cannot come back
-            self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
-        first = self.first_candidate
-        protected = first - self.prompt
-        self.cache.settle()
-        ratios: list[Tensor] = []
-        new = min(new, min(s.used for s in self.layers) - first)
-        parts = [(group, slice(first, group[0].used)) for group in self.groups(targets)]
-        for group, part, step in self.views(parts, new, loss):
-            keep, candidates = targets[group[0]] - protected, part.stop - first
-            if keep >= candidates:
-                share = (protected + candidates - new) / max(1, protected + candidates)
-                ratios.append(torch.full((len(group),), share, device=group[0].origin.device))
-                continue
-            chosen = self.select(step, keep)
-            self._write_back(group, step, None)
-            old = (chosen < candidates - new).float().sum(2).mean(1)
-            share = (protected + old) / max(1, protected + keep)
-            ratios.append(share.where(_in_order(chosen, candidates), torch.nan))
-            for store, indices in zip(group, chosen, strict=True):
-                self._fold(store, part, indices)
-                store.keep(first, indices.to(store.origin.device))
-        # One transfer for all layers: reading a value waits for all queued work of the GPU.
-        self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
-        if any(map(math.isnan, self.ratios)):
-            raise KvstreamError(
-                f"The method {self.method.name} selected entries out of order, twice, or that are "
-                "not there, so memory is lost."
-            )
-        self._slide()
-        self.cache.rebase()
+            if self.sinks is None:  # set once: an evicted sink cannot come back
+                self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
+            first = self.first_candidate
+            protected = first - self.prompt
+            self.cache.settle()
+            ratios: list[Tensor] = []
+            new = min(new, min(s.used for s in self.layers) - first)
+            parts = [(group, slice(first, group[0].used)) for group in self.groups(targets)]
+            for group, part, step in self.views(parts, new, loss):
+                keep, candidates = targets[group[0]] - protected, part.stop - first
+                if keep >= candidates:
+                    share = (protected + candidates - new) / max(1, protected + candidates)
+                    ratios.append(torch.full((len(group),), share, device=group[0].origin.device))
+                    continue
+                chosen = self.select(step, keep)
+                self._write_back(group, step, None)
+                old = (chosen < candidates - new).float().sum(2).mean(1)
+                share = (protected + old) / max(1, protected + keep)
+                ratios.append(share.where(_in_order(chosen, candidates), torch.nan))
+                for store, indices in zip(group, chosen, strict=True):
+                    self._fold(store, part, indices)
+                    store.keep(first, indices.to(store.origin.device))
+            # One transfer for all layers: reading a value waits for all queued work of the GPU.
+            self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
+            if any(map(math.isnan, self.ratios)):
+                raise KvstreamError(
+                    f"The method {self.method.name} selected entries out of order, twice, or that "
+                    "are not there, so memory is lost."
+                )
+            self._slide()
+            self.cache.rebase()
 
     def select(self, step: Step, keep: int) -> Tensor:
         """Return the indices [G, K, keep] of the candidates that the method selects.
@@ -169,24 +168,18 @@ class Evictor:
                 newest = torch.arange(store.used - keep, store.used, device=store.origin.device)
                 store.keep(0, newest.expand(store.spec.heads, -1))
 
-    def groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
-        """Yield groups of adjacent layers that share a step: same shape, same sizes, same device.
+    def groups(self, sizes: dict[LayerStore, int]) -> list[list[LayerStore]]:
+        """Return groups of adjacent layers that share a step: same shape, same sizes, same device.
 
         A method that needs keys or values gets each layer alone.
         """
-        group: list[LayerStore] = []
-        for store in sizes:
-            if group and (
-                self.method.needs_keys
-                or (store.used, sizes[store]) != (group[0].used, sizes[group[0]])
-                or (store.spec.heads, store.spec.device)
-                != (group[0].spec.heads, group[0].spec.device)
-            ):
-                yield group
-                group = []
-            group.append(store)
-        if group:
-            yield group
+
+        def common(store: LayerStore) -> tuple[Any, ...]:
+            spec = store.spec
+            alone = spec.index if self.method.needs_keys else None
+            return store.used, sizes[store], spec.heads, spec.device, alone
+
+        return [list(group) for _, group in groupby(sizes, common)]
 
     def view(self, group: list[LayerStore], part: slice, new: int, loss: Tensor | None) -> Step:
         """Return the entries `part` of a group of layers as a method sees them."""
@@ -230,28 +223,24 @@ class Evictor:
         If layers have to agree on a selection, all of them vote before the first is yielded. Raises
         KvstreamError if one cannot, because the attention to its entries is lost.
         """
-        steps = (self.view(group, part, new, loss) for group, part in parts)
-        held = zip(parts, steps, strict=True)
-        first = next(held, None)
-        if first is None:
+        views = ((group, part, self.view(group, part, new, loss)) for group, part in parts)
+        if (first := next(views, None)) is None:
             return
-        (group, part), step = first
-        step.votes = self.method.votes(step)
-        if step.votes is None:  # one view at a time: each is a copy
-            yield group, part, step
-            for (group, part), step in held:
-                yield group, part, step
+        first[2].votes = self.method.votes(first[2])
+        if first[2].votes is None:  # one view at a time: each is a copy
+            yield first
+            yield from views
             return
-        every = [first, *held]
-        for _, step in every[1:]:
+        every = [first, *views]
+        for _, _, step in every[1:]:
             step.votes = self.method.votes(step)
-        votes = [step.votes for _, step in every if step.votes is not None]
+        votes = [step.votes for _, _, step in every if step.votes is not None]
         if len(votes) < len(every):
             raise self._attention_lost()
-        agreed = together(votes, [step.origin for _, step in every])
-        for ((group, part), step), sums in zip(every, agreed, strict=True):
-            step.agreed = sums
-            yield group, part, step
+        agreed = together(votes, [step.origin for _, _, step in every])
+        for view, sums in zip(every, agreed, strict=True):
+            view[2].agreed = sums
+            yield view
 
     def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
         for i, store in enumerate(group):
@@ -270,68 +259,62 @@ class Evictor:
         leave instead. Updates `memory_end`, the end of memory in each layer.
         """
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // DECODING_SHARE)
-        if not all(self._can_shrink(s, memory_end, question, level) for s in self.layers):
-            return False
-        self.cache.settle()
-        kept = self._to_keep(memory_end, level)
-        with self.cache.moving():
-            self._drop_excess(memory_end, question, level, kept)
+        ends = dict(zip(self.cache.stores, memory_end, strict=True))
+        for store in self.layers:
+            memory, answer = ends[store] - self.first_candidate, store.used - ends[store] - question
+            if store.held - level > max(0, memory - NEWEST, answer - NEWEST):
+                return False
+        with self.cache.momentary.metered():
+            self.cache.settle()
+            kept = self._to_keep(ends, level)
+            with self.cache.moving():
+                for store in self.cache.stores:
+                    if store.held > level:
+                        ends[store] = self._shrink(store, ends[store], question, level, kept)
+        memory_end[:] = ends.values()
         return True
 
-    def _drop_excess(
-        self, memory_end: list[int], question: int, level: int, kept: dict[int, Tensor]
-    ) -> None:
-        """Keep `kept` in its layers, and in the others all but the oldest tokens of the answer."""
-        first = self.first_candidate
-        for i, store in enumerate(self.cache.stores):
-            end, used, device = memory_end[i], store.used, store.origin.device
-            excess = store.held - level
-            if excess <= 0:
-                continue
-            if store.spec.window is not None:
-                newest = torch.arange(excess, used, device=device)
-                store.keep(0, newest.expand(store.spec.heads, -1))
-                memory_end[i] = max(0, end - excess)
-                continue
-            tail = torch.arange(end - first, used - first, device=device)
-            if i in kept:
-                chosen = kept[i]
-                self._fold(store, slice(first, end), chosen)
-                memory_end[i] = end - excess
-            else:
-                answer = end + question
-                chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
-                tail = torch.cat((tail[:question], tail[question + excess :]))
-                if self.compressive_memory is not None:
-                    store.set_head_state_aside()
-                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-            rest = tail.expand(store.spec.heads, -1)
-            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
-
-    def _can_shrink(
-        self, store: LayerStore, memory_end: Sequence[int], question: int, level: int
-    ) -> bool:
-        """Return whether a layer can shrink to `level` entries, from its memory or the answer."""
-        end, excess = memory_end[self.cache.stores.index(store)], store.held - level
-        memory, answer = end - self.first_candidate, store.used - end - question
-        return excess <= max(0, memory - NEWEST, answer - NEWEST)
-
-    def _to_keep(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
+    def _to_keep(self, ends: Mapping[LayerStore, int], level: int) -> dict[LayerStore, Tensor]:
         """Return which entries of memory [K, m] stay, so that a layer holds `level` entries in all.
 
-        Keys are indices of layers. Layers that hold no more than `level`, or whose memory has too
-        little to evict, are left out.
+        Layers that hold no more than `level`, or whose memory has too little to evict, are left
+        out.
         """
         first, kept = self.first_candidate, {}
-        place = {store: i for i, store in enumerate(self.cache.stores)}
-        ends = ((s, memory_end[place[s]]) for s in self.layers)
-        parts = [([s], slice(first, end)) for s, end in ends if end > first]
+        parts = [([s], slice(first, ends[s])) for s in self.layers if ends[s] > first]
         for (store,), part, step in self.views(parts, 0, None):
             excess, candidates = store.held - level, part.stop - first
             if 0 < excess <= candidates - NEWEST:
-                kept[place[store]] = self.select(step, candidates - excess)[0]
+                kept[store] = self.select(step, candidates - excess)[0]
                 self._write_back([store], step, None)
         return kept
+
+    def _shrink(
+        self, store: LayerStore, end: int, question: int, level: int, kept: dict[LayerStore, Tensor]
+    ) -> int:
+        """Reduce a layer to `level` entries, and return where memory ends then.
+
+        The `kept` entries of memory stay. If there are none, the oldest tokens of the answer leave.
+        """
+        first, device, heads = self.first_candidate, store.origin.device, store.spec.heads
+        excess = store.held - level
+        if store.spec.window is not None:
+            store.keep(0, torch.arange(excess, store.used, device=device).expand(heads, -1))
+            return max(0, end - excess)
+        tail = torch.arange(end - first, store.used - first, device=device)
+        if store in kept:
+            chosen = kept[store]
+            self._fold(store, slice(first, end), chosen)
+            end -= excess
+        else:
+            answer = end + question
+            chosen = torch.arange(end - first, device=device).expand(heads, -1)
+            tail = torch.cat((tail[:question], tail[question + excess :]))
+            if self.compressive_memory is not None:
+                store.set_head_state_aside()
+            self._fold(store, slice(answer, answer + excess), chosen[:, :0])
+        store.keep(first, torch.cat((chosen.to(device), tail.expand(heads, -1)), dim=-1))
+        return end
 
     def forget_answer(self) -> None:
         """Restore compressive memory from before tokens of the answer were folded into it."""
