@@ -157,13 +157,9 @@ class Prefill:
         if catalyst:
             segments = tuple(len(c) for c in self.catalysts)
         return AttentionRequest(
-            segments,
-            evidence.accumulated_attention,
-            n,
-            evidence.decay,
-            evidence.reduce,
+            segments, evidence.accumulated_attention, n, evidence.decay, evidence.reduce,
             len(self.due),
-        )
+        )  # fmt: skip
 
     def _pass(self, ids: Sequence[int], request: AttentionRequest | None = None) -> Tensor:
         """Return the hidden states [n, d] of `ids`. The first pass runs the prompt before them."""

@@ -309,14 +309,12 @@ class Reader:
         drawn = evictor.generator.get_state()
         groups = evictor.groups({s: s.used for s in evictor.layers})
         parts = [(group, slice(first, group[0].used)) for group in groups]
-        for group, part, step in evictor.views(parts, 0, None):
-            candidates = part.stop - first
+        for _, part, step in evictor.views(parts, 0, None):
+            origin, candidates = step.origin, part.stop - first
             size = max(min(candidates, LEAST), int(share * candidates))
             if evictor.method.evicts and size < candidates:
-                kept = evictor.select(step, size).to(step.origin.device)
-                chosen.append(step.origin.gather(-1, kept).flatten().cpu())
-            else:
-                chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
+                origin = origin.gather(-1, evictor.select(step, size).to(origin.device))
+            chosen.append(origin.flatten().cpu())
         evictor.generator.set_state(drawn)  # ranking changes nothing
         return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
 
@@ -350,19 +348,18 @@ class Reader:
         evictor, prefill = self.evictor, self.prefill
         self.schedule.restore(numbers["schedule"])
         _check(numbers, prefill)
-        evictor.seen, evictor.sinks, evictor.ratios = (
-            numbers[n] for n in ("seen", "sinks", "ratios")
-        )
+        for name in ("seen", "sinks", "ratios"):
+            setattr(evictor, name, numbers[name])
         prefill.due = [] if numbers["begun"] else list(self.head)
         try:
             evictor.generator.set_state(tensors["generator"])
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"its random numbers cannot go on: {error}") from error
-        before = tensors.get("before")
-        if before is not None and (before.dim(), len(before)) != (2, 1):
-            raise ValueError(f"what stood before has the shape {list(before.shape)}")
-        prefill.before = None if before is None else before.to(self.model.device)
-        if prefill.before is not None:
+        prefill.before = None
+        if (before := tensors.get("before")) is not None:
+            if (before.dim(), len(before)) != (2, 1):
+                raise ValueError(f"what stood before has the shape {list(before.shape)}")
+            prefill.before = before.to(self.model.device)
             try:
                 self.model.logits(prefill.before)
             except RuntimeError:  # saved in another number type, or by another model
@@ -374,9 +371,8 @@ class Reader:
 def _seen(
     store: LayerStore, prompt: int, begins: Tensor, places: Tensor, best: int, least: int
 ) -> Tensor:
-    """Return which entries of a layer after the prompt are visible [K, m], in order.
+    """Return which entries of a layer after the prompt are visible [K, m], in order; m >= `least`.
 
-    m is at least `least`.
     All heads of a layer see equally many entries. If heads hold different tokens, a head that holds
     fewer entries of the best stretches also sees entries of the next stretches in the order.
     """
@@ -388,11 +384,7 @@ def _seen(
 
 
 def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:
-    """Raise ValueError if the numbers cannot be those of a run."""
-    for name in ("seen", "steps", "sinks"):
-        value = numbers[name]
-        if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
-            raise ValueError(f"{name} cannot be {value!r}")
+    """Raise ValueError if the numbers, each of which can be one, cannot be those of a run."""
     held, ratios = prefill.schedule.held, numbers["ratios"]
     if any(h > numbers["seen"] for h in held):
         raise ValueError(f"its layers hold more than the {numbers['seen']} tokens it has seen")
@@ -400,7 +392,7 @@ def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:
         raise ValueError(f"{numbers['sinks']} sinks cannot be among what its layers hold")
     if ratios is not None and len(ratios) != len(held):
         raise ValueError(f"it has {len(ratios)} ratios, and {len(held)} layers are compressed")
-    if numbers["begun"] is not True and (numbers["begun"] is not False or numbers["seen"]):
+    if numbers["seen"] and not numbers["begun"]:
         raise ValueError("it cannot have seen the text before the prompt")
 
 

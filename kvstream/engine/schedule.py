@@ -225,14 +225,19 @@ class Schedule:
         if set(state) != set(_STATE):
             raise ValueError("the schedule has other fields than a schedule")
         held = held_in(state["held"], self.layers, self.free)
-        for name, (least, most) in self._ranges().items():
+        ranges: dict[str, tuple[float, float]] = {
+            **dict.fromkeys(("smallest", "_average", "_fixed", "_first"), (1, self.free)),
+            **dict.fromkeys(("m_max", "_limit", "_m_0"), (0, min(self.free, self.final))),
+            **dict.fromkeys(("length", "seen", "done", "_left"), (0, 2**53)),
+            **dict.fromkeys(("_attention", "_uneven"), (0, self.free)),
+            "_position": (0, 1),
+        }
+        for name, (least, most) in ranges.items():
             value = state[name]
-            kind = (int, float) if name in ("_position", "_uneven") else int
-            absent = value is None and getattr(self, name) is None
-            if name == "length":
-                absent = value is None
-            right = isinstance(value, kind) and not isinstance(value, bool)
-            if not absent and not (right and least <= value <= most):
+            if value is None and (name == "length" or getattr(self, name) is None):
+                continue
+            kinds = (int, float) if name in ("_position", "_uneven") else (int,)
+            if type(value) not in kinds or not least <= value <= most:
                 raise ValueError(f"the schedule's {name} cannot be {value!r}")
         if type(state["_fresh"]) is not bool:
             raise ValueError(f"the schedule's _fresh cannot be {state['_fresh']!r}")
@@ -241,15 +246,6 @@ class Schedule:
         self.held = held
         if self.chunk() < 0:
             raise ValueError(f"{max(held)} entries are more than its first chunk")
-
-    def _ranges(self) -> dict[str, tuple[float, float]]:
-        """Return the minimum and maximum of each number of a `state`."""
-        free, most = self.free, 2**53
-        inside = dict.fromkeys(("smallest", "_average", "_fixed", "_first"), (1, free))
-        memory = dict.fromkeys(("m_max", "_limit", "_m_0"), (0, min(free, self.final)))
-        counts = dict.fromkeys(("length", "seen", "done", "_left"), (0, most))
-        shares: dict[str, tuple[float, float]] = {"_position": (0, 1), "_uneven": (0, free)}
-        return {**inside, **memory, **counts, **shares, "_attention": (0, free)}
 
     # Solving.
 
@@ -482,17 +478,11 @@ class NoEviction:
         self.held = tuple(m + read for m in self.held)
         return self.held
 
-    def revise(self, length: int) -> None:
-        """Note a corrected estimate; no size depends on it."""
+    def revise(self, length: int | None) -> None:
+        """Note an estimate; no size depends on it."""
         self.length = length
 
-    def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
-        """Take over the entries that other readings left in each layer."""
-        self.held = held
-
-    def reopen(self, length: int | None) -> None:
-        """Continue up to this expected length."""
-        self.length = length
+    reopen = revise
 
     def state(self) -> dict[str, Any]:
         """Return all that changes during a run."""

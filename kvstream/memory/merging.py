@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
+from kvstream.engine.schedule import Schedule
 from kvstream.errors import BudgetError, UsageError
 from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
@@ -167,8 +168,7 @@ def _shrink(reader: Reader, share: int) -> None:
             f"under its budget of {cache.capacity}; read its sources again with `remember`."
         )
     if catalyst:
-        with cache.passing():
-            reader.model.forward(catalyst, cache, prefill.request(0, True))
+        prefill.measure_catalysts()
     evictor.evict(targets, 0, None)
 
 
@@ -194,6 +194,7 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
     evictor.sinks = first.evictor.sinks
     evictor.generator.set_state(first.generator.get_state())
     held = tuple(store.used - evictor.prompt for store in evictor.layers)
+    assert isinstance(reader.schedule, Schedule)  # the method evicts
     reader.schedule.take_over(held, evictor.seen, reader.steps)
 
 
