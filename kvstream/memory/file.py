@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -111,12 +112,14 @@ def read(path: Path) -> Content:
     Reads the whole file before it checks anything, so that another process that writes the file
     meanwhile cannot change what was checked. Raises SourceError.
     """
-    try:
-        data = _whole(path)
-    except FileNotFoundError:
-        raise SourceError(f"There is no memory file {path}; check the path.") from None
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+    with _opened(path) as opened:
+        size, free = path.stat().st_size, psutil.virtual_memory().available
+        if size > free:
+            raise SourceError(
+                f"{path} has {size:,} bytes, and only {free:,} bytes of RAM are free; end other "
+                "programs, or read the sources again with a smaller --budget."
+            )
+        data = opened.read()
     try:
         tensors = load(data)
         size = int.from_bytes(data[:8], "little")
@@ -146,13 +149,9 @@ def read_notes(path: Path) -> dict[str, Any]:
     Checks no digest. This is enough to refuse a file of another kind early. To use its tensors,
     call `read`. Raises SourceError.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise SourceError(f"{path} is not a file; name a memory file.")
     try:
-        with path.open("rb") as opened:
+        with _opened(path) as opened:
             metadata = header.metadata_of(head_of(opened))
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise _no_memory(path) from error
     _check_memory(path, metadata)
@@ -176,9 +175,9 @@ def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
 def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return state and notes, checked against their schema. Raise SourceError if they are wrong."""
     try:
-        written = header.decoded(metadata["state"], header.Format, "state is").format
-        version = header.decoded(metadata["notes"], header.Writer, "notes is").version
-        if written != FORMAT or version.startswith("0.1."):
+        written = header.decoded(metadata["state"], header.Versions, "state is").format
+        version = header.decoded(metadata["notes"], header.Versions, "notes is").version
+        if written not in (None, FORMAT) or version.startswith("0.1."):
             raise SourceError(
                 f"{path} was written by kvstream {version} in format {written}; this version "
                 f"reads format {FORMAT} of kvstream 0.2 and newer. Use the version that wrote it, "
@@ -206,17 +205,18 @@ def broken(path: Path, error: Exception) -> SourceError:
     return unusable(path, told)
 
 
-def _whole(path: Path) -> bytes:
-    """Return all bytes of a file. Raise OSError, or SourceError if it is no file or too large."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read. What the system does not allow inside becomes a SourceError."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise SourceError(f"{path} is not a file; name a memory file.")
-    size, free = path.stat().st_size, psutil.virtual_memory().available
-    if size > free:
-        raise SourceError(
-            f"{path} has {size:,} bytes, and only {free:,} bytes of RAM are free; end other "
-            "programs, or read the sources again with a smaller --budget."
-        )
-    return path.read_bytes()
+    try:
+        with path.open("rb") as opened:
+            yield opened
+    except FileNotFoundError:
+        raise SourceError(f"There is no memory file {path}; check the path.") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:

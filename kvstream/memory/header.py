@@ -181,16 +181,11 @@ class Notes(Struct, forbid_unknown_fields=True):
     position: Position | None = None
 
 
-class Format(Struct):
-    """The version of the format, whatever else a state has."""
+class Versions(Struct):
+    """The version of the format in a state, or of the program in notes, whatever else they have."""
 
-    format: int
-
-
-class Writer(Struct):
-    """The version of the program that wrote a file, whatever else its notes have."""
-
-    version: str
+    format: int | None = None
+    version: str = ""
 
 
 class _Metadata(Struct):

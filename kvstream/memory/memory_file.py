@@ -154,7 +154,7 @@ class MemoryFile:
             found |= {"quantize": made} if made == INT8 else {"dtype": made}
             found["like"] = self.path.name
         if found.get("kv_dtype", "auto") == "auto":
-            found["kv_dtype"] = str(self.kv_dtype).removeprefix("torch.")
+            found["kv_dtype"] = self.model["kv_dtype"]
         return found
 
     @property
@@ -175,7 +175,7 @@ class MemoryFile:
             "command": "inspect",
             "model": self.model["name"],
             "dtype": self.model["dtype"],
-            "kv_dtype": str(self.kv_dtype).removeprefix("torch."),
+            "kv_dtype": self.model["kv_dtype"],
             "method": state["method"]["name"],
             "settings": dict(state["method"]["settings"]),
             "memory": {**self.to_json(), "bytes": self.path.stat().st_size},

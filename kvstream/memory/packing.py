@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ LARGEST_TEXT = 1 << 27
 """Maximum number of bytes of the unpacked passages of a file."""
 LARGEST_ROW = 12 * MOST_CHARS + 256
 """Maximum number of bytes of a passage in JSON: at most 12 per character, and its numbers."""
-
-
 _PLACE = ("source", "start", "end", "line_start", "line_end")
+AnyRow = TypeVar("AnyRow", Row, KeptRow)
 
 
 def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
@@ -36,12 +35,11 @@ def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[
     rows = [row for row in rows if row[0] > 0]
     every = len(rows)
     while True:
-        columns = [[*_place(p), r, *_text(p)] for _, p, r in rows]
-        packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
-        if len(packed) <= room or not rows:
-            return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
+        packed = _deflated([*_place(p), r, *_text(p)] for _, p, r in rows)
+        if packed.nbytes <= room or not rows:
+            return packed, every - len(rows)
         # Drop the passages of which memory holds least.
-        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / len(packed)))
+        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / packed.nbytes))
         best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
         rows = [rows[i] for i in sorted(best)]
 
@@ -68,7 +66,12 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     origins, passages = TokenOrigins(), None
     origins.restore(ordinals, starts, read)
     if "trace.passages" in tensors:
-        passages = _unpacked(tensors["trace.passages"], len(ordinals), len(records))
+        most = (len(ordinals) + 1) * LARGEST_ROW
+        rows = _inflated(tensors["trace.passages"], most, Row, "passages", len(records))
+        if len(rows) > len(ordinals):  # each token lies in one
+            raise ValueError(f"it has {len(rows):,} passages around {len(ordinals):,} tokens")
+        passages = Passages()
+        passages.restore([*map(_passage, rows)], [row.reach for row in rows])
     words = None
     if "trace.words" in tensors:  # files of earlier versions have none
         words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
@@ -87,13 +90,12 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
 
 
 def packed_kept(beside: Beside) -> Tensor:
-    rows = [
+    """Pack the passages for an answering model, each with the number of its excerpt."""
+    return _deflated(
         [number, *_place(p), *_text(p)]
         for number, excerpt in enumerate(beside.excerpts)
         for p in excerpt
-    ]
-    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    )
 
 
 def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
@@ -102,13 +104,9 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
     if said is None:
         return None
     # JSON has at most six bytes per byte of text, and passages have numbers.
-    most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
-    rows = decoded(
-        _inflated(tensors["trace.kept"], most, "kept passages"), list[KeptRow], "kept passages are"
-    )
-    _check_order(rows, len(state["trace"]["sources"]), "kept passages")
+    most, sources = 16 * said["room"] + LARGEST_ROW, len(state["trace"]["sources"])
     excerpts: dict[int, list[Passage]] = {}
-    for row in rows:
+    for row in _inflated(tensors["trace.kept"], most, KeptRow, "kept passages", sources):
         excerpts.setdefault(row.excerpt, []).append(_passage(row))
     return Beside(
         said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
@@ -117,28 +115,34 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
     )  # fmt: skip
 
 
-def _inflated(packed: Tensor, most: int, what: str) -> bytes:
-    """Return the unpacked bytes. Raise ValueError if there are more than `most`."""
-    unpacking = zlib.decompressobj()
+def _deflated(rows: Iterable[list[Any]]) -> Tensor:
+    packed = zlib.compress(json.dumps([*rows], separators=(",", ":")).encode())
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def _inflated(
+    packed: Tensor, most: int, kind: type[AnyRow], what: str, sources: int
+) -> list[AnyRow]:
+    """Return the rows of packed passages, of at most so many bytes, from so many sources.
+
+    Raises ValueError if there are more, or if passages overlap.
+    """
+    unpacking, most = zlib.decompressobj(), min(LARGEST_TEXT, most)
     try:
         text = unpacking.decompress(packed.numpy().tobytes(), most)
     except zlib.error as error:
         raise ValueError(f"its {what} cannot be unpacked: {error}") from error
     if unpacking.unconsumed_tail:
         raise ValueError(f"its {what} unpack to more than {most:,} bytes")
-    return text
-
-
-def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
-    """Return the passages of so many tokens, each of which lies in one. Raise ValueError."""
-    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
-    rows = decoded(_inflated(packed, most, "passages"), list[Row], "passages are")
-    if len(rows) > tokens:
-        raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
-    _check_order(rows, sources, "passages")
-    passages = Passages()
-    passages.restore(list(map(_passage, rows)), [row.reach for row in rows])
-    return passages
+    rows: list[AnyRow] = decoded(text, list[kind], f"{what} are")  # type: ignore[valid-type]
+    end = 0
+    for row in rows:
+        if row.source >= sources:
+            raise ValueError(f"there is no source {row.source}")
+        if not end <= row.start <= row.end:
+            raise ValueError(f"its {what} are not in order")
+        end = row.end
+    return rows
 
 
 def _place(passage: Passage) -> list[int]:
@@ -154,14 +158,3 @@ def _text(passage: Passage) -> list[Any]:
 def _passage(row: Row | KeptRow) -> Passage:
     names = (*_PLACE, "text", "place", "page_end")
     return Passage(**{name: getattr(row, name) for name in names})
-
-
-def _check_order(rows: Sequence[Row | KeptRow], sources: int, what: str) -> None:
-    """Raise ValueError if passages overlap, or are of no source."""
-    end = 0
-    for row in rows:
-        if row.source >= sources:
-            raise ValueError(f"there is no source {row.source}")
-        if not end <= row.start <= row.end:
-            raise ValueError(f"its {what} are not in order")
-        end = row.end

@@ -273,9 +273,8 @@ def _trained(reader: Reader) -> str | None:
 def restored(saved: MemoryFile, memory: Memory) -> None:
     """Restore the reader of a memory with the same parameters. Raise SourceError if it fails."""
     state, tensors, notes = saved.content.state, saved.content.tensors, saved.content.notes
-    part = len("reader.")
-    own = {name[part:]: t for name, t in tensors.items() if name.startswith("reader.")}
-    reader = memory.reader
+    reader, part = memory.reader, "reader."
+    own = {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
     try:
         reader.restore(state["reader"], own)
         fill(reader, state["cache"], tensors, state["trace"]["read"], saved.kv_dtype)

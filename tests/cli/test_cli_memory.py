@@ -226,8 +226,8 @@ def test_a_checkpoint_is_read_once(cli, memory, story, tmp_path, monkeypatch) ->
         assert cli(*more, "-q").code == 0
     both.write_bytes(Path(memory).read_bytes())  # older memory: the end is written again
     read: list[Path] = []
-    whole = file._whole
-    monkeypatch.setattr(file, "_whole", lambda path: read.append(path) or whole(path))
+    whole = file.read
+    monkeypatch.setattr(file, "read", lambda path: read.append(path) or whole(path))
     ran = cli(*more)
     assert ran.code == 0, ran.stderr
     assert "Going on from" in ran.stderr

@@ -15,10 +15,9 @@ from kvstream.api.model import Model
 from kvstream.input.sources import open_sources
 from kvstream.logs.thinning import ThinnedSource
 from kvstream.memory.kept.cutting import MARGIN
-from kvstream.memory.kept.page_text import document_of
+from kvstream.memory.kept.page_text import NEAR, document_of
 from kvstream.memory.kept.positions import Kept
 from kvstream.memory.kept.reread_text import reread
-from kvstream.memory.kept.tokens import NEAR
 from kvstream.reporters.html.page import Document, Fold, Text
 from kvstream.tokenization.loading import TokenStream
 

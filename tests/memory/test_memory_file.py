@@ -289,6 +289,11 @@ def test_a_file_that_says_what_cannot_be_is_refused(
         session.recall(saving.look(path), run_of())
 
 
+def _after(source: int, start: int, end: int, *more: Any) -> list[Any]:
+    """Return an empty passage behind another."""
+    return [source, end, end, *more]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -329,7 +334,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(
         (place_lost, "where all of its entries came from"),
         (change_passages(lambda rows: rows[0].__setitem__(0, 7)), "no source 7"),
         (change_passages(lambda rows: rows.reverse()), "passages are not in order"),
-        (change_passages(lambda rows: rows.extend([rows[-1]] * 999)), "passages around"),
+        (change_passages(lambda rows: rows.extend([_after(*rows[-1])] * 999)), "passages around"),
         (lambda state, tensors: tensors["entries.0.keys"].fill_(float("nan")), "entries.0.keys"),
         (lambda state, tensors: tensors["entries.0.values"].fill_(torch.inf), "entries.0.values"),
         (lambda state, tensors: tensors["entries.2.keys"].fill_(3e38), "which no model makes"),

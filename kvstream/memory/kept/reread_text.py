@@ -187,12 +187,8 @@ def _runs(pieces: list[Piece]) -> list[list[Piece]]:
     """Group pieces that are adjacent and in the same place of a source."""
     runs: list[list[Piece]] = []
     for piece in pieces:
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and (last.source, last.place) == (piece.source, piece.place)
-            and last.end == piece.start
-        ):
+        last = runs[-1][-1] if runs else piece
+        if (last.source, last.place, last.end) == (piece.source, piece.place, piece.start):
             runs[-1].append(piece)
         else:
             runs.append([piece])
