@@ -92,29 +92,23 @@ class Checkpoint:
             )
         restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
-        kept = reader.retained().numpy()
+        kept = reader.retained()
         while feed.handed < position.tokens:
             count = min(DROP_BLOCK, position.tokens - feed.handed)
             if not _some(feed, count, interrupted).ids:
                 break
             trace.read, trace.end = feed.read_tokens, feed.end
             if trace.passages is not None:
-                trace.origins.prune(kept[kept < trace.read])
-                trace.passages.prune(trace.origins.known()[1], trace.end)
+                trace.prune(kept[kept < trace.read])
         reached = (feed.handed, feed.sha256) == (position.tokens, position.sha256)
         if feed.handed < position.tokens and interrupted():
             raise SourceError(f"Reading was stopped before it came to the place of {self.path}.")
         if not reached or (position.complete and _some(feed, 1, interrupted).ids):
-            pipe = "-" in trace.names
+            pipe = "A pipe can resume only if it sends the same text from its start. "
             raise SourceError(
                 f"The sources have changed since {self.path} was written, "
-                f"{position.tokens:,} tokens into them. "
-                + (
-                    "A pipe can resume only if it sends the same text from its start. "
-                    if pipe
-                    else ""
-                )
-                + "Remove the file to start again, or read what is new into it with "
+                f"{position.tokens:,} tokens into them. {pipe if '-' in trace.names else ''}"
+                "Remove the file to start again, or read what is new into it with "
                 f"`kvstream remember --memory {shlex.quote(str(self.path))} SOURCE -o FILE`."
             )
         self._saved = feed.handed

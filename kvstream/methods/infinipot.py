@@ -95,9 +95,7 @@ class InfiniPot(Method):
         if self.catalyst_text:
             return (self.catalyst_text,)
         kind = self.catalyst_kind
-        if kind == "auto":
-            kind = "question" if questions else "general"
-        if kind == "question":
+        if kind in ("auto", "question"):
             return tuple(questions) or (GENERAL,)
         if kind == "both":
             return tuple(f"{GENERAL} {question}" for question in questions) or (GENERAL,)
