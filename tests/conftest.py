@@ -200,7 +200,6 @@ def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from kvstream.methods import foresight
-    from kvstream.methods.tools.scorer import new_scorer
 
     load = foresight.load_scorers
 
@@ -211,7 +210,7 @@ def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
         for layer in model.layers:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(layer.index)
-                scorer = new_scorer(layer, hidden=4)
+                scorer = foresight.new_scorer(layer, hidden=4)
             made[str(layer.index)] = scorer.requires_grad_(False).to(layer.device)
         return made
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CLASSES = {
     "infinipot": "infinipot:InfiniPot", "cascade": "cascade:Cascade",
     "bumblebee": "bumblebee:BumbleBee", "edgeinfinite": "edgeinfinite:EdgeInfinite",
-    "snapkv": "snapkv:SnapKV", "pyramidkv": "pyramidkv:PyramidKV", "h2o": "h2o:H2O",
+    "snapkv": "snapkv:SnapKV", "pyramidkv": "snapkv:PyramidKV", "h2o": "h2o:H2O",
     "tova": "tova:TOVA", "sirllm": "sirllm:SirLLM", "keydiff": "keydiff:KeyDiff",
     "foresight": "foresight:Foresight", "append": "append:Append",
     "streaming": "recency:Streaming", "window": "recency:Window", "random": "recency:Random",

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvstream.errors import UsageError
-from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.methods.tools.scoring import grouped, ungrouped
 from kvstream.model import cuda_attention
 from kvstream.model.cuda_attention import HALF
 

@@ -19,9 +19,9 @@ from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed
 from kvstream.methods.automatic import chosen
 from kvstream.methods.base import Step
-from kvstream.methods.foresight import Foresight
-from kvstream.methods.tools.scorer import (
+from kvstream.methods.foresight import (
     FILE,
+    Foresight,
     LayerScorers,
     Scorer,
     load_scorers,

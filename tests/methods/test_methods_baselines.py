@@ -16,10 +16,9 @@ from kvstream.methods.append import Append
 from kvstream.methods.base import Method
 from kvstream.methods.h2o import H2O
 from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.pyramidkv import PyramidKV
 from kvstream.methods.registry import available
 from kvstream.methods.sirllm import SirLLM
-from kvstream.methods.snapkv import SnapKV
+from kvstream.methods.snapkv import PyramidKV, SnapKV
 from kvstream.methods.tova import TOVA
 from kvstream.settings import RunSettings
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from memory import Memory
 from torch import Tensor
 
-from kvstream.methods.cascade import Cascade
+from kvstream.methods.cascade import Cascade, split
 from kvstream.methods.recency import Streaming
-from kvstream.methods.tools.subcaches import split
 
 
 class Slow:

@@ -33,7 +33,7 @@ from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.methods import registry
-from kvstream.methods.tools.scorer import new_scorer
+from kvstream.methods.foresight import new_scorer
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
 from kvstream.run.request import Request

@@ -17,8 +17,8 @@ from torch.nn.functional import elu, linear
 
 from kvstream.errors import UsageError
 from kvstream.methods.base import LayerFacts, ModelFacts
-from kvstream.methods.tools.heads import grouped, ungrouped
 from kvstream.methods.tools.learned import LearnedFile
+from kvstream.methods.tools.scoring import grouped, ungrouped
 
 FORMS = ("learned", "paper")
 

@@ -1,4 +1,4 @@
-"""Functions that most methods share: pool scores along the source, and select the best."""
+"""Functions that methods share: pool scores along the source, select the best, group heads."""
 
 from __future__ import annotations
 
@@ -111,3 +111,13 @@ def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:
     chosen = scores[..., : n - recent].topk(keep - recent, dim=-1, sorted=False).indices
     newest = torch.arange(n - recent, n, device=scores.device).expand(*scores.shape[:-1], recent)
     return torch.cat((chosen, newest), dim=-1).sort(dim=-1).values
+
+
+def grouped(x: Tensor, heads: int) -> Tensor:
+    """Concatenate the queries that share a KV head: [H, T, *] -> [K, H / K * T, *]."""
+    return x.unflatten(0, (heads, -1)).flatten(1, 2)
+
+
+def ungrouped(x: Tensor, query_heads: int) -> Tensor:
+    """Invert `grouped`."""
+    return x.unflatten(1, (query_heads // x.shape[0], -1)).flatten(0, 1)

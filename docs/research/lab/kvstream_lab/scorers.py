@@ -24,8 +24,8 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import ROOM, IdFeed
 from kvstream.methods.base import EntryTensor, Step
+from kvstream.methods.foresight import BY_LAYER, LayerScorers, Scorer, new_scorer
 from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.tools.scorer import BY_LAYER, LayerScorers, Scorer, new_scorer
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, build_prompt

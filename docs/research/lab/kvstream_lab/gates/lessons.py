@@ -25,7 +25,7 @@ from kvstream.evaluation.harness import IdFeed
 from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import TINY, LearnedGate
-from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.methods.tools.scoring import grouped, ungrouped
 from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import build_prompt

@@ -13,7 +13,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DummyLayer
 
 from kvstream.methods.tools.gates import Gate
-from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.methods.tools.scoring import grouped, ungrouped
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel, holding
