@@ -108,11 +108,8 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
     excerpts: dict[int, list[Passage]] = {}
     for row in _inflated(tensors["trace.kept"], most, KeptRow, "kept passages", sources):
         excerpts.setdefault(row.excerpt, []).append(_passage(row))
-    return Beside(
-        said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
-        said["dropped"], [tuple(passages) for passages in excerpts.values()],
-        said.get("words", []),
-    )  # fmt: skip
+    own = {name: value for name, value in said.items() if name != "name"}
+    return Beside(said["name"], excerpts=[tuple(e) for e in excerpts.values()], **own)
 
 
 def _deflated(rows: Iterable[list[Any]]) -> Tensor:

@@ -17,7 +17,7 @@ from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.memory import file
 from kvstream.memory.contents import Memory
-from kvstream.memory.header import STORED, Source
+from kvstream.memory.header import STORED, Answering, Source
 from kvstream.memory.memory_file import MemoryFile
 from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of
 from kvstream.memory.state import cache_state, fill
@@ -164,9 +164,8 @@ def memory_state(
         },
     }
     if memory.beside is not None and passages:
-        own = ("fingerprint", "budget", "by", "room", "peak", "dropped", "words")
-        told = {name: getattr(memory.beside, name) for name in own}
-        state["answering"] = {"name": memory.beside.model, **told}
+        names = {name: name for name in Answering.__struct_fields__} | {"name": "model"}
+        state["answering"] = {name: getattr(memory.beside, own) for name, own in names.items()}
     return state, tensors
 
 

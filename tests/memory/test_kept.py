@@ -172,8 +172,8 @@ def test_a_packed_text_is_read_again_as_far_as_it_was_read(
     path.write_bytes(gzip.compress(b"the people were there before the other children. " * 4000))
     sources = open_sources([str(path)])
     TokenStream(kept.tokenizer, sources).read(1)  # one block, as before an interrupt
-    part = dataclasses.replace(kept, records=sources.records, read=1)
-    found = reread(part, np.array([0]), [(0, 10)], sources.bases)
+    part = dataclasses.replace(kept, records=sources.records, bases=sources.bases, read=1)
+    found = reread(part, np.array([0]), [(0, 10)])
     assert not isinstance(found, str), found
     assert found.pieces[0].text == "the people"
 
@@ -191,8 +191,8 @@ def test_a_thinned_log_is_read_again_as_far_as_it_was_read(
         if sources.bytes_read > 140_000:  # three blocks, and there the user interrupts
             break
     assert sources.bytes_read < len(line) * 9000
-    part = dataclasses.replace(kept, records=sources.records, read=1)
-    found = reread(part, np.array([0]), [(0, 10)], sources.bases)
+    part = dataclasses.replace(kept, records=sources.records, bases=sources.bases, read=1)
+    found = reread(part, np.array([0]), [(0, 10)])
     assert not isinstance(found, str), found
     assert found.pieces[0].text == "2026-01-01"
 

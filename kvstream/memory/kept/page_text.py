@@ -105,7 +105,7 @@ def document_of(
     else:
         ends = [(a, b) for a, b in places if a < b]
         wanted = _ranges(tokens.starts, ends, near + MARGIN)
-    found = reread(first, tokens.starts, wanted, first.bases)
+    found = reread(first, tokens.starts, wanted)
     notes = []
     if isinstance(found, str):
         notes.append(

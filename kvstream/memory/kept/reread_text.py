@@ -56,9 +56,7 @@ class Reread:
     stride: int = 1
 
 
-def reread(
-    of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], bases: Sequence[int]
-) -> Reread | str:
+def reread(of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]]) -> Reread | str:
     """Read the sources again. If that is impossible, return a sentence with the reason.
 
     `starts` int64 [U], sorted: where kept tokens begin. `wanted`: sorted, disjoint ranges of bytes
@@ -79,7 +77,7 @@ def reread(
             why = why or str(error)
             continue
         changed = _changed(of.records, sources.records)
-        if changed is None and list(sources.bases) == list(bases):
+        if changed is None and list(sources.bases) == list(of.bases):
             return found
         why = why or f"{changed or 'A source'} changed after it was read."
     return why
