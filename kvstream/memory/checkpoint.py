@@ -19,7 +19,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.contents import Memory
 from kvstream.memory.header import STORED, Position
-from kvstream.memory.memory_file import MemoryFile, position_of
+from kvstream.memory.memory_file import position_of
 from kvstream.memory.saving import check_model, look, memory_state, restored, save
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
 from kvstream.run.request import Request, never
@@ -50,10 +50,8 @@ class Checkpoint:
         """
         writing.check_writable(path)
         self.path, self.every, self.base = path, every, base
-        self.saved: MemoryFile | None = _read(path, look) if path.exists() else None
-        self.position: Position | None = None
-        if self.saved is not None:
-            self.position = _position(path, self.saved.content.notes)
+        self.saved = _read(path, look) if path.exists() else None
+        self.position = None if self.saved is None else _position(path, self.saved.content.notes)
         self.digest: str | None = None
         """Digest of the complete memory; None before it is saved."""
         self._saved = 0

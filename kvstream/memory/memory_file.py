@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.memory.header import STORED, Position
+from kvstream.reporters.format import counted
 from kvstream.settings import INT8
 
 if TYPE_CHECKING:
@@ -203,17 +204,12 @@ class MemoryFile:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        trace = self.content.state["trace"]
-        several = len(trace["sources"])
-        made = (
-            f"for {len(self.questions)} question{'s'[: len(self.questions) > 1]}: "
-            f"{' / '.join(self.questions)}"
-            if self.questions
-            else "without a question"
-        )
+        made = "without a question"
+        if self.questions:
+            known = counted(len(self.questions), "question")
+            made = f"for {known}: {' / '.join(self.questions)}"
         return (
-            f"Memory of {trace['read']:,} token{'s'[: trace['read'] != 1]} of "
-            f"{several} source{'s'[: several > 1]}, "
+            f"Memory of {counted(self.tokens, 'token')} of {counted(len(self.sources), 'source')}, "
             f"made {made}{'; the reading had not ended' if self.begun else ''}"
         )
 

@@ -75,18 +75,11 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     words = None
     if "trace.words" in tensors:  # files of earlier versions have none
         words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
+    counts = None if lines is None else LineCounts(*lines)
     return Trace(
-        [r.name for r in records],
-        bases,
-        origins,
-        passages,
-        words,
-        read,
-        state["end"],
-        tuple(records),
-        None if lines is None else LineCounts(*lines),
-        ended_line=state["ended_line"],
-    )
+        [r.name for r in records], bases, origins, passages, words, read, state["end"],
+        tuple(records), counts, ended_line=state["ended_line"],
+    )  # fmt: skip
 
 
 def packed_kept(beside: Beside) -> Tensor:

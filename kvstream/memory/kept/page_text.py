@@ -128,16 +128,11 @@ def document_of(
     cutter = Cutter(first, tokens.starts, found, places, min(near, WIDE), whole)
     sections = cutter.sections()
     sample = next((t.text for s in sections for t in s.items if isinstance(t, Text)), "")
+    shadings = [tokens.shading(name, each) for name, each in readings.items()]
     return Document(
-        sections,
-        cutter.marks,
-        tokens.ordinals(found),
-        first.read,
-        [tokens.shading(name, each) for name, each in readings.items()],
-        cutter.cited,
-        notes,
+        sections, cutter.marks, tokens.ordinals(found), first.read, shadings, cutter.cited, notes,
         looks_like_lines(sample),
-    )
+    )  # fmt: skip
 
 
 def _place(of: Kept, cited: Cited) -> tuple[int, int]:

@@ -59,16 +59,9 @@ def kept(memory: Memory) -> Kept:
         rows = (np.unique(head.numpy()).astype(np.int64) for head in store.ordinals())
         heads.append(tuple(np.searchsorted(ordinals, row) for row in rows))
     trace.prune(reader.retained())
+    layers = tuple(store.spec.index for store in stores)
+    passages = () if trace.passages is None else tuple(trace.passages.held()[0])
     return Kept(
-        tuple(trace.names),
-        tuple(trace.bases),
-        tuple(trace.records),
-        trace.read,
-        trace.end,
-        ordinals,
-        trace.origins.starts(ordinals),
-        tuple(store.spec.index for store in stores),
-        tuple(heads),
-        () if trace.passages is None else tuple(trace.passages.held()[0]),
-        memory.tokenizer,
-    )
+        tuple(trace.names), tuple(trace.bases), tuple(trace.records), trace.read, trace.end,
+        ordinals, trace.origins.starts(ordinals), layers, tuple(heads), passages, memory.tokenizer,
+    )  # fmt: skip

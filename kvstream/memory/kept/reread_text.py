@@ -166,15 +166,9 @@ class _Gathered:
             if first < last:
                 self.line += block.text.count("\n", counted, first)
                 counted = first
-                self.found.pieces.append(
-                    Piece(
-                        block.source,
-                        block.text[first:last],
-                        offsets[first : last + 1],
-                        self.line if block.place is None else None,
-                        block.place,
-                    )
-                )
+                text, line = block.text[first:last], self.line if block.place is None else None
+                piece = Piece(block.source, text, offsets[first : last + 1], line, block.place)
+                self.found.pieces.append(piece)
             if end > int(offsets[-1]):
                 break
             self.range += 1
