@@ -209,19 +209,17 @@ def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: 
         into[:, :before] = old[:, :before]
         into[:, before:end] = new[:, taken]
 
-    put(store.keys, first.keys, second.keys)
-    put(store.values, first.values, second.values)
-    put(store.origin, first.origin, second.origin)
+    for name in ("keys", "values", "origin"):
+        put(*(getattr(each, name) for each in (store, first, second)))
     moved = store.origin[:, before:end]
     moved[moved != PROMPT] += seen
     for name, tensor in store.state.items():
         put(tensor, first.state[name], second.state[name])
     for name in ("window_attention", "accumulated_attention"):
-        measured = [getattr(s, name) for s in (first, second)]
-        if before and all(m is not None and m.shape[-1] >= s.used
-                          for m, s in zip(measured, (first, second), strict=True)):  # fmt: skip
-            joined = (measured[0][:, :before], measured[1][:, taken])
-            setattr(store, name, torch.cat(joined, dim=-1))
+        measured, more = (getattr(each, name) for each in (first, second))
+        known = measured is not None and measured.shape[-1] >= first.used
+        if before and known and more is not None and more.shape[-1] >= second.used:
+            setattr(store, name, torch.cat((measured[:, :before], more[:, taken]), dim=-1))
     store.used = store.unrotated = end
 
 

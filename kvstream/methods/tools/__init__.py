@@ -1,1 +1,1 @@
-"""Tools of methods, cache and attention: scoring, submodular functions, sub-caches, gates."""
+"""Tools of methods, cache and attention: scoring, submodular functions, gates, learned weights."""
