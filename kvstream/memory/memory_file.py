@@ -44,16 +44,14 @@ class MemoryFile:
     @property
     def model(self) -> Mapping[str, Any]:
         """``name``, ``revision``, ``fingerprint``, ``dtype`` and ``kv_dtype`` of the model."""
-        model: Mapping[str, Any] = self.content.state["model"]
-        return model
+        return self.content.state["model"]
 
     @property
     def kv_dtype(self) -> torch.dtype:
         """Number type of its keys and values."""
         import torch
 
-        found: torch.dtype = getattr(torch, self.model["kv_dtype"])
-        return found
+        return getattr(torch, self.model["kv_dtype"])
 
     @property
     def position(self) -> Position | None:
@@ -97,8 +95,7 @@ class MemoryFile:
     @property
     def sources(self) -> Sequence[Mapping[str, Any]]:
         """``name``, ``bytes`` and ``sha256`` of each source."""
-        found: Sequence[Mapping[str, Any]] = self.content.state["trace"]["sources"]
-        return found
+        return self.content.state["trace"]["sources"]
 
     @property
     def warnings(self) -> tuple[str, ...]:
