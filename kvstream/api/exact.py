@@ -12,9 +12,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceError
+from kvstream.exact.plain_queries import asks_figure
+from kvstream.exact.plain_queries import may_ask as asks_of_rows
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
-from kvstream.exact.table_questions import asks_figure
-from kvstream.exact.table_questions import may_ask as asks_of_rows
 from kvstream.input.outputs import is_own
 from kvstream.reporters.format import counted as amount
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
     from kvstream.exact.counting import Tally
     from kvstream.exact.outline import Part
-    from kvstream.exact.table_replies import RowQuestions
+    from kvstream.exact.table_answers import TableQuestions
     from kvstream.input.sources import SourceSet
     from kvstream.settings import RunSettings
 
 __all__ = ["PART", "UNITS", "Asked", "asks_figure", "asks_of_rows", "counted", "has_times",
-           "is_own", "one_day", "parts", "route", "row_questions", "written_queries"]  # fmt: skip
+           "is_own", "one_day", "parts", "route", "row_questions"]  # fmt: skip
 
 
 def counted(
@@ -256,35 +256,32 @@ def _sentences(
             yield f"{name}{cited['source']}{place_of(cited)}: {cited['text']}"
 
 
-def row_questions(sources: SourceSet | str, questions: Sequence[str]) -> RowQuestions:
-    """Return the questions that the rows of sources, or of a text, answer.
+def row_questions(
+    sources: SourceSet | str,
+    questions: Sequence[str],
+    load: Callable[[], Model] | None = None,
+    run: RunSettings | None = None,
+    known: TableQuestions | None = None,
+) -> TableQuestions:
+    """Return the questions that the rows of sources, or of the beginning of a text, answer.
 
-    Raises SourceError for what is no table.
+    `load` is called if a model must write a query, within the budget of `run`; `known` has those
+    of the beginning. Raises SourceError for what is no table, and BudgetError for one whose columns
+    the budget cannot hold.
     """
-    from kvstream.exact.table_replies import RowQuestions
+    from kvstream.exact.table_answers import TableQuestions
+    from kvstream.exact.written_queries import MOST_TOKENS, START
     from kvstream.input.blocks import TextBlock
 
-    if isinstance(sources, str):
-        return RowQuestions([TextBlock(sources, 0, 0)], ["-"], questions, whole=False)
-    return RowQuestions(sources, sources.names, questions)
-
-
-def written_queries(
-    sources: SourceSet, questions: Sequence[str], load: Callable[[], Model], run: RunSettings
-) -> dict[str, dict[str, Any]]:
-    """Return answers about a table to questions whose queries a model writes; see `table_sql`.
-
-    `load` is called if a question may have a query. Raises SourceError, and BudgetError for a
-    budget without room for all columns.
-    """
-    from kvstream.exact.table_sql import MOST_TOKENS, START, WrittenQueries
-    from kvstream.input.table_reader import tables_of
-    from kvstream.session.writing import written
-
-    run = replace(run, max_tokens=MOST_TOKENS)
-
     def write(system: str, text: str) -> tuple[str, float]:
-        return written(load().session, run, system, text, start=START)
+        from kvstream.session.writing import written
 
-    found = (WrittenQueries(table, write) for table in tables_of(sources, sources.names))
-    return next((each.answers(questions) for each in found), {})
+        assert load
+        assert run
+        some = replace(run, max_tokens=MOST_TOKENS)
+        return written(load().session, some, system, text, start=START)
+
+    made = partial(TableQuestions, questions=questions, write=write if load else None, known=known)
+    if isinstance(sources, str):
+        return made([TextBlock(sources, 0, 0)], ["-"], whole=False)
+    return made(sources, sources.names)

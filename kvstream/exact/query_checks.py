@@ -10,12 +10,11 @@ import re
 from collections.abc import Collection, Sequence
 
 from kvstream.exact.routing import iso_dates
-from kvstream.exact.table_questions import Sample
 from kvstream.exact.table_words import (
     EMPTY,
+    ENDS,
     FILLERS,
     FLAGS,
-    IMPLIED,
     LINKS,
     OPERATION,
     OPERATIONS,
@@ -26,6 +25,7 @@ from kvstream.exact.table_words import (
     loose,
     words_of,
 )  # fmt: skip
+from kvstream.exact.tables import Columns
 
 STEM = 4
 """Letters with which a column and a word of the same meaning begin."""
@@ -72,24 +72,15 @@ _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
-_ENDS = {
-    name: frozenset(OPERATIONS[name].split()).union(
-        *(words.split("|") for own, words, _ in IMPLIED if own == name and "oldest" not in words)
-    )
-    for name in ("max", "min")
-}
+_ENDS = {name: {*OPERATIONS[name].split(), *words.split("|")} for name, words in ENDS.items()}
 """Words for the largest and the smallest."""
 
 
 class QueryChecks:
     """The columns of a table, against which its queries are checked."""
 
-    def __init__(
-        self, header: Sequence[str], columns: Sequence[str], sample: Sample, numbers: Sequence[bool]
-    ) -> None:
-        """`columns`: the names of the header in queries; `numbers`: which columns have numbers."""
-        self.header, self.columns = header, columns
-        self.sample, self.numbers = sample, numbers
+    def __init__(self, columns: Columns) -> None:
+        self.columns, self.header = columns, columns.header
 
     def fits(self, sql: str, question: str) -> bool:
         """Return whether the question has the values of the query, and the query those of it."""
@@ -112,20 +103,15 @@ class QueryChecks:
     def values(self, question: str) -> list[str]:
         """Return the values of texts of the table that a question names, as `loose` writes them."""
         words = loose(plain(question)).split()
-        names = {word for name in self.columns for word in re.findall(r"\w+", loose(name))}
+        names = {word for name in self.columns.names for word in re.findall(r"\w+", loose(name))}
         found = []
         for begin in range(len(words)):
             for end in range(begin + 1, min(len(words), begin + 6) + 1):
                 value = " ".join(words[begin:end]).strip(".,:")
-                held = self.sample.values.get(value, {}).keys() - self.sample.numeric
-                if held - self.sample.flags.keys() and value not in names and len(value) > 2:
+                held = self.columns.values.get(value, {}).keys() - self.columns.numeric
+                if held - self.columns.flags.keys() and value not in names and len(value) > 2:
                     found.append(value)
         return found
-
-    def place(self, name: str) -> int | None:
-        """Return which column has a name, or None."""
-        same = (c for c, own in enumerate(self.columns) if own.casefold() == name.casefold())
-        return next(same, None)
 
     def _is_held(self, words: tuple[str, str]) -> bool:
         """Return whether a column may hold a figure that a question names: its mean race time."""
@@ -137,7 +123,7 @@ class QueryChecks:
 
     def _shows(self, bare: str, word: str) -> bool:
         """Return whether a query has the column that a question asks for: which club."""
-        names = zip(self.columns, self.header, strict=True)
+        names = zip(self.columns.names, self.header, strict=True)
         own = {name.casefold() for name, told in names if word in words_of(told)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
@@ -153,19 +139,21 @@ class QueryChecks:
         """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
         columns with each other, or with nothing, that the question names.
         """
-        added = {self.place(name) for name in _ADDED.findall(bare)} - {None}
-        ordered = {self.place(name) for names in _SORTED.findall(bare) for name in names} - {None}
-        numbers = {column for column, number in enumerate(self.numbers) if number}
+        added = {self.columns.place(name) for name in _ADDED.findall(bare)} - {None}
+        ordered = {
+            self.columns.place(name) for names in _SORTED.findall(bare) for name in names
+        } - {None}
+        numbers = {column for column, number in enumerate(self.columns.numbers) if number}
         named = self._named(asked)
-        pairs = [{*map(self.place, names)} for names in _TWO.findall(bare)]
+        pairs = [{*map(self.columns.place, names)} for names in _TWO.findall(bare)]
         used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
         pairs += [
-            {self.place(name)} for name, some in _EMPTY.findall(bare)
+            {self.columns.place(name)} for name, some in _EMPTY.findall(bare)
             if not (some and name.casefold() in used)
         ]  # fmt: skip
         return (
             added <= numbers
-            and ordered <= numbers | self.sample.dates
+            and ordered <= numbers | self.columns.dates
             and all(None in pair or pair <= named for pair in pairs)
         )
 
@@ -175,11 +163,11 @@ class QueryChecks:
         numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
         numbers |= {each.lstrip("0") for each in numbers}
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
-        flags = self.sample.flags.keys() & self._named(asked)
+        flags = self.columns.flags.keys() & self._named(asked)
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
             own = {*re.findall(r"\w+", loose(text))}
             if text.casefold() in FLAGS:
-                if self.place(name) not in flags:
+                if self.columns.place(name) not in flags:
                     return False
             elif not (own and own <= words | numbers):
                 return False

@@ -18,40 +18,25 @@ OPERATIONS = {
 }  # fmt: skip
 OPERATION = {word: name for name, words in OPERATIONS.items() for word in words.split()}
 PHRASES = {
-    "how many": "count", "how many times": "count", "number of": "count", "on average": "mean",
+    "how many": "count", "number of": "count", "total number of": "count", "on average": "mean",
     "arithmetic mean": "mean", "sum total": "sum", "total sum": "sum", "sum up": "sum",
     "sum up to": "sum", "add up": "sum", "add up to": "sum", "adds up to": "sum", "come to": "sum",
     "at most": "max", "at least": "min",
 }  # fmt: skip
 QUANTITY = frozenset(("most", "least", "fewest"))
 """Words that compare sums, if rows share the value that is asked for: who sold the most units."""
-YEARS = _set("year founded built born birth opened released published established date time")
-"""Words of columns whose numbers are years."""
-GOOD = _set("rating score point star accuracy revenue profit")
-"""Words of columns whose largest figure is the best."""
-PERSONS = _set("people person persons everyone everybody")
-PEOPLE = PERSONS | _set("staff employee member student patient passenger player customer guest")
-"""Names of files and columns whose rows are persons."""
 SAME = [*map(_set, (
     "film movie", "book novel", "order purchase", "customer client buyer", "city town",
     "employee staff worker colleague", "shop store", "author wrote", "rating rated",
 ))]  # fmt: skip
 """Words of the same meaning."""
 TOTALLY = ("in total", "together", "altogether", "combined", "all in all", "all together")
-IMPLIED = (
-    ("max", "slowest", "ms millisecond latency duration time second elapsed"),
-    ("min", "fastest|quickest", "ms millisecond latency duration time second elapsed"),
-    ("max", "priciest|dearest|costliest|most expensive", "price cost fee"),
-    ("min", "cheapest|least expensive", "price cost fee"),
-    ("max", "oldest", "age"), ("min", "youngest", "age"), ("max", "tallest", "height"),
-    ("min", "oldest", "year"), ("max", "newest", "year"),
-    ("max", "heaviest", "weight mass"), ("min", "lightest", "weight mass"),
-    ("max", "longest", "duration length hour minute"),
-    ("min", "shortest", "duration length hour minute"),
-    ("max", "hottest|warmest", "temperature temp"), ("min", "coldest", "temperature temp"),
-    ("", "earn|earns|earned", "salary wage pay income"), ("", "cost|costs", "price fee"),
-)  # fmt: skip
-"""Words that name an operation, or none, and a column by one of its words."""
+ENDS = {
+    "max": "slowest|priciest|dearest|costliest|most expensive|tallest|newest|heaviest|longest"
+           "|hottest|warmest",
+    "min": "fastest|quickest|cheapest|least expensive|youngest|lightest|shortest|coldest",
+}  # fmt: skip
+"""Other words for the largest and the smallest."""
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
 """Words for the rows themselves, in the singular."""
 LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
@@ -71,25 +56,8 @@ FRONT = _set(
     "ask asked calculate compute determine find give know like need please print report say "
     "says show shows tell want"
 )
-"""Words that change nothing before what is asked for."""
-WORK = re.compile(r"work(?:s|ed|ing)? (?:(?:in|at|on|from|the (?:most|least|fewest)|\w+ly)\b|$)")
-"""Work that changes nothing, not for somebody."""
-YEAR = re.compile(r"(?:1[5-9]|20)\d\d(?:-\d\d){0,2}$")
-IN_YEAR = re.compile(rf"(?:in|from|on) ({YEAR.pattern[:-1]}) (?P<more>(?:to|on|until|-) )?")
-TEMPORAL = re.compile(r"(?:in|from|after|before|since|until|later|earlier)\b", re.IGNORECASE)
-NOT_IT = re.compile(r"(?:not|\w+n['’]t) (?:(?:yet|been|an?|the|in|from|of|at|on) )*")
-"""A negation of the value behind it."""
-VERBS = _set(
-    "made sold sent written analysed analyzed served signed handled recorded measured placed "
-    "ordered bought taken done submitted created answered processed"
-)
-"""What is done by somebody whom a row names."""
+"""Words that change nothing where a question says what it asks for."""
 WHICH = frozenset(("which", "what", "who", "whose"))
-WORDS_OF = {
-    "which": WHICH, "every": _set("all every each"), "persons": _set("people person persons"),
-    "before": _set("in for from of with by at on to about among within under over across through"),
-}  # fmt: skip
-"""Other kinds of parts and their words."""
 LISTS = frozenset(("list", "show", "give", "print", "find", "name", "get", "when"))
 LINKS = (
     "for which", "in which", "that have", "which have", "that has", "that are", "which are",
@@ -97,15 +65,13 @@ LINKS = (
     "was", "were",
 )  # fmt: skip
 """Words that may begin conditions."""
+CLAUSE = "|".join(LINKS[: LINKS.index("had")])
+"""Those after which a column and its value may follow."""
 GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))
 NOT = re.compile(
     r"(?:not|no|never|but|without|or|nor|except|besides|excluding|\w+n['’]t"
     r"|should|could|might|will|(?:do|did|does|is|are|was|were|has|have|had)nt)$"
 )
-NOUNS = ("implied", "which", "used", "flag", "every", "total")
-"""Kinds of parts before words that may name the rows, as in: how many orders."""
-UNSURE = ("is", "are", "was", "were", "when", "if")
-"""Links after which a value needs a word that states the relation."""
 POLITE = (
     r"(?:(?:please|can you|could you|would you|tell me|do you know|so|and"
     r"|(?:i want|i need|i'd like|i would like)(?: to know)?)[, ]+)*"
@@ -147,7 +113,7 @@ LIST = (
 )
 FIGURE = (
     rf"\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}|how much"
-    rf"|{'|'.join(words for name, words, _ in IMPLIED if name)})\b"
+    rf"|{ENDS['max']}|{ENDS['min']}|oldest)\b"
 )
 """What a question for a figure has."""
 ASKS = (
@@ -176,13 +142,3 @@ def singular(word: str) -> str:
 def loose(text: str) -> str:
     """Return a value for comparison: without case, underscores and the s of a plural."""
     return " ".join(singular(word) for word in re.split(r"[\s_-]+", text.casefold().strip()))
-
-
-def related(word: str, name: str) -> str:
-    """Return how a word means a word of a column, as a noun, verb or adverb: who directed it."""
-    same, stem = any({word, name} <= group for group in SAME), re.sub("(?:ed?|ing)$", "", word)
-    if (same and word == "wrote") or (stem[2:] and name in (f"{stem}er", f"{stem}or")):
-        return "verb"
-    if word == f"{name}ly":
-        return "adverb"
-    return "adjective" if name == f"{word}ity" else "noun" * same

@@ -72,7 +72,8 @@ class Table:
 
     whole = True
     """Whether it is all of the text."""
-    _failed: NotReadError | None = None
+    failed: NotReadError | None = None
+    """Why one of the first rows cannot be read."""
 
     def __init__(self, ahead: Sequence[Line], lines: Iterator[Line], names: Sequence[str]) -> None:
         """Raises NotReadError if the lines `ahead` of others do not begin as a table does."""
@@ -111,18 +112,18 @@ class Table:
         try:
             self._first += islice(self._rest, HEAD - len(self._first))
         except NotReadError as error:
-            self._failed = error
+            self.failed = error
         return self._first
 
     @property
     def complete(self) -> bool:
         """Whether the head has all rows."""
-        return len(self._first) < HEAD and self._failed is None
+        return len(self._first) < HEAD and self.failed is None
 
     def __iter__(self) -> Iterator[Row]:
         yield from self._first
-        if self._failed is not None:
-            raise self._failed
+        if self.failed is not None:
+            raise self.failed
         yield from self._rest
 
     def _read(self) -> Iterator[Row]:

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.exact import routing, table_questions, wording
+from kvstream.exact import plain_queries, routing, wording
 from kvstream.exact.routing import Asked, route
+from kvstream.exact.tables import Columns
+from kvstream.input.blocks import TextBlock
+from kvstream.input.table_reader import tables_of
 
 WORDS = sorted(
-    {*re.findall("[A-Za-z]+", "".join(map(inspect.getsource, (routing, table_questions, wording))))}
+    {*re.findall("[A-Za-z]+", "".join(map(inspect.getsource, (routing, plain_queries, wording))))}
 )
 """All words of the patterns, among others."""
 ODD = (
@@ -463,11 +466,14 @@ TIMES = {
 }
 
 
+COLUMNS = Columns.of(next(tables_of([TextBlock("name,,units of a\n1,2,3\n", 0, 0)], ["a.csv"])))
+
+
 @given(st.lists(st.sampled_from(ODD) | st.sampled_from(WORDS), max_size=9))
 def test_any_question_goes_some_way(words: list[str]) -> None:
     question = " ".join(words)
     assert route(question).kind in ("count", "scope", "other")
-    table_questions.query_of(question, ("name", "", "units of a, b"))
+    plain_queries.plain_query(question, COLUMNS)
 
 
 @pytest.mark.parametrize("question", PLACES)

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from kvstream.exact.table_replies import RowQuestions
-from kvstream.exact.table_sql import MOST_TOKENS, START, WrittenQueries
+from kvstream.exact.table_answers import TableQuestions
+from kvstream.exact.written_queries import MOST_TOKENS, START
 from kvstream.input.blocks import TextBlock
-from kvstream.input.table_reader import tables_of
 from kvstream.session.session import Session
 from kvstream.session.writing import written
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -64,13 +63,9 @@ def main() -> None:
     for name, table, expected, question in (
         q for file in options.files for q in questions_of(file)
     ):
-        blocks = [TextBlock(table, 0, 0)]
-        record = RowQuestions(blocks, [name], [question]).answers().get(question)
-        query = "rules"
-        if write is not None and (record is None or not record["rows"]["matched"]):
-            own = WrittenQueries(next(iter(tables_of(blocks, [name]))), write)
-            record = own.answers([question]).get(question, record)
-            query = record.get("query", query) if record else ""
+        asked = TableQuestions([TextBlock(table, 0, 0)], [name], [question], write=write)
+        record = asked.answers().get(question)
+        query = asked.queries.get(question, "")
         kind = {"-": "no answer", "~": "hard"}.get(expected[0], "plain")
         result = "left"
         if record is not None:

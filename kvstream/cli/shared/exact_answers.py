@@ -24,7 +24,6 @@ from kvstream.api.exact import (
     one_day,
     route,
     row_questions,
-    written_queries,
 )
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
@@ -171,11 +170,7 @@ def _answered(
     piped = not all(map(can_be_read_again, paths))
     rows = ("", "row", "record")
     of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in rows]
-    found, columns, notes = _of_rows(paths, options, of_rows, interrupts)
-    none = [q for q, record in found.items() if record.get("rows", {}).get("matched") == 0]
-    unread = [q for q in of_rows if asks_of_rows(q, paths) and (q not in found or q in none)]
-    if columns and unread and not piped and not interrupts() and (loads := load()) is not None:
-        found |= _by_query(paths, options, unread, interrupts, loads, notes)
+    found, columns, notes = _of_rows(paths, options, of_rows, interrupts, load)
     counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
     if piped and len(counts) == len(asked) > 1:
         raise UsageError(
@@ -193,7 +188,7 @@ def _answered(
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if asks_figure(question):  # which a model would invent
-                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (not piped and load() is None)}"
+                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (load() is None)}"
                 found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
@@ -281,8 +276,9 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
 
 
 def _of_rows(
-    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts
-) -> tuple[dict[str, dict[str, Any]], Sequence[str], list[str]]:
+    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts,
+    load: Callable[[], Callable[[], Model] | None],
+) -> tuple[dict[str, dict[str, Any]], Sequence[str], list[str]]:  # fmt: skip
     """Return the answers to questions that the rows of a table answer, its columns, and notes.
 
     A text that is no table, and a table whose rows cannot be told apart, are left to the model.
@@ -291,54 +287,37 @@ def _of_rows(
     piped = list(paths) == ["-"]
     if not wanted or not (piped or all(map(can_be_read_again, paths))):
         return {}, (), []
+    loads, run, known = load(), options.request.run, None
+    interrupts.reading = False  # a figure of a part of the rows would be wrong
     try:
         if piped:  # a pipe is read once, so its beginning must decide
             from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
 
-            table = row_questions(head_of_pipe(None, plain=options.request.plain), asked)
-            if len(table) < len(asked) or not table.header:
-                return {}, () if len(table) else table.header or (), []
+            text = head_of_pipe(None, plain=options.request.plain)
+            known = row_questions(text, asked, loads, run)
+            if len(known.queries) < len(asked) or not known.header:
+                return {}, () if known.queries else known.header or (), []
         sources = open_sources(paths, options, interrupts)
-        table = row_questions(sources, wanted)
+        table = row_questions(sources, wanted, loads, run, known)
     except SourceError:
         return {}, (), []  # no table; or the reading by a model reports it
+    except BudgetError as error:
+        say(f"Warning: no query was computed. {error}")
+        return _of_rows(paths, options, asked, interrupts, lambda: None)
     try:
-        with reading(interrupts):
-            answers = table.answers()
+        answers = table.answers()
     except SourceError as error:
         if piped:
             raise
         return {}, (), [f"The model answers, because the table cannot be computed: {error}"]
-    name = "standard input" if piped else ", ".join(paths)
-    computed = [f"Computed from the rows of {name}, without a model."]
-    notes = [*computed, *sources.notes] if answers else []
-    found = {
-        q: _with_receipt(
-            {**record, "warnings": [*sources.warnings, *record["warnings"]]}, sources, options
-        )
-        for q, record in answers.items()
-    }
-    return found, table.header or (), notes
-
-
-def _by_query(
-    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts,
-    load: Callable[[], Model], notes: list[str],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Return answers by queries that a model writes; `notes` gets the queries."""
-    sources = open_sources(paths, options, interrupts)
-    interrupts.reading = False  # a figure of a part of the rows would be wrong
-    try:
-        answers = written_queries(sources, asked, load, options.request.run)
-    except (SourceError, BudgetError) as error:
-        notes.append(f"Warning: no query was computed. {error}")
-        return {}
+    notes = [*sources.notes] if answers else []
     for question, record in answers.items():
-        notes.append(f"{load().name} wrote a query for the rows: {record['query']}")
-        record = {**record, "warnings": [*sources.warnings, *record["warnings"]]}
-        answers[question] = _with_receipt({**record, "model": load().name}, sources, options)
-    notes += sources.notes if answers else []
-    return answers
+        model = loads().name if loads and question in table.written else None
+        writer = f"Written by {model}" if model else "Without a model"
+        notes.append(f"{writer}, computed from the rows: {record['query']}")
+        record = {**record, "warnings": [*sources.warnings, *record["warnings"]], "model": model}
+        answers[question] = _with_receipt(record, sources, options)
+    return answers, table.header or (), notes
 
 
 def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:

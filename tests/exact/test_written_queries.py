@@ -13,7 +13,9 @@ import pytest
 from kvstream.cli.app import run
 from kvstream.cli.options.table import Options
 from kvstream.errors import BudgetError
-from kvstream.exact.table_sql import WrittenQueries, _names, _text
+from kvstream.exact.row_database import RowDatabase, _text
+from kvstream.exact.tables import Columns, _names
+from kvstream.exact.written_queries import QueryWriter
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
 
@@ -41,8 +43,9 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
             return sql.removeprefix("SELECT"), likely
 
         table = next(iter(tables_of(sources, sources.names)))
-        found = WrittenQueries(table, write).answers([question]).get(question)
-        return found, prompts
+        query = QueryWriter(columns := Columns.of(table), write).query_of(question)
+        with RowDatabase.of(table, columns) as rows:
+            return rows.answer(query) if query else None, prompts
 
     return ask
 
@@ -58,12 +61,12 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("what does a typical pet weigh, by median", "SELECT AVG(weight_kg) FROM t", "5",
          [2, 3, 4, 5, 6]),
         ("who came to us in 2020", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'",
-         "Mimi\nPet_Name: Mimi | kind: cat | weight_kg: 4.2 | born: 2020-01-15 | chipped: no", [3]),
+         "Mimi\nPet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the mean body weight of pets of January 2020",
          "SELECT AVG(weight_kg) FROM t WHERE YEAR(born) = 2020 AND MONTH(born) = 1", "4.2\n"
-         "Pet_Name: Mimi | kind: cat | weight_kg: 4.2 | born: 2020-01-15 | chipped: no", [3]),
+         "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the heaviest", "SELECT MAX(weight_kg) FROM t",
-         "33.1\nPet_Name: Rex | kind: dog | weight_kg: 33.1 | born: 2017-11-30 | chipped: yes",
+         "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
         ("the average weight of what has meow as its sort", "SELECT AVG(wight_kg) FROM t", "13.18",
          [2, 3, 4, 5, 6]),
@@ -77,11 +80,11 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "SELECT COUNT(*) FROM t GROUP BY kind ORDER BY COUNT(*) DESC LIMIT 1",
          "cat | 3\ndog | 2\nhen | 1", []),
         ("all hens", "SELECT item FROM t WHERE kind = 'hen'", "Ida | hen | 2.1 | 2022-03-09 | no\n"
-         "Pet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
+         "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("total weight per kind", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'",
          "cat | 9.2\ndog | 54.6\nhen | 2.1", []),
         ("the lightest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1",
-         "Ida\nPet_Name: Ida | kind: hen | weight_kg: 2.1 | born: 2022-03-09 | chipped: no", [6]),
+         "Ida\nPet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("names of those born after 2020", "SELECT Pet_Name FROM t WHERE born > '2020'", "Tom\nIda",
          [5, 6]),
         ("names of those born between 2019 and 2020",
@@ -95,7 +98,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("how many kinds do we keep", "SELECT COUNT(kind) FROM t", "3", [2, 3, 4, 5, 6]),
         ("the heaviest dog", "SELECT weight_kg AS most FROM t WHERE weight_kg = (SELECT "
          "MAX(weight_kg) FROM t WHERE kind = 'dog')",
-         "33.1\nPet_Name: Rex | kind: dog | weight_kg: 33.1 | born: 2017-11-30 | chipped: yes",
+         "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
@@ -196,7 +199,7 @@ def test_cells_that_are_no_numbers_are_left_out_and_counted(
 ) -> None:
     found, _ = asked("total weight", "SELECT SUM(weight_kg) FROM t")
     assert found["answer"] == "65.9"
-    assert found["warnings"] == ["Left out: 1 row whose weight_kg is no number."]
+    assert found["warnings"] == ["Left out: 1 row without weight_kg."]
 
 
 def test_what_a_query_leaves_out_of_a_table_is_told(
@@ -261,12 +264,12 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
     found = json.loads(out)
     assert (code, loads, found["answer"], found["query"]) == (0, 1, "27.3", DOGS)
     assert found["model"] == "mine"
-    assert f"mine wrote a query for the rows: {DOGS}" in err
+    assert f"Written by mine, computed from the rows: {DOGS}" in err
     code, out, err, _ = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--quiet")
     assert (code, out, err) == (
         0,
         "27.3\n",
-        "Warning: Left out: 1 row whose weight_kg is no number.",
+        "Warning: Left out: 1 row without weight_kg.",
     )
 
 
@@ -292,6 +295,6 @@ def test_what_stops_a_query_is_told(told: Callable[..., Any], tmp_path: Path) ->
     assert "Warning: no query was computed. No room." in err
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert (
-        "no query was computed. other.csv has other columns."
+        "the table cannot be computed: other.csv has other columns."
         in told(DOGS, "pets.csv", "other.csv", question)[2]
     )

@@ -1,0 +1,325 @@
+"""Write the query for a plain question about a table, without a model.
+
+A question is read word by word: an operation, a column, a value of the first rows, a comparison,
+or a word that changes nothing. The order of these kinds is that of a form of question, and a word
+that is none of them leaves the question to a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kvstream.exact import table_words as terms
+from kvstream.exact.routing import iso_dates, pattern_of
+from kvstream.exact.table_words import loose, singular, words_of
+from kvstream.exact.tables import Columns, Numbers
+from kvstream.input.table_reader import NAMED
+
+LONGEST = 6
+"""Words of a value or a column."""
+MOST_WORDS = 40
+"""Words of a question that may be one about a table."""
+_KINDS = {"count": "#", "distinct": "D", "max": "M", "min": "M", "sum": "F", "mean": "F",
+          "median": "F"}  # fmt: skip
+_FUNCTIONS = {"max": "MAX", "min": "MIN", "sum": "SUM", "mean": "AVG", "median": "MEDIAN"}
+_LISTS = pattern_of(terms.LIST)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d$")
+_ISO = re.compile(r"\d{4}(?:-\d\d){0,2}$")
+
+
+_SKIPPED = (
+    terms.EMPTY | terms.FILLERS | {*f"for of from by at on to {' '.join(terms.LINKS)}".split()}
+)
+"""Words that change nothing."""
+_FRONT = terms.FRONT | terms.LISTS
+"""Words that change nothing before what is asked for."""
+
+
+class _Part(NamedTuple):
+    """A stretch of a question: ``#`` a count, ``D`` different, ``M`` the largest or smallest, ``F``
+    another figure, ``C`` a column, ``V`` a value, ``A`` a comparison, ``G`` each, ``R`` rows, ``N``
+    not, ``W`` which, ``X`` unknown.
+    """
+
+    kind: str
+    text: str
+    data: Any = None
+
+
+def may_ask(question: str, names: Sequence[str] = ()) -> bool:
+    """Return whether a question may be one about the rows of a table.
+
+    `names`: the texts; if these are not all tables by their names, it needs a word for figures.
+    """
+    text, tables = core(question), bool(names) and all(map(NAMED.search, names))
+    few = len(text.split()) <= MOST_WORDS
+    return few and (tables or pattern_of(terms.ASKS).search(text) is not None)
+
+
+def asks_figure(question: str) -> bool:
+    """Return whether a question has a word for a figure, such as `sum` and `largest`."""
+    return pattern_of(terms.FIGURE).search(core(question)) is not None
+
+
+def core(question: str) -> str:
+    """Return a question without polite words and final signs."""
+    text = " ".join(question.split()).rstrip("?!. ")
+    return re.sub(f"^{terms.POLITE}|{terms.TAIL}", "", text, flags=re.IGNORECASE)
+
+
+def plain_query(question: str, columns: Columns) -> str | None:
+    """Return the query of a plain question; None if it is none."""
+    text = iso_dates(core(question))
+    return _Reading(text, columns).query() if len(text.split()) <= MOST_WORDS else None
+
+
+class _Reading:
+    """Reads one question."""
+
+    def __init__(self, text: str, columns: Columns) -> None:
+        self.text, self.columns = text, columns
+        self.where: list[str] = []
+        """The conditions in SQL."""
+        self.begun = False
+        """Whether a part says what is asked for."""
+
+    def query(self) -> str | None:
+        """Return the query, or None."""
+        for link in re.finditer(rf"(?i) (?:{terms.CLAUSE}) ", self.text):
+            said = "no " * (link[0] == " without ") + self.text[link.end() :]
+            every = re.split(r",? and (?:whose |where |with |the )?", said)
+            whole = self._clause(said)
+            clauses = [whole] if whole else [*map(self._clause, every)]
+            if all(clauses):
+                self.where = [clause for clause in clauses if clause]
+                self.text = self.text[: link.start()]
+                break
+        parts = self._conditioned([*self._parts()])
+        kinds = "".join(part.kind for part in parts)
+        at = [part.data for part in parts if part.kind == "C"]
+        operations = [part.data for part in parts if part.kind in "MF"]
+        if set(kinds) & {"X", "N", "V", "A"}:
+            return None
+        if re.fullmatch("#R?", kinds) and ("R" in kinds or self.where):
+            return self._select("COUNT(*)")
+        if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
+            shared = at[0] in self.columns.shared
+            if shared and any(re.search("[<>]|BETWEEN", each) for each in self.where):
+                return None  # a city with more than 3 rows, or with a figure above 3
+            return self._select(f"COUNT(DISTINCT {self._name(at[0])})" if shared else "COUNT(*)")
+        if re.fullmatch("W?#?DC", kinds):
+            return self._select(f"COUNT(DISTINCT {self._name(at[0])})")
+        if re.fullmatch("W?FCC", kinds) and self._names_rows(at[1]):
+            at, kinds = at[:1], "FC"  # the mean depth of the rivers, which are the rows
+        if re.fullmatch("W?FCR?|W?CF", kinds):
+            return self._figure(operations[0], at[0])
+        if re.fullmatch("W?FCGC|#R?GC", kinds):
+            figure = "COUNT(*)" if kinds[0] == "#" else self._function(operations[0], at[0])
+            return self._groups(at[-1], figure)
+        if re.fullmatch("W?CMFC", kinds):
+            return self._groups(at[0], self._function(operations[1], at[1]), operations[0])
+        if re.fullmatch("W?R?MCR?", kinds):
+            return self._best(operations[0], at[0])
+        if found := re.fullmatch("W?C(?:MC|CM)|(MCW?C)", kinds):
+            show, of = at[::-1] if found[1] else at
+            word = next(part.text for part in parts if part.kind == "M")
+            if word in terms.QUANTITY and show in self.columns.shared:
+                return self._groups(show, self._function("sum", of), operations[0])
+            return self._best(operations[0], of, show)
+        if re.fullmatch("W?C", kinds) and self.where:
+            return self._select(self._name(at[0]))
+        if re.fullmatch("W?R", kinds) and self.where and _LISTS.match(self.text):
+            return self._select("*")
+        return None
+
+    def _names_rows(self, column: int) -> bool:
+        return column not in self.columns.shared and not self.columns.numbers[column]
+
+    def _name(self, column: int) -> str:
+        return self.columns.names[column]
+
+    def _select(self, what: str, *more: str) -> str:
+        where = " AND ".join([*more, *self.where])
+        return f"SELECT {what} FROM t{' WHERE ' * bool(where)}{where}"
+
+    def _function(self, operation: str, column: int) -> str | None:
+        """Return a figure of a column; None if it has no numbers, or names such as years."""
+        labels = operation in ("sum", "mean") and terms.LABELS.intersection(
+            words_of(self.columns.header[column])
+        )
+        known = self.columns.numbers[column] and not labels
+        return f"{_FUNCTIONS[operation]}({self._name(column)})" if known else None
+
+    def _figure(self, operation: str, column: int) -> str | None:
+        figure = self._function(operation, column)
+        return self._select(figure) if figure else None
+
+    def _groups(self, by: int, figure: str | None, best: str = "") -> str | None:
+        """Return the figures of groups: the largest first, or only the `best`."""
+        if figure is None or self.columns.numbers[by]:
+            return None
+        order = f" ORDER BY {figure}{' DESC' * (best != 'min')}{' LIMIT 1' * bool(best)}"
+        return f"{self._select(f'{self._name(by)}, {figure}')} GROUP BY {self._name(by)}{order}"
+
+    def _best(self, operation: str, of: int, show: int | None = None) -> str | None:
+        """Return the rows with the largest or smallest figure."""
+        if not self.columns.numbers[of] and of not in self.columns.dates:
+            return None
+        name = self._name(of)
+        best = self._select(f"{_FUNCTIONS[operation]}({name})")
+        shown = name if show is None else f"{self._name(show)}, {name}"
+        return self._select(shown, f"{name} = ({best})")
+
+    def _parts(self) -> Iterator[_Part]:
+        """Yield the longest stretches that are known, without words that change nothing."""
+        tokens = [*terms.TOKEN.finditer(self.text)]
+        at = 0
+        while at < len(tokens):
+            for end in range(min(len(tokens), at + LONGEST), at, -1):
+                phrase = self.text[tokens[at].start() : tokens[end - 1].end()]
+                quoted = tokens[at]["quoted"] if end - at == 1 else None
+                part = self._part(quoted or phrase, single=end - at == 1, quoted=bool(quoted))
+                if part is not None:
+                    if part.kind != "-":
+                        self.begun |= part.kind != "W"
+                        yield part
+                    at = end
+                    break
+
+    def _part(self, phrase: str, *, single: bool, quoted: bool) -> _Part | None:
+        """Return a part; ``-`` for words that change nothing, None for words that belong apart."""
+        low = phrase.casefold()
+        word = low if single and not quoted else ""
+        operation = terms.PHRASES.get(low) or terms.OPERATION.get(word)
+        bounded = terms.FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
+        held = self.columns.values.get(loose(re.sub("['’]s$", "", phrase)), {})
+        near = self.columns.named(phrase) if bounded or single else []
+        exact = [c for c in near if words_of(self.columns.header[c]) == words_of(phrase)]
+        if quoted and held:
+            return _Part("V", phrase, held)
+        if operation:
+            return _Part(_KINDS[operation], low, operation)
+        if (amount := _amount(low)) is not None:
+            return _Part("A", low, amount)
+        if terms.NOT.match(low):
+            return _Part("N", low)
+        if low in terms.GROUPS:
+            return _Part("G", low)
+        if len(exact) == 1:
+            return _Part("C", low, exact[0])
+        if word in terms.WHICH or low == "how much":
+            return _Part("W", low)
+        if word and terms.ROW_WORDS.intersection(words_of(word)):
+            return _Part("R", low)
+        if word in _SKIPPED or (word in _FRONT and not self.begun):
+            return _Part("-", low)
+        if held:
+            return _Part("V", phrase, held)
+        if len(near) == 1:  # orders are rows, if the column is order_id
+            labels = terms.LABELS.intersection(words_of(self.columns.header[near[0]]))
+            return _Part("R" if labels else "C", low, near[0])
+        if word and singular(word) in self.columns.about:
+            return _Part("R", low)
+        return _Part("X", low) if single else None
+
+    def _conditioned(self, parts: list[_Part]) -> list[_Part]:
+        """Return the parts without those of conditions, which `where` gets."""
+        ahead = [*(part.kind for part in parts[1:]), ""]
+        parts = [p for p, kind in zip(parts, ahead, strict=False) if p.kind != "G" or kind == "C"]
+        for place, part in reversed([*enumerate(parts)]):
+            if part.kind == "V":
+                begin, end = place, place + 1
+                if place and parts[place - 1].kind == "C" and parts[place - 1].data in part.data:
+                    begin -= 1
+                elif parts[end:] and parts[end].kind == "C" and parts[end].data in part.data:
+                    end += 1
+                own = parts[begin].data if begin < place else parts[end - 1].data
+                column = own if end - begin > 1 else next(iter(part.data))
+                if end - begin == 1 and len(part.data) > 1:
+                    return [_Part("X", part.text)]
+                sign = "="
+                if begin and parts[begin - 1].text in _DENIES:
+                    begin, sign = begin - 1, "!="
+                clause = self._condition(column, sign, part.data[column])
+            elif part.kind == "A":
+                near = [p for p in (place + 1, place - 1) if 0 <= p < len(parts)]
+                some = [(p, self._condition(parts[p].data, *part.data)) for p in near
+                        if parts[p].kind == "C"]  # fmt: skip
+                if len(self.columns.dates) == 1 and _DAY.match(part.data[1]):
+                    [date] = self.columns.dates
+                    some.append((place, self._condition(date, *part.data)))
+                beside, clause = next((each for each in some if each[1]), (place, None))
+                begin, end = min(place, beside), max(place, beside) + 1
+            else:
+                continue
+            columns = [each.split()[0] for each in self.where]
+            if clause is None or clause.split()[0] in columns:
+                return [_Part("X", part.text)]
+            self.where.append(clause)
+            parts[begin:end] = []
+        return parts
+
+    def _clause(self, text: str) -> str | None:
+        """Return the condition in words such as ``the price is above 3``; None if it is none."""
+        empty = re.match(r"(?:an? )?(?:empty|missing|blank|no) (.+)", text, re.IGNORECASE)
+        if empty:
+            found = self.columns.named(empty[1])
+            return f"{self._name(found[0])} IS NULL" if len(found) == 1 else None
+        words = text.split()
+        for count in range(len(words) - 1, 0, -1):
+            found = self.columns.named(" ".join(words[:count]))
+            if len(found) != 1 or not words[count - 1][-1:].isalnum():
+                continue
+            for relation, pattern in terms.RELATIONS:
+                if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
+                    value, end = (match.groupdict().get(key) or "" for key in ("value", "end"))
+                    return self._condition(found[0], relation, _unquoted(value), _unquoted(end))
+        return None
+
+    def _condition(self, column: int, relation: str, value: str, end: str = "") -> str | None:
+        """Return a condition in SQL; None if the column cannot have the value."""
+        name, number = self._name(column), self.columns.numbers[column]
+        values = [value, end] if end else [value]
+        if relation == "empty":
+            return f"{name} IS NULL"
+        if number and relation not in ("contains", "starts"):
+            figures = [Numbers().parse(each) for each in values]
+            shown = [f"{each:f}" for each in figures if each is not None]
+            if len(shown) < len(values):
+                return None
+        elif column in self.columns.dates and all(map(_ISO.match, values)):
+            shown, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
+        elif relation in ("=", "!="):
+            spelled = self.columns.values.get(loose(value), {}).get(column)
+            if (spelled is None and self.columns.complete) or {*value.casefold().split()} & _ODD:
+                return None
+            shown = ["'" + (spelled or value).replace("'", "''") + "'"]
+        elif relation in ("contains", "starts") and not re.search("[%_]", value):
+            pattern = f"%{value}%" if relation == "contains" else f"{value}%"
+            return f"{name} LIKE '{pattern.replace(chr(39), chr(39) * 2)}'"
+        else:
+            return None
+        if relation == "between":
+            return f"{name} BETWEEN {shown[0]} AND {shown[1]}"
+        return f"{name} {'IS NOT' if relation == '!=' else relation} {shown[0]}"
+
+
+_DENIES = ("not", "except", "excluding", "isn't", "aren't", "wasn't")
+_ODD = terms.COMPARES | {*terms.OPERATION, "or", "and"}
+"""Words of a value that may say something else."""
+
+
+def _amount(text: str) -> tuple[str, str, str] | None:
+    """Return relation and numbers of words such as ``more than 80``, or None."""
+    if found := re.fullmatch(rf"between ({terms.NUMBER}) and ({terms.NUMBER})", text):
+        return "between", found[1], found[2]
+    for relation, words in terms.AMOUNTS.items():
+        if found := pattern_of(rf"(?:{words}) ?({terms.NUMBER})").fullmatch(text):
+            return relation, found[1], ""
+    return None
+
+
+def _unquoted(text: str) -> str:
+    return text.strip().strip("\"'“”‘’`")

@@ -1,0 +1,236 @@
+"""Compute queries over the rows of a table with SQLite, in a temporary file, so that memory does
+not grow. A query may only read the rows.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from difflib import get_close_matches
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from kvstream.exact.tables import NOTHING, Columns, Numbers, cell
+from kvstream.input.table_reader import CITED, NotReadError, Row, Table
+from kvstream.reporters.format import counted, shortened
+
+LISTED = 10_000
+"""Rows of a result that an answer lists."""
+MOST_VALUES = 4_000_000
+"""Figures of a median."""
+CLOSE = 0.7
+"""Least likeness of the name of a column to one that a query has."""
+LONGEST = 60.0
+"""Seconds that a query may take."""
+ROW = 200
+"""Characters of a row that is shown."""
+UNITS = 8
+"""Units that a warning names."""
+_VALUE = re.compile(r"-?(?![12]\d{3}$)\d+(?:[.,]\d+)*|\d{4}-\d\d-\d\d.*")
+"""What is hardly the name of a column: a number that is no year, or a date."""
+_FUNCTIONS = frozenset(re.findall(
+    r"\w+",
+    "count sum total avg median min max round abs lower upper length like substr substring instr "
+    "trim coalesce ifnull nullif strftime date datetime julianday year month",
+))  # fmt: skip
+"""Functions whose results are small."""
+_FIGURE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX)\((?:DISTINCT )?(\w+)")
+
+
+class _Median:
+    """The aggregate that SQLite lacks."""
+
+    def __init__(self) -> None:
+        self.values = array("d")
+
+    def step(self, value: float | None) -> None:
+        if len(self.values) == MOST_VALUES:
+            raise OverflowError
+        if value is not None:
+            self.values.append(value)
+
+    def finalize(self) -> float | None:
+        return median(self.values) if self.values else None
+
+
+class RowDatabase:
+    """The rows of a table as ``t``, and their lines as ``places``."""
+
+    def __init__(self, base: sqlite3.Connection, table: Table, columns: Columns) -> None:
+        """Copy the rows. Raises NotReadError, SourceError."""
+        self.base, self.table, self.columns = base, table, columns
+        self.read = 0
+        """Number of rows."""
+        self.empty, self.wrong = [0] * len(columns.names), [0] * len(columns.names)
+        """Cells of each column of numbers that are empty, or none."""
+        self.until = 0.0
+        """When the query takes too long."""
+        kinds = ["NUMERIC" if number else "TEXT" for number in columns.numbers]
+        named = zip(columns.names, kinds, strict=True)
+        every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in named)
+        base.execute(f"CREATE TABLE t ({every})")
+        base.execute("CREATE TABLE places (source, line, last, text)")
+        base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
+        base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
+        base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
+        into = f"INSERT INTO t VALUES ({', '.join('?' * len(kinds))})"
+        for row in table:
+            base.execute(into, [self._value(row, column) for column in range(len(kinds))])
+            place = (row.source, row.line, row.last, _clean(self._shown(row)))
+            base.execute("INSERT INTO places VALUES (?, ?, ?, ?)", place)
+            self.read += 1
+        base.set_progress_handler(lambda: monotonic() > self.until, 100_000)
+        base.set_authorizer(_only_reads)
+
+    @classmethod
+    @contextmanager
+    def of(cls, table: Table, columns: Columns) -> Iterator[RowDatabase]:
+        """Hold the rows while queries are computed. Raises NotReadError, SourceError."""
+        with closing(sqlite3.connect("")) as base:  # a temporary file
+            try:
+                database = cls(base, table, columns)
+            except sqlite3.Error as error:
+                raise NotReadError(f"The rows cannot be copied: {error}.") from None
+            yield database
+
+    def answer(self, sql: str, *, zero: bool = False) -> dict[str, Any] | None:
+        """Return the JSON object of an answer; None for a query that fails or finds nothing.
+
+        `zero`: a count of 0 is an answer.
+        """
+        self.until = monotonic() + LONGEST
+        try:
+            rows = self.base.execute(sql).fetchmany(LISTED + 1)
+            cited = [*self._cited(sql)]
+        except (sqlite3.Error, ValueError) as error:
+            stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+            if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
+                raise KeyboardInterrupt from None
+            known = self._with_known_column(sql, str(error).removeprefix("no such column: "))
+            return None if known == sql else self.answer(known, zero=zero)
+        if not any(value for row in rows for value in row) and not (zero and rows == [(0,)]):
+            return None
+        lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
+        if len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
+            lines += [cited[0]["text"]] * (cited[0]["text"] not in lines)
+        lines += ["and more"] * (len(rows) > LISTED)
+        value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
+        return {
+            "answer": "\n".join(lines),
+            "value": value if isinstance(value, (int, float)) else None,
+            "query": sql,
+            "rows": {"read": self.read},
+            "citations": cited,
+            "warnings": [*self._warnings(sql), *of_table(self.table)],
+        }
+
+    def _value(self, row: Row, column: int) -> Any:
+        text = cell(row, column).strip()
+        if not self.columns.numbers[column]:
+            return _clean(text) or None
+        number = self.columns.styles[column].parse(text)
+        if number is None:
+            empty = text.casefold() in NOTHING
+            self.empty[column] += empty
+            self.wrong[column] += not empty
+            return None
+        return int(number) if number == int(number) and abs(number) < 2**63 else float(number)
+
+    def _shown(self, row: Row) -> str:
+        cells = zip(self.table.header, row.cells, strict=False)
+        return shortened(" | ".join(f"{name}: {value.strip()}" for name, value in cells), ROW)
+
+    def _with_known_column(self, sql: str, wrong: str) -> str:
+        """Return a query with the column that a `wrong` name means, or as it is."""
+        close = get_close_matches(wrong, self.columns.names, 1, CLOSE)
+        if not close and wrong.casefold() in ("day", "date", "month"):
+            dates = [self.columns.names[c] for c in self.columns.dates]
+            close = dates if len(dates) == 1 else []
+        if not close and sql.startswith(f"SELECT {wrong} FROM "):
+            close = ["*"]
+        return re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql) if close else sql
+
+    def _warnings(self, sql: str) -> Iterator[str]:
+        """Yield what was left out of the columns of a query."""
+        figures = {name.casefold() for name in _FIGURE.findall(sql)}
+        used = {*re.findall(r"\w+", sql.casefold())}
+        for column, name in enumerate(self.columns.names):
+            if name.casefold() in figures and self.empty[column]:
+                yield f"Left out: {counted(self.empty[column], 'row')} without {name}."
+            if name.casefold() in used:
+                if self.wrong[column]:
+                    rows = counted(self.wrong[column], "row")
+                    yield f"Left out: {rows} whose {name} is no number."
+                yield from _of_numbers(name, self.columns.styles[column])
+
+    def _cited(self, sql: str) -> Iterator[dict[str, Any]]:
+        """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
+        upper = sql.upper()
+        if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
+            return
+        listed, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
+        if len(re.findall(r"\bM(?:IN|AX)\(", listed)) > 1:
+            return  # of several rows
+        whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", listed)
+        own = f"SELECT rowid{behind}" if whole else f"SELECT rowid,{sql[len('SELECT') :]}"
+        for rowid, *_ in self.base.execute(own).fetchmany(CITED):
+            [place] = self.base.execute("SELECT * FROM places WHERE rowid = ?", (rowid,))
+            source, line, last, text = place
+            name = self.table.names[source]
+            yield {"source": name, "line_start": line, "line_end": last, "text": text}
+
+
+def _only_reads(action: int, name: str | None, called: str | None, *_: str | None) -> int:
+    """Return whether a query may do something: only read the rows, and call some functions."""
+    allowed = action == sqlite3.SQLITE_SELECT
+    allowed |= action == sqlite3.SQLITE_READ and name in ("t", "places")
+    allowed |= action == sqlite3.SQLITE_FUNCTION and str(called).lower() in _FUNCTIONS
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _of_numbers(name: str, numbers: Numbers) -> Iterator[str]:
+    """Yield warnings about how the numbers of a column are written."""
+    if len(numbers.units) > 1:
+        units = {unit or "none": count for unit, count in numbers.units.items()}
+        yield f"{name} has several units, which are not converted: {_counts(units)}."
+    if numbers.unsure:
+        yield f"In {name} a comma separates thousands: {numbers.unsure}."
+
+
+def of_table(table: Table) -> Iterator[str]:
+    """Yield what of a table that was read was left out, and what was decided about it."""
+    if any(map(_VALUE.fullmatch, table.header)):
+        shown = shortened(", ".join(table.header), ROW)
+        yield f"The first line is read as the names of the columns: {shown}"
+    if table.above:
+        yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
+    if table.totals:
+        yield f"Left out: the sums of other rows in line {table.totals[0]:,}."
+    if table.uneven:
+        yield f"{counted(table.uneven, 'row')} with another number of cells than the header."
+    if table.lost:
+        lines = ", ".join(f"{line:,}" for line in table.unparsed)
+        yield f"Left out: {counted(table.lost, 'line')}, no JSON object (first: {lines})."
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    most = Counter(counts).most_common(UNITS)
+    more = f", {len(counts) - UNITS:,} more" if len(counts) > UNITS else ""
+    return ", ".join(f"{shortened(value, 40)} ({count:,})" for value, count in most) + more
+
+
+def _clean(text: str) -> str:
+    return text.encode(errors="replace").decode()  # JSON may have half characters
+
+
+def _text(value: Any) -> str:
+    """Return a value of a result; a figure without the error of a binary fraction."""
+    if isinstance(value, float):
+        digits = 6 if abs(value) >= 0.001 else 12
+        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)

@@ -1,0 +1,160 @@
+"""Have a model write the query for a question about a table.
+
+The model sees the columns with some of their values. A query is taken only if the model is sure of
+it, and if the question confirms it (`query_checks.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from kvstream.exact.plain_queries import core
+from kvstream.exact.query_checks import QueryChecks, plain
+from kvstream.exact.routing import iso_dates
+from kvstream.exact.table_words import loose, words_of
+from kvstream.exact.tables import Columns
+from kvstream.reporters.format import shortened
+
+Writer = Callable[[str, str], tuple[str, float]]
+"""Writes on from the end of a prompt with a system text: the text, and its mean log-probability."""
+
+SYSTEM = """You write one SQLite query that answers the question about the table. Write only the query.
+Examples for a table of sales (shop, item, kind, price, sold, day, paid):
+Which shop sold the most altogether? SELECT shop FROM t GROUP BY shop ORDER BY SUM(sold) DESC LIMIT 1
+average price by kind: SELECT kind, AVG(price) FROM t GROUP BY kind
+How many lamps of May 2023 are not paid? SELECT COUNT(*) FROM t WHERE kind = 'lamp' AND day LIKE '2023-05%' AND paid = 'no'
+Who had the dearest item? SELECT shop FROM t ORDER BY price DESC LIMIT 1
+items without a price: SELECT item FROM t WHERE price IS NULL
+How many kinds are there? SELECT COUNT(DISTINCT kind) FROM t
+sales after 2023-05-03 above 20: SELECT item FROM t WHERE day > '2023-05-03' AND price > 20
+all but lamps: SELECT item FROM t WHERE kind != 'lamp'
+total sold of chairs: SELECT SUM(sold) FROM t WHERE kind = 'chair'"""  # noqa: E501
+START = "SELECT"
+CERTAIN = -0.2
+"""Least mean log-probability of the tokens of a query (docs/research/answers.md)."""
+MOST_COLUMNS, FEW, EXAMPLES = 60, 12, 3
+"""Columns that a prompt describes; values of a column that it lists; values of any other column."""
+MOST_TOKENS = 100
+"""Tokens of a query."""
+_GROUPED = re.compile(
+    r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
+)
+"""Figures of groups without their names."""
+_OF_ONE = re.compile(r"(?i)SELECT (\w+\([^()]*\)) FROM t WHERE (\w+) = '[^']*'$")
+_FIRST = re.compile(
+    r"(?i)est\b|\b(?:most|least|first|last|top|best|worst|record|max\w*|min\w*|dear\w*)\b"
+)
+"""Words for the first of an order."""
+_ASKS = (
+    (r"\b(?:average|mean|typical|typically|usual)\b", "AVG"),
+    (r"\b(?:how many|how much|total|sum)\b", "SUM"),
+)
+"""Words for figures of a column that a query lists."""
+_EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']*)')")
+"""The column that must equal, or not, a text."""
+_SPACED = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
+_PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
+"""A part of a text that is compared with a number, which would be less than any text."""
+_ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
+_PERIOD = re.compile(
+    r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
+)
+"""A comparison with a year, month or day, all of which is before what is later."""
+_NO_FIGURE = re.compile(
+    r"\b(?:why|explain|recommend|suggest|advice|opinion|should|could (?:we|i|you explain)|worth"
+    r"|do you (?:think|like)|write|describe|summari[sz]e|better|stand for)\b"
+    r"|^(?:how (?:do|does|can|could|to)|what could)\b|\babout$",
+    re.IGNORECASE,
+)
+"""Questions that no query answers."""
+
+
+class QueryWriter:
+    """Writes queries for questions about a table."""
+
+    def __init__(self, columns: Columns, write: Writer) -> None:
+        self.columns, self.write = columns, write
+        self.checks = QueryChecks(columns)
+
+    def query_of(self, question: str) -> str | None:
+        """Return the query of a question; None if the model is not sure of one that fits it."""
+        question = iso_dates(core(question))
+        if len(self.columns.names) > MOST_COLUMNS or _NO_FIGURE.search(question):
+            return None
+        named = self.checks.values(question)
+        prompt = f"{self.described(named)}\n\nQuestion: {question}"
+        text, likely = self.write(SYSTEM, prompt)
+        sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
+        sql = re.sub(r'"([^"]*)"', self._quoted, sql)
+        sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
+        sql = _EQUAL.sub(self._having, sql)
+        sql = self._repaired(sql, question)
+        if likely < CERTAIN or not self.checks.fits(sql, question):
+            return None
+        return _PERIOD.sub(self._whole, sql)
+
+    def described(self, named: Collection[str] = ()) -> str:
+        """Return the table as a statement that would make it, with some values, first the `named`
+        ones.
+        """
+        lines = []
+        for column, name in enumerate(self.columns.names):
+            values = [*dict.fromkeys(self.columns.filled[column])]
+            few = len(values) <= FEW and len(values) < len(self.columns.filled[column])
+            number = self.columns.numbers[column]
+            values.sort(key=lambda value: loose(value) not in named)
+            some = [shortened(v, 40) for v in values[: FEW if few else EXAMPLES]]
+            told = ", ".join(some if number else [f"'{v}'" for v in some])
+            kind = "NUMBER" if number else "TEXT"
+            lines.append(f'  "{name}" {kind}, -- {"values" if few else "such as"} {told}')
+        return "CREATE TABLE t (\n" + "\n".join(lines) + "\n);"
+
+    def _quoted(self, found: re.Match[str]) -> str:
+        """Return what is in double quotes as the name of a column, or as a text."""
+        known = self.columns.place(found[1]) is not None
+        return found[0] if known else "'" + found[1].replace("'", "''") + "'"
+
+    def _having(self, found: re.Match[str]) -> str:
+        """Return the column of a comparison, or if it lacks the value, the only one that has it."""
+        held = [self.columns.names[c] for c in self.columns.values.get(loose(found[2]), ())]
+        return held[0] if len(held) == 1 else found[0]
+
+    def _whole(self, found: re.Match[str]) -> str:
+        """Return a comparison of a date with a year or month, in which all of it is equal."""
+        begin, end = found[3] or found[5], found[5]
+        if self.columns.place(found[1]) not in self.columns.dates or len(begin) != len(end):
+            return found[0]
+        sign = f"BETWEEN '{begin}' AND" if found[3] else found[2]
+        return f"substr({found[1]}, 1, {len(end)}) {sign} '{end}'"
+
+    def _repaired(self, sql: str, question: str) -> str:
+        """Return a query with the figure that the question asks for, and all groups or rows of it,
+        unless it asks for the first.
+        """
+        if (one := _OF_ONE.match(sql)) and re.search(
+            rf"\b(?:by|per|each|every) {loose(one[2])}\b", loose(plain(question))
+        ):  # the figure of each, not of one that the model has seen
+            sql = f"SELECT {one[2]}, {one[1]} FROM t GROUP BY {one[2]}"
+        sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
+        if not _FIRST.search(question):
+            sql = re.sub(r"(?i) LIMIT 1$", "", sql)
+        listed = re.match(r"(?i)SELECT (\w+)(?= FROM t\b(?!.* (?:GROUP|ORDER) BY ))", sql)
+        column = self.columns.place(listed[1]) if listed else None
+        if listed and column is not None and self.columns.numbers[column]:
+            names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
+            sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
+        if re.search(r"\bmedian\b", question, re.IGNORECASE):
+            sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
+
+        def different(found: re.Match[str]) -> str:
+            column = self.columns.place(found[1])
+            if column is None or column not in self.columns.shared:
+                return found[0]
+            named = " ".join(words_of(self.columns.header[column]))
+            many = rf"\b(?:how many|number of) (?:\w+ )?{re.escape(named)}\b"
+            asks = re.search(many, loose(question))
+            return f"COUNT(DISTINCT {found[1]})" if asks else found[0]
+
+        sql = re.sub(r"(?i)\bCOUNT\((\w+)\)", different, sql)
+        return _ASCENDING.sub(r"\1 NULLS LAST", sql)
