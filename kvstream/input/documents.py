@@ -10,7 +10,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,32 +83,35 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
     if the document is too large, encrypted or damaged, takes too long or has no text.
     """
     found = False
-    try:
+    with _readable(kind, path):
         for part in _parts(kind, path, notes, warnings):
             found = found or bool(part.text.strip())
             yield part
-    except SourceError:
-        raise
-    except Exception as error:  # parsers raise many kinds of errors for a file they cannot read
-        raise unreadable(path, kind, error) from error
     if not found:
         advice = " (scanned pages?): run it through OCR" if kind == "pdf" else ""
         raise SourceError(f"{path} has no text that can be extracted{advice}.")
 
 
+@contextmanager
+def _readable(kind: str, path: Path) -> Iterator[None]:
+    """Raise SourceError for the many kinds of errors of parsers for a file they cannot read."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        raise unreadable(path, kind, error) from error
+
+
 def check(kind: str, path: Path) -> int | None:
     """Return the number of pages of a PDF; None for others, if they open. Raises SourceError."""
-    try:
+    with _readable(kind, path):
         if kind == "pdf":
             from kvstream.input.pdf import page_count
 
             return page_count(path)
         if kind in PACKED:
             _packed(kind, path, [], []).archive.close()
-    except SourceError:
-        raise
-    except Exception as error:  # as in parts_of
-        raise unreadable(path, kind, error) from error
     return None
 
 
@@ -132,17 +135,18 @@ def stream_parts(
     from kvstream.input.document_lines import parts
 
     patience, share = Patience(name, size), 0.0
-    for block in _blocks(kind, head.read, name, patience, notes, warnings):
+    read = patience.outside(head.read)
+    for block in patience.over(_blocks(kind, read, name, notes, warnings)):
         if block is None:
             yield None
             continue
-        patience.grow(head.taken)
+        patience.size = max(patience.size, head.taken)
         before, share = share, min(1.0, head.taken / max(size, 1)) if size else 0.0
         yield from parts(block, before, share)
 
 
 def _blocks(
-    kind: str, read: Read, name: str, patience: Patience, notes: list[str], warnings: list[str]
+    kind: str, read: Read, name: str, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
     from kvstream.input.document_lines import Undecoded
 
@@ -150,31 +154,28 @@ def _blocks(
     if kind == "html":
         from kvstream.input.markup import html_parts
 
-        yield from html_parts(read, patience, undecoded=undecoded)
+        yield from html_parts(read, undecoded=undecoded)
     elif kind == "captions":
         from kvstream.input.captions import caption_parts
 
-        outside = patience.outside(read)
-        yield from patience.over(caption_parts(outside, undecoded, name, warnings))
+        yield from caption_parts(read, undecoded, name, warnings)
     elif kind == "mail":
         from kvstream.input.mail import Mail
 
-        mail = Mail(patience.outside(read), name, patience, undecoded)
-        yield from patience.over(mail.pieces())
+        mail = Mail(read, name, undecoded)
+        yield from mail.pieces()
         notes += mail.notes()
     else:
         from kvstream.input.notebook import Notebook
 
-        notebook = Notebook(patience.outside(read), name, patience)
-        yield from patience.over(notebook.pieces())
+        notebook = Notebook(read, name)
+        yield from notebook.pieces()
         notes += notebook.notes()
     warnings += undecoded.warnings(name)
 
 
 def estimate(kind: str, path: Path) -> int:
     """Estimate the bytes of text in a document from its structure and a sample; 0 if that fails."""
-    if kind not in LIBRARIES:
-        raise ValueError(f"nothing here estimates the format {kind!r}")
     try:
         if kind == "pdf":
             from kvstream.input.pdf import estimated_bytes
@@ -184,7 +185,7 @@ def estimate(kind: str, path: Path) -> int:
             return _packed(kind, path, [], []).estimate()
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
-        blocks = _blocks(kind, io.BytesIO(sample).read, "", Patience(""), [], [])
+        blocks = Patience("").over(_blocks(kind, io.BytesIO(sample).read, "", [], []))
         found = 0
         with suppress(Exception):  # the sample may end anywhere
             for block in blocks:

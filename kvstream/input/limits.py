@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kvstream.errors import SourceError
 
@@ -24,10 +23,6 @@ class Patience:
         self.used = 0.0
         self.size = size
 
-    def grow(self, size: int) -> None:
-        """Raise the known size of the document to ``size`` bytes."""
-        self.size = max(self.size, size)
-
     @property
     def limit(self) -> float:
         """Total seconds allowed."""
@@ -38,21 +33,16 @@ class Patience:
         """Remaining seconds."""
         return max(self.limit - self.used, 0.0)
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count the time of the block. Raises SourceError if no time is left."""
-        began = time.perf_counter()
-        yield
-        self.used += time.perf_counter() - began
-        if not self.left:
-            raise self.error()
-
     def over(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield blocks, and count the time of their conversion."""
+        """Yield blocks, and count the time of their conversion. Raises SourceError at its end."""
+        end: Any = object()
         while True:
-            with self.counting():
-                block = next(blocks, None)
-            if block is None:
+            began = time.perf_counter()
+            block = next(blocks, end)
+            self.used += time.perf_counter() - began
+            if not self.left:
+                raise self.error()
+            if block is end:
                 return
             yield block
 

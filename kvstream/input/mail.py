@@ -20,7 +20,6 @@ from typing import Any
 from kvstream.errors import SourceError
 from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
 from kvstream.input.encodings import codec_of
-from kvstream.input.limits import Patience
 
 BLOCK = 64 * 1024
 LONGEST_LINE = 1 << 20
@@ -55,9 +54,9 @@ class _Multipart:
 class Mail:
     """The messages of a file or stream."""
 
-    def __init__(self, read: Read, name: str, patience: Patience, undecoded: Undecoded) -> None:
-        self.messages = self.attachments = 0
-        self._name, self._patience, self._undecoded = name, patience, undecoded
+    def __init__(self, read: Read, name: str, undecoded: Undecoded) -> None:
+        self.attachments = 0
+        self._name, self._undecoded = name, undecoded
         self._lines = _lines(read)
         self._line = next(self._lines, b"").removeprefix(codecs.BOM_UTF8)
         """The next line; empty at the end of the file."""
@@ -79,7 +78,6 @@ class Mail:
                 began = self._line
                 self._next()
             self._open.clear()
-            self.messages += 1
             yield from self._message(began.decode("utf-8", "replace"))
             for _ in self._body():
                 pass  # what follows the last boundary
@@ -162,7 +160,7 @@ class Mail:
                     f"{self._name} has a body in HTML, which needs lxml: install "
                     "kvstream[documents], or read the file as it is with --text."
                 ) from None
-            for found in html_parts(read, self._patience, place, self._undecoded, charset):
+            for found in html_parts(read, place, self._undecoded, charset):
                 yield [(text, place) for text, _ in found or ()]
             return
         flowed = str(headers.get_param("format")).lower() == "flowed"

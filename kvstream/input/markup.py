@@ -14,7 +14,6 @@ from lxml import etree
 
 from kvstream.input.blocks import Heading
 from kvstream.input.document_lines import INDENT, Lines, Piece, Read, Undecoded, decoded
-from kvstream.input.limits import Patience
 from kvstream.input.numbering import written
 from kvstream.input.table_rows import Cell, count_of
 
@@ -52,7 +51,6 @@ _SPACE = re.compile(r"[ \t\n\r\f\v]+")
 
 def html_parts(
     read: Read,
-    patience: Patience,
     heading: str = "",
     undecoded: Undecoded | None = None,
     charset: str | None = None,
@@ -60,7 +58,7 @@ def html_parts(
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
     ``heading`` applies until the first heading of the page. The other arguments are those of
-    `decoded`. Raises SourceError if the conversion takes too long.
+    `decoded`.
     """
     target = _Page(heading)
     parser, held = _parser(target), ""
@@ -70,18 +68,16 @@ def html_parts(
         if text is None:
             yield None
             continue
-        with patience.counting():
-            text, held = held + text, ""
-            close = target.depth > DEEPEST
-            if close and (tag := text.rfind("<")) > 0:  # do not split a tag
-                text, held = text[:tag], text[tag:]
-            parser.feed(_parsable(text))
-            if close:
-                parser.close()
-                parser = _parser(target)
-    with patience.counting():
-        parser.feed(_parsable(held))
-        parser.close()
+        text, held = held + text, ""
+        close = target.depth > DEEPEST
+        if close and (tag := text.rfind("<")) > 0:  # do not split a tag
+            text, held = text[:tag], text[tag:]
+        parser.feed(_parsable(text))
+        if close:
+            parser.close()
+            parser = _parser(target)
+    parser.feed(_parsable(held))
+    parser.close()
     yield target.lines.take(final=True)
 
 
@@ -92,7 +88,7 @@ def _parsable(text: str) -> bytes:
 
 def text_bytes(markup: bytes) -> int:
     """Return the bytes of text in a piece of HTML."""
-    blocks = html_parts(io.BytesIO(markup).read, Patience("a sample"))
+    blocks = html_parts(io.BytesIO(markup).read)
     return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
 

@@ -13,7 +13,7 @@ import ijson
 from kvstream.errors import SourceError
 from kvstream.input.controls import LONE
 from kvstream.input.document_lines import Piece, Read
-from kvstream.input.limits import Patience, unreadable
+from kvstream.input.limits import unreadable
 from kvstream.input.markup import html_parts
 
 BLOCK = 64 * 1024
@@ -47,8 +47,8 @@ _TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
 class Notebook:
     """The cells of a notebook from a stream."""
 
-    def __init__(self, read: Read, name: str, patience: Patience) -> None:
-        self._name, self._patience = name, patience
+    def __init__(self, read: Read, name: str) -> None:
+        self._name = name
         self._json = _ShortStrings(read)
         self._pictures = self._others = self._cut = self._cells = self._held = 0
         self._heading = ""
@@ -158,7 +158,7 @@ class Notebook:
         text = "".join(output.get(kind, ()))
         if kind == "text/html":
             read = io.BytesIO(text.encode("utf-8", "replace")).read
-            blocks = html_parts(read, self._patience, charset="utf-8")
+            blocks = html_parts(read, charset="utf-8")
             text = "".join(part for block in blocks for part, _ in block or ())
         if not text.strip() or _NAME_ONLY.fullmatch(text):
             others = [key for key in output if "/" in key and not key.startswith("image/")]

@@ -97,10 +97,7 @@ class Packed:
         """`notes` and `warnings` get what is missing, as in `documents.parts_of`."""
         self.path, self.notes, self.warnings = path, notes, warnings
         self.undecoded = Undecoded()
-        try:
-            self.archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise unreadable(path, self.kind, error) from error
+        self.archive = zipfile.ZipFile(path)
         try:
             self.members = [self.archive.getinfo(name) for name in self.texts()]
             self.size = sum(member.file_size for member in self.members)
@@ -114,9 +111,7 @@ class Packed:
         """Return the names of the members that contain text, each once, in reading order."""
         raise NotImplementedError
 
-    def pieces(
-        self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[list[Piece]]:
+    def pieces(self, read: Callable[[int], bytes], heading: str) -> Iterator[list[Piece]]:
         """Yield the text of one member with the headings above it, block by block."""
         raise NotImplementedError
 
@@ -143,7 +138,7 @@ class Packed:
                         return data
 
                     share = taken / max(self.size, 1)
-                    for block in self.pieces(read, patience, heading):
+                    for block in patience.over(self.pieces(read, heading)):
                         before, share = share, min(1.0, taken / max(self.size, 1))
                         yield from parts(block, before, share)
                         heading = block[-1][1] if block else heading
@@ -230,12 +225,8 @@ class Epub(Packed):
             f"{missing[0]})."
         )
 
-    def pieces(
-        self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[list[Piece]]:
-        for piece in html_parts(read, patience, heading, self.undecoded):
-            if piece is not None:
-                yield piece
+    def pieces(self, read: Callable[[int], bytes], heading: str) -> Iterator[list[Piece]]:
+        return (piece or [] for piece in html_parts(read, heading, self.undecoded))
 
     def estimate(self) -> int:
         with self.archive as archive:
@@ -266,15 +257,11 @@ class Docx(Packed):
     def read(self, name: str) -> bytes:
         return _usual(super().read(name))
 
-    def pieces(
-        self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[list[Piece]]:
-        notes = self._notes(patience)
-        target = _Document(heading, self._heading_styles(), notes, self._numbering())
+    def pieces(self, read: Callable[[int], bytes], heading: str) -> Iterator[list[Piece]]:
+        target = _Document(heading, self._heading_styles(), self._notes(), self._numbering())
         parser = _parser(target)
         while data := read(BLOCK):
-            with patience.counting():
-                parser.feed(_usual(data))
+            parser.feed(_usual(data))
             yield target.body.take()
         parser.close()
         yield target.body.take(final=True)
@@ -307,7 +294,7 @@ class Docx(Packed):
             return Numbering(_xml(self.read(LISTS)), styles)
         return None
 
-    def _notes(self, patience: Patience) -> dict[tuple[str, str], str]:
+    def _notes(self) -> dict[tuple[str, str], str]:
         """Return the text of notes by mark and id; comments first, as other notes may have one."""
         notes: dict[tuple[str, str], str] = {}
         members = {kind: f"word/{kind}.xml" for kind, _ in NOTES.values()}
@@ -323,11 +310,8 @@ class Docx(Packed):
             if name in self.archive.NameToInfo:
                 target = _Notes(mark, told, notes)
                 try:
-                    with patience.counting():
-                        etree.parse(io.BytesIO(self.read(name)), _parser(target))
+                    etree.parse(io.BytesIO(self.read(name)), _parser(target))
                 except (SourceError, etree.XMLSyntaxError, zipfile.BadZipFile) as error:
-                    if not patience.left:
-                        raise
                     self.warnings.append(f"Notes of {self.path} are missing ({name}): {error}")
         return notes
 
