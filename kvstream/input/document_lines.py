@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvstream.input.blocks import Part
@@ -82,6 +82,11 @@ def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part
     for text, heading in pieces:
         done += len(text)
         yield Part(text, heading, before + (after - before) * done / every)
+
+
+def bytes_in(blocks: Iterable[Sequence[Piece] | None]) -> int:
+    """Return the bytes of text of blocks."""
+    return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
 
 class Lines:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
+from kvstream.input.document_lines import Piece, Read, Undecoded, bytes_in, parts
 from kvstream.input.formats import DOCX_BODY, PeekedStream, reader_of
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
-    from kvstream.input.document_lines import Piece, Read
     from kvstream.input.zipped import Packed
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -132,8 +132,6 @@ def stream_parts(
     kind: str, head: PeekedStream, name: str, notes: list[str], warnings: list[str], size: int = 0
 ) -> Iterator[Part | None]:
     """Yield a document from a stream of `size` bytes, if known; None when the stream pauses."""
-    from kvstream.input.document_lines import parts
-
     patience, share = Patience(name, size), 0.0
     read = patience.outside(head.read)
     for block in patience.over(_blocks(kind, read, name, notes, warnings)):
@@ -148,8 +146,6 @@ def stream_parts(
 def _blocks(
     kind: str, read: Read, name: str, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
-    from kvstream.input.document_lines import Undecoded
-
     undecoded = Undecoded()
     if kind == "html":
         from kvstream.input.markup import html_parts
@@ -189,7 +185,7 @@ def estimate(kind: str, path: Path) -> int:
         found = 0
         with suppress(Exception):  # the sample may end anywhere
             for block in blocks:
-                found += sum(len(text.encode("utf-8", "replace")) for text, _ in block or ())
+                found += bytes_in([block])
         return round(found * path.stat().st_size / max(len(sample), 1))
     except Exception:  # reading the document reports the error
         return 0

@@ -6,7 +6,6 @@ parser grows with the square of the depth. So all open tags are closed from time
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 
@@ -84,12 +83,6 @@ def html_parts(
 def _parsable(text: str) -> bytes:
     """Return text for lxml, which refuses NUL and the surrogates of damaged UTF-16."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace")
-
-
-def text_bytes(markup: bytes) -> int:
-    """Return the bytes of text in a piece of HTML."""
-    blocks = html_parts(io.BytesIO(markup).read)
-    return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
 
 def _parser(target: _Page) -> etree.HTMLParser:

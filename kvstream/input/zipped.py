@@ -17,10 +17,10 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Heading, Part
-from kvstream.input.document_lines import Lines, Piece, Undecoded, parts
+from kvstream.input.document_lines import Lines, Piece, Undecoded, bytes_in, parts
 from kvstream.input.formats import DOCX_BODY
 from kvstream.input.limits import Patience, unreadable
-from kvstream.input.markup import EXPONENT, html_parts, may_be_raised, text_bytes
+from kvstream.input.markup import EXPONENT, html_parts, may_be_raised
 from kvstream.input.numbering import Numbering
 from kvstream.input.table_rows import Cell, count_of
 
@@ -178,52 +178,45 @@ class Epub(Packed):
         base = posixpath.dirname(package)
         items = {item.get("id"): item for item in book.iterfind("o:manifest/o:item", _NAMES)}
         known = self.archive.NameToInfo
-        alike: dict[str, str] = {}
-        for name in known:
-            alike.setdefault(_folded(name), name)
-        found: dict[str, bool] = {}
+        alike = {_folded(name): name for name in reversed(known)}
 
         def named(item: Any) -> str:
             href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
             place = posixpath.normpath(posixpath.join(base, href.replace("\\", "/"))).lstrip("/")
             return place if place in known else alike.get(_folded(place), place)
 
-        for itemref in book.iterfind("o:spine/o:itemref", _NAMES):
-            item = items.get(itemref.get("idref"), itemref)  # the itemref if no item has the id
-            if _is_text(item):
-                name = named(item)
-                found[name] = name in known
+        refs = book.iterfind("o:spine/o:itemref", _NAMES)
+        spine = [items.get(ref.get("idref"), ref) for ref in refs]  # the ref if no item has the id
+        others = ("image/", "audio/", "video/")
+        texts = (item for item in spine if not item.get("media-type", "").startswith(others))
+        chapters = dict.fromkeys(map(named, texts))
+        names = [name for name in chapters if name in known]
+        missing = [name for name in chapters if name not in known]
         unlisted = [
             name
             for item in items.values()
             if "html" in item.get("media-type", "") and "nav" not in item.get("properties", "")
-            if (name := named(item)) in known and name not in found
+            if (name := named(item)) in known and name not in chapters
         ]
         if unlisted:
             self.notes.append(
                 f"{self.path}: left out {len(unlisted):,} × page that is not in the reading order "
                 f"(the first: {unlisted[0]})."
             )
-        names = [name for name, there in found.items() if there]
-        self._tell_missing([name for name, there in found.items() if not there], len(found))
-        locks = known.get("META-INF/encryption.xml")
-        if locks is not None:
-            locked = _folded(self.read(locks.filename).decode("utf-8", "replace"))
+        if missing and not names:
+            told = f"all of its {len(missing):,} chapters are missing"
+            raise unreadable(self.path, self.kind, told)
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            self.warnings.append(
+                f"{len(missing):,} of {len(chapters):,} chapters {verb} missing in {self.path} "
+                f"(the first: {missing[0]})."
+            )
+        if (locks := "META-INF/encryption.xml") in known:
+            locked = _folded(self.read(locks).decode("utf-8", "replace"))
             if any(f'uri="{_folded(name)}"' in locked for name in names):
                 raise SourceError(f"{self.path} is encrypted (DRM): kvstream cannot read it.")
         return names
-
-    def _tell_missing(self, missing: list[str], chapters: int) -> None:
-        """Warn about chapters missing in the archive. Raises SourceError if all are missing."""
-        if not missing:
-            return
-        if len(missing) == chapters:
-            raise unreadable(self.path, self.kind, f"all of its {chapters:,} chapters are missing")
-        verb = "is" if len(missing) == 1 else "are"
-        self.warnings.append(
-            f"{len(missing):,} of {chapters:,} chapters {verb} missing in {self.path} (the first: "
-            f"{missing[0]})."
-        )
 
     def pieces(self, read: Callable[[int], bytes], heading: str) -> Iterator[list[Piece]]:
         return (piece or [] for piece in html_parts(read, heading, self.undecoded))
@@ -242,7 +235,7 @@ class Epub(Packed):
                 with archive.open(member) as file:
                     sample = file.read(SAMPLE)
                 markup += len(sample)
-                text += text_bytes(sample)
+                text += bytes_in(html_parts(io.BytesIO(sample).read))
         return round(self.size * text / max(markup, 1))
 
 
@@ -578,10 +571,6 @@ def _level(style: str) -> int:
     """Return the level of the headings of a style; 0 if it is for other text."""
     found = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
     return 0 if found is None else int(found[1] or 1)
-
-
-def _is_text(item: Any) -> bool:
-    return not item.get("media-type", "").startswith(("image/", "audio/", "video/"))
 
 
 def _outline(value: str) -> int:
