@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from kvstream.errors import SourceError
+from kvstream.input.blocks import BlockDecoder
 from kvstream.input.inspection import Inspected
 from kvstream.input.source import shown_name
 from kvstream.input.terminal import ControlFilter
@@ -40,14 +41,16 @@ class Messages:
         source.problem = str(error)
         self._damaged.append((source, error))
 
-    def replaced(self, name: str, count: int, encoding: str, place: int) -> None:
-        """Warn of `count` bytes that are not of the encoding, the first at byte `place`."""
-        told = (
-            f"1 byte is not {encoding} and was replaced, at byte {place:,}."
-            if count == 1
-            else f"{count:,} bytes are not {encoding} and were replaced, the first at byte "
-            f"{place:,}."
-        )
+    def replaced(self, name: str, decoder: BlockDecoder, base: int) -> None:
+        """Warn of bytes that a decoder replaced in a source that begins at byte `base`."""
+        if decoder.first_replaced is None:
+            return
+        place, encoding = f"byte {decoder.first_replaced - base:,}.", decoder.encoding.upper()
+        told = f"1 byte is not {encoding} and was replaced, at {place}"
+        if (count := decoder.replaced) > 1:
+            told = (
+                f"{count:,} bytes are not {encoding} and were replaced, the first at {place}"
+            )
         self.general.append(f"{shown_name(name)}: {told}")
 
     def nuls(self, name: str, controls: ControlFilter, base: int) -> None:
@@ -75,26 +78,22 @@ class Messages:
 
     def about_damage(self) -> list[str]:
         """Return messages about files in folders that failed: those read in part, and others."""
-        failed: dict[str, list[SourceError]] = {}
-        partly: dict[str, list[tuple[Inspected, int, SourceError]]] = {}
+        failed: defaultdict[str, list[SourceError]] = defaultdict(list)
+        partly: defaultdict[str, list[tuple[Inspected, SourceError]]] = defaultdict(list)
         for source, error in self._damaged:
             if source.gave_text:
-                partly.setdefault(source.folder, []).append((source, source.length or 0, error))
+                partly[source.folder].append((source, error))
             else:
-                failed.setdefault(source.folder, []).append(error)
+                failed[source.folder].append(error)
         told = []
         for folder, some in partly.items():
-            if len(some) > TOLD:
-                told.append(
-                    f"{len(some):,} files in {folder} were read only in part (the first: "
-                    f"{some[0][2]})"
-                )
-                continue
-            told += [
-                f"Only the first {length:,} bytes of text of {shown_name(source.name)} were read: "
-                f"{error}"
-                for source, length, error in some
-            ]
+            only = f"{len(some):,} files in {folder} were read only in part"
+            each = (
+                f"Only the first {source.length or 0:,} bytes of text of "
+                f"{shown_name(source.name)} were read: {error}"
+                for source, error in some
+            )
+            told += each if len(some) <= TOLD else [f"{only} (the first: {some[0][1]})"]
         return told + [
             f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
             f"(the first: {errors[0]})"

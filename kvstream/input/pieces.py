@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,26 +35,19 @@ LARGE = 8 * BLOCK
 """The same where only the speed of a long text matters."""
 
 
+@dataclass
 class SourcePieces:
-    """Reads one source after the other, in pieces of at most `block` bytes."""
+    """Reads one source after the other, in pieces; the options are those of `open_sources`."""
 
-    def __init__(
-        self,
-        messages: Messages,
-        *,
-        plain: bool,
-        stdin: BinaryIO | io.RawIOBase | None,
-        max_unpacked: int | None,
-        follow: Follow | None,
-    ) -> None:
-        """The arguments are those of `sources.open_sources`."""
-        self._messages = messages
-        self._every_plain, self._stdin, self._max_unpacked = plain, stdin, max_unpacked
-        self._follow = follow
-        self._followed: FollowedFile | None = None
-        self._opened: PeekedStream | None = None
-        self.block = BLOCK
-        """Maximum bytes of a piece of plain text."""
+    messages: Messages
+    plain: bool
+    stdin: BinaryIO | io.RawIOBase | None
+    max_unpacked: int | None
+    follow: Follow | None
+    large: bool = False
+    """Whether pieces are of LARGE bytes."""
+    _followed: FollowedFile | None = None
+    _opened: PeekedStream | None = None
 
     @property
     def taken(self) -> int:
@@ -64,7 +58,7 @@ class SourcePieces:
     def unread(self) -> int | None:
         """Bytes of a followed file that had arrived when following was stopped, and were not read;
         None if none is followed to a stop."""
-        if self._followed is None or self._follow is None or not self._follow.stop():
+        if self._followed is None or self.follow is None or not self.follow.stop():
             return None
         return self._followed.unread
 
@@ -79,54 +73,52 @@ class SourcePieces:
         return 0 if self._followed is None else self._followed.cuts
 
     def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
-        """Yield a source in pieces of at most `block` bytes, empty at a pause, or as parts."""
+        """Yield a source in pieces, empty at a pause, or as parts."""
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
                 yield from documents.parts_of(
-                    source.kind, source.path, self._messages.notes, self._messages.general
+                    source.kind, source.path, self.messages.notes, self.messages.general
                 )
             except SourceError as error:
                 if not source.folder:
                     raise
-                self._messages.damaged(source, error)
+                self.messages.damaged(source, error)
             return
         name = shown_name(source.name)
         try:
             with self._open(source) as head:
+                as_it_is = self.plain or source.plain or source.followed
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
-                streamed = kind in documents.STREAMED and not self._every_plain
-                if kind in documents.LIBRARIES and not streamed and not self._every_plain:
-                    raise SourceError(
-                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
-                    )
-                if streamed:
+                if kind in documents.STREAMED and not as_it_is:
                     head.may_pause = kind == "html"
                     yield from self._document(kind, head, name)
                     return
-                as_it_is = self._every_plain or source.plain or source.followed
-                file = source.path is not None and Path(source.path).is_file()
+                if kind in documents.LIBRARIES and not as_it_is:
+                    raise SourceError(
+                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
+                    )
+                file = source.path is not None and source.path.is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
-                try:
-                    if kind in COMPRESSED and not as_it_is:
-                        first = next(plain, b"")
-                        plain = chain([first] if first else [], plain)
-                        if (inside := kind_of(first[:HEAD])) in documents.STREAMED:
-                            unpacked = PeekedStream(lambda _: next(plain, b""))
-                            yield from self._document(inside, unpacked, name)
-                            return
-                    yield from plain
-                    if kind == "plain" and source.path is not None and source.size is not None:
-                        self._warn_if_cut(name, source.path, source.size)
-                except DamagedError as error:
-                    if not source.folder:
-                        raise
-                    self._messages.damaged(source, error)
+                if kind in COMPRESSED and not as_it_is:
+                    first = next(plain, b"")
+                    plain = chain([first] if first else [], plain)
+                    if (inside := kind_of(first[:HEAD])) in documents.STREAMED:
+                        unpacked = PeekedStream(lambda _: next(plain, b""))
+                        yield from self._document(inside, unpacked, name)
+                        return
+                yield from plain
+                if kind == "plain" and source.path is not None and source.size is not None:
+                    self._warn_if_cut(name, source.path, source.size)
+        except DamagedError as error:
+            if not source.folder:
+                raise
+            self.messages.damaged(source, error)
         except OSError as error:
             failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
             if not source.folder:
                 raise failure from error
-            self._messages.damaged(source, failure)
+            self.messages.damaged(source, failure)
         finally:
             self._opened = None
 
@@ -135,7 +127,7 @@ class SourcePieces:
         a size that says nothing, but it stays.
         """
         if self.taken < size and path.exists() and path.stat().st_size < size:
-            self._messages.general.append(
+            self.messages.general.append(
                 f"{name} was cut while it was read: of {size:,} bytes, {self.taken:,} were read."
             )
 
@@ -144,7 +136,7 @@ class SourcePieces:
         problem = documents.missing_extra(kind, name)
         if problem:
             raise SourceError(problem)
-        messages = self._messages
+        messages = self.messages
         for part in documents.stream_parts(kind, head, name, messages.notes, messages.general):
             yield part or b""
 
@@ -153,18 +145,18 @@ class SourcePieces:
     ) -> Iterator[bytes]:
         """Unpack ``head``; ``fill`` the first piece, to guess its encoding. Raises SourceError."""
         read = decompressed(head, kind, name)
-        damage = damage_errors() if kind in COMPRESSED else ()
-        position, start, hole = 0, b"", 0
+        damage, limit = damage_errors() if kind in COMPRESSED else (), self.max_unpacked
+        position, start, hole, size = 0, b"", 0, LARGE if self.large else BLOCK
         while True:
             try:
-                data = read(self.block)
+                data = read(size)
                 if data is None:
                     yield b""
                     continue
             except EOFError as error:
                 if not position:
                     raise DamagedError(damaged(name, kind, 0, error)) from error
-                self._messages.general.append(
+                self.messages.general.append(
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
                     "text; everything before that was read."
                 )
@@ -172,7 +164,7 @@ class SourcePieces:
             except damage as error:
                 raise DamagedError(damaged(name, kind, position, error)) from error
             if fill and not position:
-                while len(data) < self.block and (more := read(self.block - len(data))):
+                while len(data) < size and (more := read(size - len(data))):
                     data += more
             if len(start) < SNIFF and not as_it_is:
                 some = data if start else without_hole(data)
@@ -184,23 +176,19 @@ class SourcePieces:
             if not data:
                 return
             position += len(data)
-            if (
-                kind in COMPRESSED
-                and self._max_unpacked is not None
-                and position > self._max_unpacked
-            ):
+            if kind in COMPRESSED and limit is not None and position > limit:
                 raise SourceError(
-                    f"{name} unpacks to more than {self._max_unpacked:,} bytes, if it ever ends; "
-                    "raise --max-unpacked if that is right."
+                    f"{name} unpacks to more than {limit:,} bytes, if it ever ends; raise "
+                    "--max-unpacked if that is right."
                 )
             yield data
 
     @contextmanager
     def _open(self, source: Inspected) -> Iterator[PeekedStream]:
         """Open a source. Streams of the caller are not closed."""
-        stream: Any = source.stream if source.stream is not None else self._stdin
-        if source.followed and source.path is not None and self._follow is not None:
-            stream = self._followed = FollowedFile(source.path, self._follow)
+        stream: Any = source.stream if source.stream is not None else self.stdin
+        if source.followed and source.path is not None and self.follow is not None:
+            stream = self._followed = FollowedFile(source.path, self.follow)
         elif source.path is not None:
             stream = source.path.open("rb")
         elif isinstance(stream, bytes):

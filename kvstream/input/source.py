@@ -7,11 +7,18 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import TextBlock
 
+if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+
+Source: TypeAlias = "SourceSet | SourceOver"
+"""One or more texts, read once, in order, as blocks."""
+RereadableSource: TypeAlias = "SourceSet | Replayed"
+"""A source that can be opened again and can continue other sources."""
 LISTED = 100
 """Maximum sources that a receipt lists one by one."""
 
@@ -79,61 +86,6 @@ class LineCounts:
         }
 
 
-class Source(Protocol):
-    """One or more texts, read once, in order, as blocks."""
-
-    def __iter__(self) -> Iterator[TextBlock]: ...
-
-    def size_hint(self) -> int | None:
-        """Return the total decoded bytes, at least roughly; None for a pipe."""
-
-    @property
-    def ends_on_interrupt(self) -> bool:
-        """Whether it ends soon by itself when the run is interrupted, as a pipe does."""
-
-    @property
-    def unread(self) -> int | None:
-        """Bytes that a followed file had at the stop and that were not read; None if unknown."""
-
-    @property
-    def bytes_read(self) -> int:
-        """Number of decoded bytes so far."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of all texts."""
-
-    @property
-    def bases(self) -> Sequence[int]:
-        """Global byte offset of the beginning of each text that was begun. Grows during reading."""
-
-    @property
-    def records(self) -> Sequence[SourceRecord]:
-        """Records of all texts that were begun."""
-
-    @property
-    def ended_line(self) -> bool:
-        """Whether the text read so far ends with a newline."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Reasons why an answer may be wrong; complete when everything was read."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Other messages for the user; complete when everything was read."""
-
-
-class RereadableSource(Source, Protocol):
-    """A source that can be opened again and can continue other sources."""
-
-    def again(self) -> RereadableSource:
-        """Open the same texts again. Raises SourceError if they can be read only once."""
-
-    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from the end of texts read before; `ended_line`: they ended with a newline."""
-
-
 def _of_source(name: str) -> Any:
     return property(attrgetter(f"source.{name}"))
 
@@ -143,6 +95,9 @@ class SourceOver:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        return iter(self.source)
 
     def size_hint(self) -> int | None:
         return self.source.size_hint()

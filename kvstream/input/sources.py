@@ -36,7 +36,7 @@ from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
 from kvstream.input.messages import Messages
-from kvstream.input.pieces import BLOCK, LARGE, SourcePieces
+from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, not_read, nothing_in, shown_name
 from kvstream.input.table_reader import NAMED
 from kvstream.input.terminal import ControlFilter
@@ -82,13 +82,9 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         last.followed, last.size = True, None
-    pieces = SourcePieces(
-        messages, plain=plain, stdin=stdin, max_unpacked=max_unpacked, follow=follow
-    )
+    pieces = SourcePieces(messages, plain, stdin, max_unpacked, follow)
     again = partial(open_sources, paths, plain=plain, max_unpacked=max_unpacked)
-    return SourceSet(
-        sources, pieces, messages, plain=plain, follows=follow is not None, again=again
-    )
+    return SourceSet(sources, pieces, again)
 
 
 class Scope(Protocol):
@@ -125,18 +121,12 @@ class SourceSet:
     """The sources of a run, read once, in order, as blocks of about 64 KiB."""
 
     def __init__(
-        self,
-        sources: list[Inspected],
-        pieces: SourcePieces,
-        messages: Messages,
-        *,
-        plain: bool,
-        follows: bool,
-        again: partial[SourceSet],
+        self, sources: list[Inspected], pieces: SourcePieces, again: partial[SourceSet]
     ) -> None:
-        self._sources, self._pieces, self._messages = sources, pieces, messages
-        self._plain, self._follows, self._again = plain, follows, again
-        self._bases: list[int] = []
+        self._sources, self._pieces, self._again = sources, pieces, again
+        self._messages, self._plain = pieces.messages, pieces.plain
+        self.bases: list[int] = []
+        """Global byte offset of the beginning of each source that was begun; grows with reading."""
         self._position = 0
         self._started = False
         self._earlier: list[SourceRecord] = []
@@ -148,12 +138,14 @@ class SourceSet:
 
     @property
     def warnings(self) -> list[str]:
+        """Reasons why an answer may be wrong; complete when everything was read."""
         problem, name = self._pieces.problem, self._sources[-1].name
         told = [f"{name} could not be read at the end: {problem}."] if problem else []
         return self._messages.warnings + told
 
     @property
     def unread(self) -> int | None:
+        """Bytes that a followed file had at the stop and that were not read; None if unknown."""
         return self._pieces.unread
 
     @property
@@ -163,6 +155,7 @@ class SourceSet:
 
     @property
     def notes(self) -> list[str]:
+        """Other messages for the user; complete when everything was read."""
         cuts, name = self._pieces.cuts, self._sources[-1].name
         lost = "lines that were written just before that may be missing"
         cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
@@ -189,7 +182,7 @@ class SourceSet:
         """Leave out the digests of the records, which take as long as all other reading, and read
         larger pieces.
         """
-        self._pieces.block = LARGE
+        self._pieces.large = True
         for source in self._sources:
             source.digest = SimpleNamespace(update=len, hexdigest=str)
             source.file_sha256 = ""
@@ -201,24 +194,26 @@ class SourceSet:
         self._sources = first + self._sources[len(first) :]
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
+        """Count from the end of texts read before; `ended_line`: they ended with a newline."""
         self._earlier = list(earlier)
         for record in earlier:
-            self._bases.append(self._position)
+            self.bases.append(self._position)
             self._position += record.bytes
         self._last = ("\n" if ended_line else " ") if self._position else ""
 
     @property
     def ended_line(self) -> bool:
+        """Whether the text read so far ends with a newline."""
         return self._last == "\n"
 
     @property
     def records(self) -> list[SourceRecord]:
         """Records of all sources that were begun, including those of `follow_on`."""
-        behind = [*self._bases[1:], self._position]
-        begun = self._sources[: len(self._bases) - len(self._earlier)]
+        behind = [*self.bases[1:], self._position]
+        begun = self._sources[: len(self.bases) - len(self._earlier)]
         records = []
         for i, source in enumerate(begun, len(self._earlier)):
-            base, part = self._bases[i], self._parts.get(i)
+            base, part = self.bases[i], self._parts.get(i)
             size = part[0] if part else None if self.scope is None else 0
             first, end = (part[1] - base, part[2] - base) if part else (None, None)
             length, digest = behind[i] - base, source.digest.hexdigest()
@@ -230,11 +225,6 @@ class SourceSet:
     def names(self) -> list[str]:
         """Names of all sources, including those of `follow_on`; ``-`` for standard input."""
         return [r.name for r in self._earlier] + [source.name for source in self._sources]
-
-    @property
-    def bases(self) -> list[int]:
-        """Global byte offset of the beginning of each source that was begun; grows with reading."""
-        return self._bases
 
     @property
     def bytes_read(self) -> int:
@@ -253,7 +243,7 @@ class SourceSet:
                 return None
             elif source.kind in documents.LIBRARIES:
                 total += self._document_size(source)
-            elif index == len(self._bases) - 1:
+            elif index == len(self.bases) - 1:
                 total += self._expected(source)
             else:
                 total += round(source.size * EXPANSION.get(source.kind, 1.0))
@@ -262,15 +252,15 @@ class SourceSet:
     @property
     def ends_on_interrupt(self) -> bool:
         """Whether the last source is being read and ends by itself when the run is interrupted."""
-        if len(self._bases) - len(self._earlier) != len(self._sources):
+        if len(self.bases) - len(self._earlier) != len(self._sources):
             return False
         stream = self._sources[-1].stream
-        return self._follows or getattr(stream, "ends_on_interrupt", False)
+        return self._pieces.follow is not None or getattr(stream, "ends_on_interrupt", False)
 
     def _expected(self, source: Inspected) -> int:
         """Estimate the decoded bytes of the current source from the part read so far."""
         assert source.size is not None
-        done = self._position - self._bases[-1]
+        done = self._position - self.bases[-1]
         if source.kind == "plain":
             return max(source.size, done)
         ratio = EXPANSION[source.kind]  # of a compressed file
@@ -310,7 +300,7 @@ class SourceSet:
         first = len(self._earlier)
         ended, empty = max(first - 1, 0), True
         for index, source in enumerate(self._sources, first):
-            self._bases.append(self._position)
+            self.bases.append(self._position)
             between = bool(self._last) and not self.ended_line
             for block in self._blocks(index, source):
                 if between and block.text:
@@ -320,7 +310,7 @@ class SourceSet:
                 if block.text:
                     self._last, ended, empty = block.text[-1], index, False
                     source.gave_text = source.gave_text or not block.text.isspace()
-            source.length = self._position - self._bases[-1]
+            source.length = self._position - self.bases[-1]
         if empty:
             raise self.nothing()
 
@@ -388,7 +378,7 @@ class SourceSet:
                 if block is None:  # the rest of a character is still to come
                     continue
                 block = controls.filtered(block)
-                self._messages.nuls(source.name, controls, self._bases[index])
+                self._messages.nuls(source.name, controls, self.bases[index])
                 if block is not None:
                     yield block
                 elif not source.followed:  # a hole may be long: let the user stop the reading
@@ -397,17 +387,10 @@ class SourceSet:
             return
         block = decoder.decode(b"", final=True) or TextBlock("", self._position, index)
         block = controls.filtered(block, final=True)
-        self._messages.nuls(source.name, controls, self._bases[index])
+        self._messages.nuls(source.name, controls, self.bases[index])
         if block is not None and block.text:
             yield block
-        self._tell_replaced(index, source, decoder)
-
-    def _tell_replaced(self, index: int, source: Inspected, decoder: BlockDecoder) -> None:
-        """Warn about bytes that a decoder replaced."""
-        if decoder.first_replaced is not None:
-            place = decoder.first_replaced - self._bases[index]
-            encoding = decoder.encoding.upper()
-            self._messages.replaced(source.name, decoder.replaced, encoding, place)
+        self._messages.replaced(source.name, decoder, self.bases[index])
 
     def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
         source.share = part.share
@@ -429,9 +412,10 @@ class SourceSet:
         if encoding == "utf-8":
             return b"", before or BlockDecoder(index, self._position)
         self._messages.encoded(source.name, encoding)
-        held = b"" if before is None else before.rest
+        held = b""
         if before is not None:
-            self._tell_replaced(index, source, before)
+            held = before.rest
+            self._messages.replaced(source.name, before, self.bases[index])
         return held, OtherDecoder(index, self._position - len(held), encoding)
 
 
