@@ -45,11 +45,8 @@ class Need:
 
     def fit(self, resources: dict[str, float]) -> int:
         """Return how many such workers fit on a machine with these resources."""
-        rooms = [resources.get("CPU", 0) / self.cpus]
-        if self.memory:
-            rooms.append(resources.get("memory", 0) / self.memory)
-        if self.gpus:
-            rooms.append(resources.get("GPU", 0) / self.gpus)
+        needs = {"CPU": self.cpus, "memory": self.memory, "GPU": self.gpus}
+        rooms = (resources.get(name, 0) / need for name, need in needs.items() if need)
         return int(min(rooms) + 1e-9)
 
     def __str__(self) -> str:
@@ -78,10 +75,9 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    how: dict[str, Any] = {"address": address}
+    how: dict[str, Any] = {"address": address or "local"}
     if address is None:
-        how = {"address": "local", "num_cpus": cpus, "object_store_memory": OBJECTS}
-        how["include_dashboard"] = False
+        how |= {"num_cpus": cpus, "object_store_memory": OBJECTS, "include_dashboard": False}
     before = signal.getsignal(signal.SIGTERM)
     try:
         _start(ray, how)
@@ -120,13 +116,13 @@ def room(ray: Any, need: Need) -> int:
     fitting = sum(need.fit(machine) for machine in machines)
     if fitting:
         return fitting
-    most = {
-        name: max((machine.get(name, 0) for machine in machines), default=0)
+    cpus, memory, gpus = (
+        max((machine.get(name, 0) for machine in machines), default=0)
         for name in ("CPU", "memory", "GPU")
-    }
+    )
     raise NoRoomError(
         f"A worker needs {need}, and no machine has that: the largest figures are "
-        f"{most['CPU']:g} CPUs, {most['memory'] / 1024**3:.1f} GiB and {most['GPU']:g} GPUs. "
+        f"{cpus:g} CPUs, {memory / 1024**3:.1f} GiB and {gpus:g} GPUs. "
         "Choose a smaller model, --budget or --threads, or set --worker-memory to what a worker "
         "needs."
     )

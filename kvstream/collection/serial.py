@@ -60,19 +60,22 @@ def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[
             if job.into is not None or digests:
                 sha256 = digest_of(document.name)
         except OSError as error:
-            reason = f"{document.name} cannot be read: {error.strerror or error}."
-            yield DocumentFailed(document.name, reason, SourceError.exit_code)
+            yield unread(document, error)
             continue
         if job.into is not None:
             target = job.target(document, sha256)
-            if job.makes_memories:
-                records = found_memory(target)
-            else:
-                records = found_records(target, document.name)
+            own = job.makes_memories
+            records = found_memory(target) if own else found_records(target, document.name)
         if records is None:
             yield Task(document, target, place, sha256 if digests else "")
         else:
             yield DocumentDone(document.name, records, str(target), present=True)
+
+
+def unread(document: Document, error: OSError) -> DocumentFailed:
+    """Return the failure of a document whose file cannot be opened."""
+    reason = f"{document.name} cannot be read: {error.strerror or error}."
+    return DocumentFailed(document.name, reason, SourceError.exit_code)
 
 
 def with_answers_written(job: Job, task: Task, outcome: Outcome) -> Outcome:

@@ -12,7 +12,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from kvstream.collection.cluster import Need, connected, gpus_of, is_lost, room
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
 from kvstream.collection.results import check_folder
-from kvstream.collection.serial import Tell, read_here, todo, with_answers_written
+from kvstream.collection.serial import Tell, read_here, todo, unread, with_answers_written
 from kvstream.collection.worker import Placed, Refusal, Send, Worker, Workers
-from kvstream.errors import KvstreamError, SourceError
+from kvstream.errors import KvstreamError
 from kvstream.events import CollectionStarted, DocumentFailed, DocumentStarted, Notice, Outcome
 from kvstream.version import __version__
 
@@ -96,8 +96,8 @@ def read_tasks(
         number = min(asked, room(ray, need))
         if workers.number is not None and number < asked:
             tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
-        spread = Spread(ray, job, need, number, workers, tell, interrupted)
-        yield from spread.outcomes(items)
+        actor = ray.remote(Worker).options(**need.options(), max_restarts=0, max_task_retries=0)
+        yield from Spread(ray, job, actor, number, workers, tell, interrupted).outcomes(items)
 
 
 @dataclass(eq=False)
@@ -111,30 +111,23 @@ class _Seat:
     task: Task | None = None
 
 
+@dataclass
 class Spread:
     """Hands documents to workers and collects outcomes. Call `outcomes` only once."""
 
-    def __init__(
-        self,
-        ray: Any,
-        job: Job,
-        need: Need,
-        number: int,
-        workers: Workers,
-        tell: Tell,
-        interrupted: Callable[[], bool],
-    ) -> None:
-        self.ray, self.job, self.number, self.workers = ray, job, number, workers
-        self.tell, self.interrupted = tell, interrupted
-        self.actor = ray.remote(Worker).options(
-            **need.options(), max_restarts=0, max_task_retries=0
-        )
-        self.seats: list[_Seat] = []
-        self.pending: dict[Any, _Seat] = {}
-        self.strikes: Counter[str] = Counter()
-        self.failed_starts = 0
-        self.ready: deque[Task] = deque()
-        self.marker: Path | None = None
+    ray: Any
+    job: Job
+    actor: Any
+    number: int
+    workers: Workers
+    tell: Tell
+    interrupted: Callable[[], bool]
+    seats: list[_Seat] = field(default_factory=list)
+    pending: dict[Any, _Seat] = field(default_factory=dict)
+    strikes: Counter[str] = field(default_factory=Counter)
+    failed_starts: int = 0
+    ready: deque[Task] = field(default_factory=deque)
+    marker: Path | None = None
 
     def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
         """Yield the outcome of every item until the user interrupts. Raises KvstreamError."""
@@ -179,8 +172,7 @@ class Spread:
                     "the command again: it continues where it stopped."
                 ) from error
             for reference in done:
-                outcome = self._handle(reference, self.pending.pop(reference))
-                if outcome is not None:
+                if outcome := self._handle(reference, self.pending.pop(reference)):
                     yield outcome
             if any(seat.placed for seat in self.seats):
                 alone_since = time.monotonic()
@@ -201,10 +193,8 @@ class Spread:
         seat.task = task
         self.pending[seat.actor.read.remote(task, data)] = seat
         if data is None and seat.placed is not None:
-            document, placed = task.document, seat.placed
-            self.tell(
-                DocumentStarted(document.name, document.bytes, placed.machine, placed.process)
-            )
+            name, size = task.document.name, task.document.bytes
+            self.tell(DocumentStarted(name, size, seat.placed.machine, seat.placed.process))
 
     def _handle(self, reference: Any, seat: _Seat) -> Outcome | None:
         """Return the outcome of a call, or None. Raises KvstreamError for errors of all workers."""
@@ -228,16 +218,12 @@ class Spread:
             seat.ready, self.failed_starts = True, 0
             return None
         task, seat.task = seat.task, None
-        if isinstance(value, Send):
-            return self._send(seat, task)
-        return with_answers_written(self.job, task, value)
-
-    def _send(self, seat: _Seat, task: Task) -> Outcome | None:
+        if not isinstance(value, Send):
+            return with_answers_written(self.job, task, value)
         try:
             data = Path(task.place).read_bytes()
         except OSError as error:
-            reason = f"{task.document.name} cannot be read: {error.strerror or error}."
-            return DocumentFailed(task.document.name, reason, SourceError.exit_code)
+            return unread(task.document, error)
         self._give(seat, task, data)
         return None
 

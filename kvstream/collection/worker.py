@@ -6,9 +6,10 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kvstream.collection.document_list import digest_of
 from kvstream.collection.job import Job, Task
@@ -16,14 +17,11 @@ from kvstream.errors import KvstreamError
 from kvstream.events import Notice, Outcome
 from kvstream.version import __version__
 
-
-class Reads(Protocol):
-    """Reader of documents: `DocumentReader`, or a stand-in of a test."""
-
-    def read(self, task: Task, path: str | None = None) -> Outcome: ...
+if TYPE_CHECKING:
+    from kvstream.collection.document_reader import DocumentReader
 
 
-def open_reader(job: Job) -> Reads:
+def open_reader(job: Job) -> DocumentReader:
     """Return a reader for the documents of a job."""
     from kvstream.collection.document_reader import DocumentReader  # the driver loads no torch
 
@@ -40,7 +38,7 @@ class Workers:
     """Address of a running cluster, ``HOST:PORT`` or ``auto``; None: only this machine."""
     memory: int = 0
     """Bytes of RAM that each worker reserves."""
-    open_reader: Callable[[Job], Reads] = open_reader
+    open_reader: Callable[[Job], DocumentReader] = open_reader
 
     def used(self, tasks: int, tell: Callable[[Notice], None]) -> int:
         """Return how many workers have a task, and note if that is less than their number."""
@@ -84,9 +82,9 @@ class Send:
 class Worker:
     """The actor. It returns only paths, texts and numbers; tensors stay in its process."""
 
-    def __init__(self, job: Job, open_reader: Callable[[Job], Reads]) -> None:
+    def __init__(self, job: Job, open_reader: Callable[[Job], DocumentReader]) -> None:
         self.job, self.open_reader = job, open_reader
-        self.reader: Reads | None = None
+        self.reader: DocumentReader | None = None
 
     def place(self, marker: str | None) -> Placed:
         """Return where this worker runs; `marker`: a file that the driver wrote to the results."""
@@ -117,13 +115,7 @@ class Worker:
                 file.write(data)
                 file.flush()
                 return self.reader.read(task, file.name)
-        if task.sha256 and not self._here(task):
-            return Send()
-        return self.reader.read(task, task.place)
-
-    @staticmethod
-    def _here(task: Task) -> bool:
-        try:
-            return digest_of(task.place) == task.sha256
-        except OSError:
-            return False
+        same = not task.sha256
+        with suppress(OSError):
+            same = same or digest_of(task.place) == task.sha256
+        return self.reader.read(task, task.place) if same else Send()
