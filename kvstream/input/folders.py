@@ -7,14 +7,17 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kvstream.input import pseudo
 
 if TYPE_CHECKING:
     import pathspec
 
+Ignores: TypeAlias = "list[tuple[Path, pathspec.GitIgnoreSpec]]"
+"""Folders with a ``.gitignore``, nearest first, and its patterns."""
 # Folders of git, Mercurial, Subversion and others begin with a dot, so they are already hidden.
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
 HIDDEN = "hidden"
@@ -50,16 +53,16 @@ def would_read(folder: Path, path: Path) -> bool:
     ignores, at = _ignores_above(root, lost), root
     parts = place.relative_to(root).parts
     for part in parts:
-        ignores = _ignores_in(at, ignores, lost)
+        ignores = [*_ignores_in(at, lost), *ignores]
         at /= part
         if part.startswith(".") or _left_out(at, ignores, is_folder=at != place):
             return False
     return bool(parts)
 
 
-def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Iterator[Path]:
+def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Path]:
     # No recursion, because folders can be nested deeper than Python's limit.
-    waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
+    waiting: list[tuple[Path | os.DirEntry[str], Ignores]] = [(folder, ignores)]
     while waiting:
         at, ignores = waiting.pop()
         if not isinstance(at, Path):
@@ -72,8 +75,8 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
                 raise
             _lose("unreadable folder", at, left_out)
             continue
-        ignores = _ignores_in(at, ignores, left_out)
-        found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
+        ignores = [*_ignores_in(at, left_out), *ignores]
+        found: list[tuple[Path | os.DirEntry[str], Ignores]] = []
         for entry in entries:
             if entry.name.startswith("."):
                 left_out[HIDDEN] += 1
@@ -86,8 +89,7 @@ def _walk(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> Itera
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not (is_folder or entry.is_file()):
-                    link = entry.is_dir() and not _ignored(path, ignores, is_folder=False)
-                    if link:
+                    if entry.is_dir() and not _ignored(path, ignores, is_folder=False):
                         target, here = path.resolve(), folder.resolve()
                         if not (target.is_relative_to(here) or here.is_relative_to(target)):
                             left_out["link to another folder"] += 1
@@ -112,13 +114,20 @@ def _lose(what: str, path: Path, left_out: Counter[str]) -> None:
     left_out[next((key for key in left_out if key.startswith(f"{what} (")), new)] += 1
 
 
-def _ignores_in(folder: Path, ignores: list[_Ignore], left_out: Counter[str]) -> list[_Ignore]:
-    """Return the rules for the content of a folder: its own, and those above it."""
-    here = _Ignore.of(folder, left_out)
-    return ignores if here is None else [here, *ignores]
+def _ignores_in(folder: Path, left_out: Counter[str]) -> Ignores:
+    """Return the ``.gitignore`` of a folder, if there is one."""
+    path = folder / ".gitignore"
+    try:
+        if not path.is_file():  # reading a FIFO of that name would never end
+            return []
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        _lose("unreadable file with patterns", path, left_out)
+        return []
+    return [(folder.absolute(), _spec(text.splitlines()))]
 
 
-def _left_out(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
+def _left_out(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:
     """Return whether version control owns a folder, or git ignores a file or folder."""
     owned = is_folder and path.name in VCS_FOLDERS
     return owned or _ignored(path, ignores, is_folder=is_folder)
@@ -129,30 +138,6 @@ def _pseudo(entry: os.DirEntry[str]) -> str | None:
         return pseudo.kind(entry.stat())
     except OSError:  # removed or not readable: opening it gives the error
         return None
-
-
-class _Ignore:
-    """One ``.gitignore`` and the folder that it applies to."""
-
-    def __init__(self, folder: Path, lines: list[str]) -> None:
-        self.folder = folder
-        self.spec = _spec(lines)
-
-    @classmethod
-    def of(cls, folder: Path, left_out: Counter[str]) -> _Ignore | None:
-        path = folder / ".gitignore"
-        try:
-            if not path.is_file():  # reading a FIFO of that name would never end
-                return None
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            _lose("unreadable file with patterns", path, left_out)
-            return None
-        return cls(folder.absolute(), text.splitlines())
-
-    def verdict(self, path: Path, *, is_folder: bool) -> bool | None:
-        name = path.absolute().relative_to(self.folder).as_posix() + ("/" if is_folder else "")
-        return self.spec.check_file(name).include
 
 
 def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
@@ -169,33 +154,26 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
-        try:
-            return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
-        except (ValueError, re.error, re2.error):
-            return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")
+        return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")
 
 
-def _ignores_above(folder: Path, left_out: Counter[str]) -> list[_Ignore]:
+def _ignores_above(folder: Path, left_out: Counter[str]) -> Ignores:
     """Read the ``.gitignore`` files of the folders above, nearest first, up to the repository."""
     top = folder.resolve()
-    found: list[_Ignore] = []
+    found: Ignores = []
     while not os.path.exists(top / ".git"):
         if top.parent == top:
             return []  # not in a repository: files outside the named folder do not apply
         top = top.parent
-        ignore = _Ignore.of(top, left_out)
-        if ignore is not None:
-            found.append(ignore)
+        found += _ignores_in(top, left_out)
     return found
 
 
-def _ignored(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
+def _ignored(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:
     """Return whether ``path`` is excluded by the nearest ``.gitignore`` with a matching pattern."""
-    for ignore in ignores:
-        try:
-            verdict = ignore.verdict(path, is_folder=is_folder)
-        except ValueError:  # reached through a link, so not below that folder
-            continue
-        if verdict is not None:
-            return verdict
+    for folder, spec in ignores:
+        with suppress(ValueError):  # reached through a link, so not below that folder
+            name = path.absolute().relative_to(folder).as_posix() + "/" * is_folder
+            if (verdict := spec.check_file(name).include) is not None:
+                return verdict
     return False

@@ -48,9 +48,7 @@ class Messages:
         place, encoding = f"byte {decoder.first_replaced - base:,}.", decoder.encoding.upper()
         told = f"1 byte is not {encoding} and was replaced, at {place}"
         if (count := decoder.replaced) > 1:
-            told = (
-                f"{count:,} bytes are not {encoding} and were replaced, the first at {place}"
-            )
+            told = f"{count:,} bytes are not {encoding} and were replaced, the first at {place}"
         self.general.append(f"{shown_name(name)}: {told}")
 
     def nuls(self, name: str, controls: ControlFilter, base: int) -> None:
@@ -85,7 +83,7 @@ class Messages:
                 partly[source.folder].append((source, error))
             else:
                 failed[source.folder].append(error)
-        told = []
+        told: list[str] = []
         for folder, some in partly.items():
             only = f"{len(some):,} files in {folder} were read only in part"
             each = (

@@ -7,18 +7,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import TextBlock
 
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
-
-Source: TypeAlias = "SourceSet | SourceOver"
-"""One or more texts, read once, in order, as blocks."""
-RereadableSource: TypeAlias = "SourceSet | Replayed"
-"""A source that can be opened again and can continue other sources."""
 LISTED = 100
 """Maximum sources that a receipt lists one by one."""
 
@@ -86,6 +79,38 @@ class LineCounts:
         }
 
 
+class Source(Protocol):
+    """One or more texts, read once, in order, as blocks. `SourceSet` describes the properties."""
+
+    def __iter__(self) -> Iterator[TextBlock]: ...
+    def size_hint(self) -> int | None: ...
+    @property
+    def ends_on_interrupt(self) -> bool: ...
+    @property
+    def unread(self) -> int | None: ...
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def bases(self) -> Sequence[int]: ...
+    @property
+    def records(self) -> Sequence[SourceRecord]: ...
+    @property
+    def ended_line(self) -> bool: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+class RereadableSource(Source, Protocol):
+    """A source that can be opened again and can continue other sources."""
+
+    def again(self) -> RereadableSource: ...
+    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None: ...
+
+
 def _of_source(name: str) -> Any:
     return property(attrgetter(f"source.{name}"))
 
@@ -95,9 +120,6 @@ class SourceOver:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-
-    def __iter__(self) -> Iterator[TextBlock]:
-        return iter(self.source)
 
     def size_hint(self) -> int | None:
         return self.source.size_hint()
