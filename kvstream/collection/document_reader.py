@@ -8,19 +8,11 @@ from contextlib import chdir
 from functools import partial
 from typing import Any
 
+from kvstream import events
 from kvstream.answer.support import abstains
 from kvstream.collection.job import Job, Task
 from kvstream.errors import BudgetError, KvstreamError, SourceError, is_out_of_memory
-from kvstream.events import (
-    Answered,
-    DocumentDone,
-    DocumentFailed,
-    DocumentStep,
-    Event,
-    Outcome,
-    StepDone,
-    returned,
-)
+from kvstream.events import DocumentDone, DocumentFailed, DocumentStep, Outcome, returned
 from kvstream.exact.scopes import scoped
 from kvstream.input.inspection import NamedPath
 from kvstream.input.source import EmptyError
@@ -70,7 +62,7 @@ class DocumentReader:
             try:
                 for event in road(self.session, request).ask(sources, request):
                     _tell(event, name, on_step, before, len(self.job.parts))
-                    if isinstance(event, Answered):
+                    if isinstance(event, events.Answered):
                         answer = event.result.answer
                         yield {**event.result.to_json(), "abstains": abstains(answer)}
             except (BudgetError, SourceError) as error:
@@ -87,8 +79,8 @@ class DocumentReader:
         if task.part is not None:
             with chdir(task.part.folder):
                 sources = task.part.opening()
-                events = read_part(self.session, sources, task.part.stretch, request)
-                memory = returned(events, tell)
+                reading = read_part(self.session, sources, task.part.stretch, request)
+                memory = returned(reading, tell)
         else:
             memory = returned(self.session.read(self._sources(name, path), request), tell)
         try:
@@ -108,10 +100,10 @@ class DocumentReader:
 
 
 def _tell(
-    event: Event, name: str, on_step: OnStep | None, before: int = 0, readings: int = 1
+    event: events.Event, name: str, on_step: OnStep | None, before: int = 0, readings: int = 1
 ) -> None:
     """Report a step; `before`: complete readings of the document, of `readings` in all."""
-    if on_step is not None and isinstance(event, StepDone):
+    if on_step is not None and isinstance(event, events.StepDone):
         whole = max(event.seen, event.estimated_tokens or 0)
         now = event.seen / whole if event.estimated_tokens else 0.0
         on_step(DocumentStep(name, event.seen, (before + now) / readings))

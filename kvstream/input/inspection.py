@@ -15,21 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.input import documents, outputs, pseudo
+from kvstream.input import documents, formats, outputs, pseudo
 from kvstream.input.encodings import by_mark
 from kvstream.input.folders import HIDDEN, files_in, name_of
-from kvstream.input.formats import (
-    COMPRESSED,
-    HEAD,
-    MAGIC,
-    SNIFF,
-    SUFFIXES,
-    PeekedStream,
-    damage_errors,
-    decompressed,
-    kind_of,
-    reader_of,
-)
+from kvstream.input.formats import COMPRESSED, HEAD, MAGIC, SNIFF, SUFFIXES, PeekedStream
 from kvstream.input.source import shown_name
 
 NAMED = 10
@@ -216,9 +205,9 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
     source = Inspected(name, path, size=status.st_size)
     with path.open("rb") as file:
         source.output = outputs.kind_of(file.peek(outputs.FIRST))
-        beginning = PeekedStream(reader_of(file))
+        beginning = PeekedStream(formats.reader_of(file))
         head = beginning.look()
-        source.kind = kind_of(head)
+        source.kind = formats.kind_of(head)
         if head.startswith(MAGIC["zip"]) and not plain:
             try:
                 source.kind = documents.kind_of_zip(path, name)
@@ -232,17 +221,17 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
             return source, documents.missing_extra(source.kind, name)
         start, hole = b"", 0
         try:
-            read = decompressed(beginning, source.kind, name)
+            read = formats.decompressed(beginning, source.kind, name)
             # One read may return less, such as only the bytes peeked at to detect the kind.
             while len(start) < SNIFF and (more := read(SNIFF - len(start))):
                 some = more if start or plain else without_hole(more)
                 hole, start = hole + len(more) - len(some), start + some
         except SourceError as error:
             return source, str(error)
-        except damage_errors() as error:
+        except formats.damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
-    inside = kind_of(start[:HEAD])
+    inside = formats.kind_of(start[:HEAD])
     if source.kind in COMPRESSED and not plain and inside in documents.STREAMED:
         return source, documents.missing_extra(inside, name)
     return source, None if plain else not_text(start, name, hole)

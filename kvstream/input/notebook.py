@@ -13,6 +13,7 @@ import ijson
 from kvstream.errors import SourceError
 from kvstream.input.controls import LONE
 from kvstream.input.document_lines import Piece, Read
+from kvstream.input.formats import PeekedStream
 from kvstream.input.limits import unreadable
 from kvstream.input.markup import html_parts
 
@@ -49,7 +50,8 @@ class Notebook:
 
     def __init__(self, read: Read, name: str) -> None:
         self._name = name
-        self._json = _ShortStrings(read)
+        pieces = filter(None, _with_short_strings(read))
+        self._json = PeekedStream(lambda _: next(pieces, b""))
         self._pictures = self._others = self._cut = self._cells = self._held = 0
         self._heading = ""
         self._kind, self._level = "", 1
@@ -172,7 +174,7 @@ class Notebook:
         return text
 
 
-def _events(json: _ShortStrings) -> Iterator[tuple[str, str, Any]]:
+def _events(json: PeekedStream) -> Iterator[tuple[str, str, Any]]:
     """Yield the same as `ijson.parse`, whose paths fill the RAM if the nesting is deep."""
     path: list[str] = []
     for event, value in ijson.basic_parse(json):
@@ -186,43 +188,28 @@ def _events(json: _ShortStrings) -> Iterator[tuple[str, str, Any]]:
             path.append("item")
 
 
-class _ShortStrings:
-    """The bytes of JSON from a stream, with long strings cut, so that none fills the RAM."""
-
-    def __init__(self, read: Read) -> None:
-        self._read, self._decoder = read, codecs.getincrementaldecoder("utf-8-sig")("replace")
-        self._rest = ""
-        """The beginning of an escape sequence, or of a word outside of strings."""
-        self._length = -1
-        """Characters so far of the string that is open; -1: none is."""
-        self._ready = b""
-
-    def read(self, size: int = -1) -> bytes:
-        """Return at most ``size`` bytes, empty at the end."""
-        while not self._ready:
-            data = self._read(BLOCK) or b""
-            text = self._rest + self._decoder.decode(data, not data)
-            self._rest = ""
-            self._ready = "".join(self._short(text, final=not data)).encode("utf-8", "replace")
-            if not data:
-                break
-        size = len(self._ready) if size < 0 else size
-        out, self._ready = self._ready[:size], self._ready[size:]
-        return out
-
-    def _short(self, text: str, *, final: bool) -> Iterator[str]:
-        for token in _TOKEN.findall(text):
+def _with_short_strings(read: Read) -> Iterator[bytes]:
+    """Yield JSON from a stream, with long strings cut, so that none fills the RAM."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    rest, length = "", -1  # the beginning of a token, and characters of the open string; -1: none
+    ended = False
+    while not ended:
+        ended = not (data := read(BLOCK) or b"")
+        tokens, rest = _TOKEN.findall(rest + decoder.decode(data, ended)), ""
+        short = []
+        for token in tokens:
             escape = token[0] == "\\"
-            if escape and not final and len(token) < (6 if token[1:2] == "u" else 2):
-                self._rest = token
+            if escape and not ended and len(token) < (6 if token[1:2] == "u" else 2):
+                rest = token
             elif token == '"':
-                yield f"{CUT}{token}" if self._length > LONGEST_STRING else token
-                self._length = 0 if self._length < 0 else -1
-            elif self._length < 0:
-                begun = None if final else _BEGUN.search(token)
-                self._rest = begun[0] if begun else ""
-                yield _NO_NUMBER.sub("null", token[: len(token) - len(self._rest)])
+                short.append(f"{CUT}{token}" if length > LONGEST_STRING else token)
+                length = 0 if length < 0 else -1
+            elif length < 0:
+                begun = None if ended else _BEGUN.search(token)
+                rest = begun[0] if begun else ""
+                short.append(_NO_NUMBER.sub("null", token[: len(token) - len(rest)]))
             else:
-                room = LONGEST_STRING - self._length
-                self._length += len(token)
-                yield token if len(token) <= room else "" if escape else token[: max(room, 0)]
+                room = max(LONGEST_STRING - length, 0)
+                length += len(token)
+                short.append(token if len(token) <= room else "" if escape else token[:room])
+        yield "".join(short).encode("utf-8", "replace")

@@ -12,19 +12,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvstream.errors import SourceError
-from kvstream.input import documents
+from kvstream.input import documents, formats
 from kvstream.input.blocks import Part
 from kvstream.input.following import Follow, FollowedFile
-from kvstream.input.formats import (
-    COMPRESSED,
-    HEAD,
-    SNIFF,
-    PeekedStream,
-    damage_errors,
-    decompressed,
-    kind_of,
-    reader_of,
-)
+from kvstream.input.formats import COMPRESSED, HEAD, SNIFF, PeekedStream
 from kvstream.input.inspection import DamagedError, Inspected, damaged, not_text, without_hole
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
@@ -88,7 +79,7 @@ class SourcePieces:
         try:
             with self._open(source) as head:
                 as_it_is = self.plain or source.plain or source.followed
-                kind = "plain" if source.followed or source.plain else kind_of(head.look())
+                kind = "plain" if source.followed or source.plain else formats.kind_of(head.look())
                 if kind in documents.STREAMED and not as_it_is:
                     head.may_pause = kind == "html"
                     yield from self._document(kind, head, name)
@@ -103,7 +94,7 @@ class SourcePieces:
                 if kind in COMPRESSED and not as_it_is:
                     first = next(plain, b"")
                     plain = chain([first] if first else [], plain)
-                    if (inside := kind_of(first[:HEAD])) in documents.STREAMED:
+                    if (inside := formats.kind_of(first[:HEAD])) in documents.STREAMED:
                         unpacked = PeekedStream(lambda _: next(plain, b""))
                         yield from self._document(inside, unpacked, name)
                         return
@@ -144,8 +135,8 @@ class SourcePieces:
         self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
         """Unpack ``head``; ``fill`` the first piece, to guess its encoding. Raises SourceError."""
-        read = decompressed(head, kind, name)
-        damage, limit = damage_errors() if kind in COMPRESSED else (), self.max_unpacked
+        read = formats.decompressed(head, kind, name)
+        damage, limit = formats.damage_errors() if kind in COMPRESSED else (), self.max_unpacked
         position, start, hole, size = 0, b"", 0, LARGE if self.large else BLOCK
         while True:
             try:
@@ -197,5 +188,5 @@ class SourcePieces:
             raise SourceError("Standard input is closed; name a file instead.")
         own = source.path is not None
         with stream if own else nullcontext(sys.stdin.buffer if stream is None else stream) as file:
-            self._opened = PeekedStream(reader_of(file))
+            self._opened = PeekedStream(formats.reader_of(file))
             yield self._opened

@@ -20,18 +20,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.input import documents
+from kvstream.input import documents, encodings
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
 from kvstream.input.controls import without_controls
-from kvstream.input.encodings import (
-    ENOUGH,
-    FEW,
-    HIGH,
-    ISO_2022_JP,
-    OtherDecoder,
-    by_mark,
-    encoding_of,
-)
 from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
 from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
@@ -40,8 +31,6 @@ from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, not_read, nothing_in, shown_name
 from kvstream.input.table_reader import NAMED
 from kvstream.input.terminal import ControlFilter
-
-__all__ = ["SourceSet", "TextBlock", "open_sources"]
 
 EMPTY = "0 bytes of text"
 # Expected text bytes per byte of a file, until some of it has been read.
@@ -360,13 +349,13 @@ class SourceSet:
                     time.sleep(WAIT_SECONDS)
                     continue
                 switches = guessing and (
-                    ISO_2022_JP.search(piece) is not None
-                    or (decoder is None and not as_it_is and by_mark(piece) is not None)
+                    encodings.ISO_2022_JP.search(piece) is not None
+                    or (decoder is None and not as_it_is and encodings.by_mark(piece) is not None)
                 )
                 if guessing and (switches or not piece.isascii()):
                     if on_disk:
                         piece = _with_more(piece, pieces)
-                    known = decoder is None or switches or _letters(piece) >= FEW
+                    known = decoder is None or switches or _letters(piece) >= encodings.FEW
                     guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
                         held, decoder = self._decoder(index, source, piece, before=decoder)
@@ -408,7 +397,7 @@ class SourceSet:
     ) -> tuple[bytes, BlockDecoder]:
         """Return a decoder from the first non-ASCII `piece` on, and the bytes it gets before."""
         plain = self._plain or source.plain
-        encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
+        encoding = "utf-8" if plain else encodings.encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
             return b"", before or BlockDecoder(index, self._position)
         self._messages.encoded(source.name, encoding)
@@ -416,12 +405,12 @@ class SourceSet:
         if before is not None:
             held = before.rest
             self._messages.replaced(source.name, before, self.bases[index])
-        return held, OtherDecoder(index, self._position - len(held), encoding)
+        return held, encodings.OtherDecoder(index, self._position - len(held), encoding)
 
 
 def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
     """Join a piece with those after it, until they are enough to guess an encoding."""
-    while _letters(piece) < ENOUGH and len(piece) < 4 * BLOCK:
+    while _letters(piece) < encodings.ENOUGH and len(piece) < 4 * BLOCK:
         more = next(pieces, None)
         if not isinstance(more, bytes) or not more:
             break
@@ -431,4 +420,4 @@ def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
 
 def _letters(piece: bytes) -> int:
     """Return the number of non-ASCII bytes."""
-    return len(piece) - len(piece.translate(None, HIGH))
+    return len(piece) - len(piece.translate(None, encodings.HIGH))

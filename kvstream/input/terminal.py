@@ -13,19 +13,9 @@ from itertools import compress
 
 import numpy as np
 
+from kvstream.input import controls
 from kvstream.input.blocks import TextBlock
-from kvstream.input.controls import (
-    ASCII_SIGNS,
-    HOLE,
-    LONE,
-    LONGEST,
-    REST,
-    RSYSLOG,
-    SEQUENCE,
-    SIGNS,
-    STRUCK,
-    UNFINISHED,
-)
+from kvstream.input.controls import HOLE, LONGEST, RSYSLOG, SEQUENCE, UNFINISHED
 
 _BACK = re.compile(r"\x08{2,}")
 """A move back before what a progress bar replaces."""
@@ -64,11 +54,11 @@ class ControlFilter:
             self._returns = "\n" not in left.text
         if left is None or not self._returns or "\r" not in left.text:
             return left
-        return replace(left, text=LONE.sub(lambda found: "\n" * len(found[0]), left.text))
+        return replace(left, text=controls.LONE.sub(lambda found: "\n" * len(found[0]), left.text))
 
     def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         held, text = self._held, block.text
-        signs = *(ASCII_SIGNS if text.isascii() else SIGNS), RSYSLOG
+        signs = *(controls.ASCII_SIGNS if text.isascii() else controls.SIGNS), RSYSLOG
         plain = not (self._in_string or self._strikes or text.endswith(_BEGINNINGS))
         if held is None and plain and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
@@ -95,7 +85,7 @@ class ControlFilter:
         parts: list[str] = []
         last = 0
         if self._in_string:
-            last = REST.match(text).end()  # type: ignore[union-attr]
+            last = controls.REST.match(text).end()  # type: ignore[union-attr]
             self._in_string = last == len(text)
             stays[:last] = False
         for found in SEQUENCE.finditer(text, last):
@@ -129,7 +119,7 @@ class ControlFilter:
 
 def _without_struck(text: str, starts: np.ndarray) -> tuple[str, np.ndarray]:
     """Return what is left of a text with backspaces, and the offsets of its characters."""
-    for pattern in STRUCK, _BACK:
+    for pattern in controls.STRUCK, _BACK:
         stays = np.ones(len(text), dtype=bool)
         for found in pattern.finditer(text):
             begin, end = found.span()

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.input.sources import TextBlock, open_sources
+from kvstream.input.blocks import TextBlock
+from kvstream.input.sources import open_sources
 from kvstream.tokenization.loading import TokenBatch
 from kvstream.tokenization.passages import Passage, Passages, TokenOrigins, extract
 from kvstream.tokenization.sentences import MOST_CHARS, lines, looks_like_lines, sentences
