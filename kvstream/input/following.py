@@ -65,9 +65,6 @@ class FollowedFile(io.RawIOBase):
         self._told = False
         self.cuts = 0
 
-    def readable(self) -> bool:
-        return True
-
     def read(self, size: int = -1) -> bytes | None:
         """Return at most ``size`` bytes; empty after `Follow.stop`, None on `Follow.due`."""
         while not self.follow.stop():

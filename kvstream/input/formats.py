@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import IO, Any, cast
@@ -136,6 +136,12 @@ class PeekedStream:
         while (data := self._read(size)) is None:
             time.sleep(WAIT_SECONDS)
         return data
+
+
+def stream_of(pieces: Iterator[bytes]) -> PeekedStream:
+    """Return a stream of pieces of bytes."""
+    filled = filter(None, pieces)
+    return PeekedStream(lambda _: next(filled, b""))
 
 
 def _undecided(head: bytes) -> bool:

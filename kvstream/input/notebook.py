@@ -13,7 +13,7 @@ import ijson
 from kvstream.errors import SourceError
 from kvstream.input.controls import LONE
 from kvstream.input.document_lines import Piece, Read
-from kvstream.input.formats import PeekedStream
+from kvstream.input.formats import PeekedStream, stream_of
 from kvstream.input.limits import unreadable
 from kvstream.input.markup import html_parts
 
@@ -50,8 +50,7 @@ class Notebook:
 
     def __init__(self, read: Read, name: str) -> None:
         self._name = name
-        pieces = filter(None, _with_short_strings(read))
-        self._json = PeekedStream(lambda _: next(pieces, b""))
+        self._json = stream_of(_with_short_strings(read))
         self._pictures = self._others = self._cut = self._cells = self._held = 0
         self._heading = ""
         self._kind, self._level = "", 1

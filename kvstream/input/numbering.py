@@ -33,7 +33,7 @@ def written(number: int, form: str) -> str:
 class Numbering:
     """The lists of a DOCX, with how far each is counted."""
 
-    def __init__(self, lists: Any, styles: Any = None) -> None:
+    def __init__(self, lists: Any = None, styles: Any = None) -> None:
         """Both are roots of XML: ``numbering.xml`` and ``styles.xml``."""
         kinds = {
             _id(kind, "abstractNumId"): {_id(level, "ilvl"): level for level in _all(kind, "lvl")}
@@ -43,7 +43,8 @@ class Numbering:
         self._levels: dict[str, dict[str, Any]] = {}
         self._starts: dict[tuple[str, str], int] = {}
         self._counts: dict[str, dict[int, int]] = {}
-        self._styles: dict[str, tuple[str, str]] = {}
+        self.styles: dict[str, tuple[str, str]] = {}
+        """List and level of the paragraphs of a style; empty: it has none."""
         for one in _all(lists, "num"):
             name, kind = _id(one, "numId"), _value(one, "abstractNumId")
             self._kinds[name], self._levels[name] = kind, dict(kinds.get(kind, {}))
@@ -53,15 +54,11 @@ class Numbering:
                     self._levels[name][at] = level
                 if start := _value(other, "startOverride"):
                     self._starts[name, at] = _whole(start)
-        for style in () if styles is None else _all(styles, "style"):
+        for style in _all(styles, "style"):
             own, name = _id(style, "styleId"), _value(style, "pPr/w:numPr/w:numId")
             levels = self._levels.get(name, {})
             linked = (at for at, level in levels.items() if _value(level, "pStyle") == own)
-            self._styles[own] = name, next(linked, _value(style, "pPr/w:numPr/w:ilvl") or "0")
-
-    def of_style(self, style: str) -> tuple[str, str]:
-        """Return the list and the level of the paragraphs of a style; empty: it has none."""
-        return self._styles.get(style, ("", ""))
+            self.styles[own] = name, next(linked, _value(style, "pPr/w:numPr/w:ilvl") or "0")
 
     def next(self, name: str, at: str) -> str:
         """Count one more paragraph of a list, and return its number; empty for a bullet."""
@@ -87,7 +84,7 @@ class Numbering:
 
 
 def _all(element: Any, name: str) -> Any:
-    return element.iterfind(f"w:{name}", _NAMES)
+    return () if element is None else element.iterfind(f"w:{name}", _NAMES)
 
 
 def _id(element: Any, name: str) -> str:

@@ -112,11 +112,8 @@ class _Worker:
         if self._process is not None:
             atexit.unregister(self._process.kill)
             self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+            with contextlib.suppress(BrokenPipeError), self._process:
+                pass  # close its streams
             self._process = None
 
 

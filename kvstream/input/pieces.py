@@ -95,8 +95,7 @@ class SourcePieces:
                     first = next(plain, b"")
                     plain = chain([first] if first else [], plain)
                     if (inside := formats.kind_of(first[:HEAD])) in documents.STREAMED:
-                        unpacked = PeekedStream(lambda _: next(plain, b""))
-                        yield from self._document(inside, unpacked, name)
+                        yield from self._document(inside, formats.stream_of(plain), name)
                         return
                 yield from plain
                 if kind == "plain" and source.path is not None and source.size is not None:

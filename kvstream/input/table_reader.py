@@ -90,10 +90,9 @@ class Table:
         """Lines of last rows with the sums of the others, which are left out."""
         self.header: list[str] = []
         self._first: list[Row] = []
-        self._ahead, self._lines = ahead, _checked(lines)
-        source = self._ahead[0].block.source if self._ahead else 0
-        texts = [line.text for line in self._ahead if line.block.source == source]
-        sample = [line.text for line in _checked(ahead[: len(texts)]) if line.text.strip()]
+        source = ahead[0].block.source if ahead else 0
+        first = _checked(line for line in ahead if line.block.source == source)
+        sample = [line.text for line in first if line.text.strip()]
         self.delimiter = delimiter_of(sample, names[source] if names else "")
         if self.delimiter is None:
             raise NotReadError("The text is no table.")
@@ -105,7 +104,7 @@ class Table:
             self.above = _above(rows)
             self.header = _names(rows[self.above]) if rows else []
             self.above -= _SEPARATOR.fullmatch(sample[0]) is not None if self.above else 0
-        self._rest = self._read()
+        self._rest = self._read(chain(ahead, _checked(lines)))
 
     def head(self) -> list[Row]:
         """Read at most HEAD rows; they come again when the table is iterated."""
@@ -126,8 +125,7 @@ class Table:
             raise self.failed
         yield from self._rest
 
-    def _read(self) -> Iterator[Row]:
-        lines = chain(self._ahead, self._lines)
+    def _read(self, lines: Iterator[Line]) -> Iterator[Row]:
         for source, own in groupby(lines, key=lambda line: line.block.source):
             read = self._objects if self.delimiter == "json" else self._rows
             yield from read(own, source)
@@ -439,13 +437,10 @@ def header_of(lines: Sequence[str]) -> str:
 
 
 def _object(line: str) -> dict[str, object] | None:
-    if line.lstrip()[:1] != "{":
-        return None
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    with suppress(ValueError, RecursionError):
+        if line.lstrip()[:1] == "{" and isinstance(found := json.loads(line), dict):
+            return found
+    return None
 
 
 def _text(value: object) -> str:

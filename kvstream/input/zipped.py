@@ -281,11 +281,11 @@ class Docx(Packed):
                 found[style] = level
         return found
 
-    def _numbering(self) -> Numbering | None:
+    def _numbering(self) -> Numbering:
         with suppress(Exception):  # the text can be read without its numbers
             styles = _xml(self.read(STYLES)) if STYLES in self.archive.NameToInfo else None
             return Numbering(_xml(self.read(LISTS)), styles)
-        return None
+        return Numbering()
 
     def _notes(self) -> dict[tuple[str, str], str]:
         """Return the text of notes by mark and id; comments first, as other notes may have one."""
@@ -326,7 +326,7 @@ class _Document:
         heading: str,
         heading_styles: dict[str, int],
         notes: dict[tuple[str, str], str],
-        numbering: Numbering | None = None,
+        numbering: Numbering,
     ) -> None:
         self.lines = self.body = Lines(heading)
         self._outside: list[tuple[Lines, int, list[str]]] = []
@@ -376,8 +376,7 @@ class _Document:
         elif name == "numId":
             self._list, self._list_level = value, self._list_level or "0"
         elif name == "pStyle":
-            if self._numbering is not None:
-                self._list, self._list_level = self._numbering.of_style(value)
+            self._list, self._list_level = self._numbering.styles.get(value, ("", ""))
             self._begin_heading(self._heading_styles.get(value) or _level(value))
         elif name == "outlineLvl" and not self._level:
             self._begin_heading(_outline(value))
@@ -466,7 +465,7 @@ class _Document:
         elif name == "txbxContent":
             self._boxes += [text for text, _ in self.lines.take(final=True)]
             self.lines, self._level, self._heading = self._outside.pop()
-        elif name == "pPr" and self._list and self._numbering is not None:
+        elif name == "pPr" and self._list:
             self._number = self._numbering.next(self._list, self._list_level)
         elif name == "tr":
             self.lines.end_row()
@@ -542,7 +541,7 @@ class _Notes(_Document):
     """The parser target for foot notes, end notes or comments."""
 
     def __init__(self, mark: str, told: str, notes: dict[tuple[str, str], str]) -> None:
-        super().__init__("", {}, notes)
+        super().__init__("", {}, notes, Numbering())
         self._mark, self._told = mark, told
         self._inside = ""
         """Id of the note that is being read, and the words before its text."""
