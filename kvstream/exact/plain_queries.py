@@ -29,10 +29,6 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d$")
 _ISO = re.compile(r"\d{4}(?:-\d\d){0,2}$")
 
 
-_SKIPPED = (
-    terms.EMPTY | terms.FILLERS | {*f"for of from by at on to {' '.join(terms.LINKS)}".split()}
-)
-"""Words that change nothing."""
 _FRONT = terms.FRONT | terms.LISTS
 """Words that change nothing before what is asked for."""
 
@@ -213,7 +209,7 @@ class _Reading:
             return _Part("W", low)
         if word and terms.ROW_WORDS.intersection(words_of(word)):
             return _Part("R", low)
-        if word in _SKIPPED or (word in _FRONT and not self.begun):
+        if word in terms.SKIPPED or (word in _FRONT and not self.begun):
             return _Part("-", low)
         if held:
             return _Part("V", phrase, held)

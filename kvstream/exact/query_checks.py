@@ -15,13 +15,17 @@ from kvstream.exact.table_words import (
     ENDS,
     FILLERS,
     FLAGS,
+    FRONT,
     LINKS,
+    LISTS,
     OPERATION,
     OPERATIONS,
     QUANTITY,
     ROW_WORDS,
     SAME,
+    SKIPPED,
     TOTALLY,
+    WHICH,
     loose,
     words_of,
 )  # fmt: skip
@@ -50,12 +54,14 @@ _OTHER_FORM = re.compile(
     r"|\b(?:UNION|EXCEPT|INTERSECT|WITH|CASE|rowid|oid|_rowid_)\b"
 )
 """What no query of the rows needs, without its texts: other tables, joins, comments."""
+_AGGREGATE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX|COUNT)\(")
+_TWO_FIGURES = re.compile(rf"(?i)\b(?:{'|'.join(_FIGURES)})\b.* and .*\b(?:{'|'.join(_FIGURES)})\b")
 _ADDED = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN)\((?:DISTINCT )?(\w+)")
 _SORTED = re.compile(
     r"(?i)\bM(?:IN|AX)\((\w+)\)|\b(\w+) ?(?:[<>]=?(?!>)|BETWEEN\b)|ORDER BY (\w+)(?=.* LIMIT )"
 )
 """Columns that must have the order of numbers or of time."""
-_TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|<|>) ?(\w+)")
+_TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|[<>*/+-]) ?(\w+)")
 _SIGNS = {
     sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)")
     for sign, words in (
@@ -68,12 +74,16 @@ _SIGNS = {
     )
 }  # fmt: skip
 """Words for comparisons with a number."""
+_LOOK_UP = re.compile(r"(?i)SELECT (\*|\w+(?:, \w+)*) FROM t WHERE (?!.* (?:ORDER|GROUP) BY )")
+_IS = re.compile(r"(?i)\b(\w+) (?:=|LIKE) '")
+_ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT 1$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _ENDS = {name: {*OPERATIONS[name].split(), *words.split("|")} for name, words in ENDS.items()}
 """Words for the largest and the smallest."""
+_SORTED_BY = {"oldest", *OPERATION, *re.findall(r"\w+", " ".join(ENDS.values()))}
 
 
 class QueryChecks:
@@ -96,6 +106,8 @@ class QueryChecks:
             and all(self._shows(bare, word) for word in _WHICH.findall(asked))
             and self._orders(_LITERAL.sub("", sql), asked)
             and self._compares(sql, bare, asked)
+            and self._tells(sql, asked)
+            and self._sorts(sql, asked)
             and _agrees(bare, literals, question, words)
             and all(f" {value} " in f" {said} " for value in self.values(question))
         )
@@ -127,6 +139,32 @@ class QueryChecks:
         own = {name.casefold() for name, told in names if word in words_of(told)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
+    def _tells(self, sql: str, asked: str) -> bool:
+        """Return whether a query for the row of a name shows a column that the question names, or
+        all words of the question are known: Thor's favorite food is not his breed.
+        """
+        shown = _LOOK_UP.match(sql)
+        keys = {self.columns.place(name) for name in _IS.findall(sql)} - {None}
+        if shown is None or not keys - self.columns.shared - self.columns.dates:
+            return True
+        words = {*re.findall(r"[^\W\d_]+", asked)}
+        same = words.union(*(group for group in SAME if group & words))
+        named = self._named(" ".join(same)) - keys
+        named |= self.columns.dates if "when" in words else set()
+        if named & {self.columns.place(name) for name in shown[1].split(", ")}:
+            return True
+        known = {*re.findall(r"\w+", loose(" ".join(_LITERAL.findall(sql))))}
+        known |= {word for name in self.header for word in words_of(name)}
+        return words <= known | SKIPPED | FRONT | LISTS | WHICH | ROW_WORDS
+
+    def _sorts(self, sql: str, asked: str) -> bool:
+        """Return whether a query sorts by a column that the question names, or that a known word
+        may mean: the heaviest, but not the cutest.
+        """
+        by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
+        odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", asked)} - _SORTED_BY
+        return not by or not odd or bool(by & self._named(asked))
+
     def _named(self, asked: str) -> set[int]:
         """Return the columns that share a stem with a word of the question."""
         stems = {word[:STEM] for word in re.findall(r"\w+", asked)}
@@ -136,8 +174,8 @@ class QueryChecks:
         }  # fmt: skip
 
     def _orders(self, bare: str, asked: str) -> bool:
-        """Return whether a query adds up numbers, sorts numbers and dates, and compares only such
-        columns with each other, or with nothing, that the question names.
+        """Return whether a query adds up numbers, sorts numbers and dates, and its question names
+        the columns that it compares with each other or with nothing, or computes with.
         """
         added = {self.columns.place(name) for name in _ADDED.findall(bare)} - {None}
         ordered = {
@@ -196,6 +234,8 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     if compares - signs and not inverts and "BETWEEN" not in bare.upper():
         return False
     if not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])):
+        return False
+    if _TWO_FIGURES.search(question) and len(_AGGREGATE.findall(bare)) < 2:
         return False
     if {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare):
         return False

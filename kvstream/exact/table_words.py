@@ -28,6 +28,7 @@ QUANTITY = frozenset(("most", "least", "fewest"))
 SAME = [*map(_set, (
     "film movie", "book novel", "order purchase", "customer client buyer", "city town",
     "employee staff worker colleague", "shop store", "author wrote", "rating rated",
+    "salary wage pay income earn", "price cost fee",
 ))]  # fmt: skip
 """Words of the same meaning."""
 TOTALLY = ("in total", "together", "altogether", "combined", "all in all", "all together")
@@ -65,6 +66,8 @@ LINKS = (
     "was", "were",
 )  # fmt: skip
 """Words that may begin conditions."""
+SKIPPED = EMPTY | FILLERS | {*f"for of from by at on to about {' '.join(LINKS)}".split()}
+"""Words that change nothing anywhere."""
 CLAUSE = "|".join(LINKS[: LINKS.index("had")])
 """Those after which a column and its value may follow."""
 GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))

@@ -100,6 +100,9 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "MAX(weight_kg) FROM t WHERE kind = 'dog')",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
+        ("when did Ida first see the light of day", "SELECT born FROM t WHERE Pet_Name = 'Ida'",
+         "2022-03-09\nPet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no",
+         [6]),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
     ],
@@ -144,6 +147,12 @@ def test_rows_compute_the_query(
         ("the last name", "SELECT kind FROM t ORDER BY Pet_Name DESC LIMIT 1"),
         ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NULL"),
         ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NOT NULL"),
+        # It shows something beside what the question asks for.
+        ("what does Rex like to eat", "SELECT kind FROM t WHERE Pet_Name = 'Rex'"),
+        ("who is the owner of Rex", "SELECT * FROM t WHERE Pet_Name = 'Rex'"),
+        ("the cutest pet name", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
+        ("total and mean weight", "SELECT SUM(weight_kg) FROM t"),
+        ("mean weight of dogs", "SELECT AVG(weight_kg * born) FROM t WHERE kind = 'dog'"),
         # It names a value beside its conditions.
         ("total weight of dogs", "SELECT SUM(weight_kg) FROM t -- WHERE kind = 'dog'"),
         ("total weight of dogs", "SELECT SUM(weight_kg) AS dog FROM t"),
