@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +41,8 @@ class Bound:
         self.working = 0
         self.peak = 0
         """Maximum of `held` so far, in bytes."""
-        self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
-        self._made = 0
+        self._waiting: list[tuple[Entry, Memory]] = []
+        """The memory that has waited longest is the first."""
         self._lock = threading.RLock()
         """Guards `working` and `_waiting`, so that readers see both in one state."""
 
@@ -77,13 +76,14 @@ class Bound:
                 f"of {self.most:,}."
             )
         with self._lock:
-            found = next((key for key in self._waiting if key[0] == entry), None)
-            memory = None if found is None else self._waiting.pop(found)
+            found = next((pair for pair in self._waiting if pair[0] == entry), None)
+            if found is not None:
+                self._waiting.remove(found)
             while self.held + size > self.most:
-                self._waiting.popitem(last=False)
+                del self._waiting[0]
             self.working += size
             self.peak = max(self.peak, self.held)
-            return memory
+            return found and found[1]
 
     def give_back(self, size: int) -> None:
         """Stop counting `size` bytes as working. The memory is gone, or `keep` gets it."""
@@ -94,5 +94,4 @@ class Bound:
         """Let a memory wait for the next question, if it fits. Its bytes were given back before."""
         with self._lock:
             if self.held + entry.bytes <= self.most:
-                self._made += 1
-                self._waiting[entry, self._made] = memory
+                self._waiting.append((entry, memory))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -25,7 +26,7 @@ LONGEST_NAME = 200
 class Catalog:
     """Names of models. Files are found by listing the folder, never by a path from a client."""
 
-    def __init__(self, model: Model, folder: Path | None, bound: Bound | None = None) -> None:
+    def __init__(self, model: Model, folder: Path | None, bound: Bound) -> None:
         """Offer no file whose KV cache is larger than the whole `bound`."""
         self._model, self._bound = model, bound
         self.folder = None if folder is None else folder.resolve()
@@ -41,65 +42,41 @@ class Catalog:
         """Return the memory files of the folder, sorted by name, without hidden ones."""
         if self.folder is None:
             return []
-        found = sorted(self.folder.glob(f"*{SUFFIX}"))
+        found = sorted(self.folder.glob(f"[!.]*{SUFFIX}"))
         # A link may lead out of the folder; clients must not get its target.
-        return [
-            path for path in found
-            if path.is_file()
-            and path.resolve().parent == self.folder
-            and not path.name.startswith(".")
-        ]  # fmt: skip
+        return [p for p in found if p.is_file() and p.resolve().parent == self.folder]
 
     def _unnamable(self, path: Path) -> str | None:
         """Return why no client can name a file, or None."""
         if path.stem == self._model.name:
             return f"{path.name} is not offered: the loaded model has this name. Rename the file."
-        try:
-            path.name.encode()
-        except UnicodeEncodeError:
-            name = path.name.encode("utf-8", "replace").decode()
+        name = path.name.encode("utf-8", "replace").decode()
+        if name != path.name:
             return f"{name} is not offered: its name is not UTF-8. Rename the file."
         return None
 
     def offered(self) -> tuple[dict[str, Path], list[str]]:
         """Return the files to answer from, and why others are left out, by their headers."""
-        found, problems = {}, []
-        for path in self._inside():
-            why = self._unnamable(path) or self._unasked(path)
-            if why is None:
-                found[path.stem] = path
-            else:
-                problems.append(why)
-        return found, problems
+        why = {path: self._unnamable(path) or self._unasked(path) for path in self._inside()}
+        found = {path.stem: path for path, problem in why.items() if problem is None}
+        return found, list(filter(None, why.values()))
 
     def _unasked(self, path: Path) -> str | None:
-        """Return why the model cannot answer from a file, or None."""
+        """Return why the model cannot answer from a file, or that it never fits, or None."""
         try:
             state = state_in(path)
         except SourceError as error:
             return str(error)
-        if self._made(state):
-            return self._too_large(path, state)
-        made = _shown(state.model.name)
-        alone = "" if state.answering is None else f", and {made} answers alone"
-        return (
-            f"{path.name} is not offered: it was made by {_makers(state, _shown)}, and the "
-            f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
-            f"server offers it{alone}."
-        )
-
-    def _made(self, state: State) -> bool:
-        """Return whether the loaded model made a file. Its weights may have another number type."""
-        readers = self._model.readers
-        return any(
-            state.model.fingerprint == r.model.fingerprint or state.model.name == r.model_name
-            for r in readers
-        )
-
-    def _too_large(self, path: Path, state: State) -> str | None:
-        """Return why a file can never be asked if its KV cache exceeds the bound, else None."""
+        if not self._made(state):
+            made = _shown(state.model.name)
+            alone = "" if state.answering is None else f", and {made} answers alone"
+            return (
+                f"{path.name} is not offered: it was made by {_makers(state, _shown)}, and the "
+                f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
+                f"server offers it{alone}."
+            )
         size = self._size(state)
-        if self._bound is None or size is None or size <= self._bound.most:
+        if size <= self._bound.most:
             return None
         return (
             f"{path.name} is not offered: it needs {size:,} bytes of KV cache, and all memories "
@@ -107,20 +84,24 @@ class Catalog:
             "offers it."
         )
 
-    def _size(self, state: State) -> int | None:
-        """Return the bytes of the KV cache of a file; None if its method is not usable here."""
-        try:
+    def _made(self, state: State) -> bool:
+        """Return whether the loaded model made a file. Its weights may have another number type."""
+        return any(
+            state.model.fingerprint == r.model.fingerprint or state.model.name == r.model_name
+            for r in self._model.readers
+        )
+
+    def _size(self, state: State) -> int:
+        """Return the bytes of the KV cache of a file; 0 if its method is not usable here."""
+        with suppress(KvstreamError):
             return self._bytes(state.sizes.budget, state.method.name, state.method.typed)
-        except KvstreamError:
-            return None
+        return 0
 
     def listing(self) -> list[dict[str, Any]]:
         rows = [(self._model.name, self.created)]
         for name, path in self.offered()[0].items():
-            try:
+            with suppress(OSError):  # removed meanwhile
                 rows.append((name, int(path.stat().st_mtime)))
-            except OSError:  # removed meanwhile
-                continue
         return [
             {"id": name, "object": "model", "created": created, "owned_by": "kvstream"}
             for name, created in rows
@@ -141,9 +122,7 @@ class Catalog:
         path = self.files().get(name)
         if path is None:
             raise _unknown(name)
-        signature = self.signature(path)
-        known = self._known.get(path.name)
-        if known is not None and known.signature == signature:
+        if self._known_of(path)[0] is not None:
             return path
         try:
             state = state_in(path)
@@ -155,16 +134,13 @@ class Catalog:
                 f"its file was made by {_makers(state, named)}, and this server uses one model, "
                 f"{self._model.name}",
             )
-        size = self._size(state)
-        if self._bound is not None and size is not None:
-            self._bound.check(size)
+        self._bound.check(self._size(state))
         return path
 
     def entry(self, path: Path) -> Entry:
         """Return the entry of a file, and read the file if it has changed. Raises ApiError."""
-        signature = self.signature(path)
-        known = self._known.get(path.name)
-        if known is None or known.signature != signature:
+        known, signature = self._known_of(path)
+        if known is None:
             try:
                 file = inspect(path)
                 own = file.options
@@ -176,15 +152,19 @@ class Catalog:
             self._known[path.name] = known
         return known
 
-    def signature(self, path: Path) -> tuple[int, int, int]:
-        """Return a signature of the content of a file. Raises ApiError if the file is gone."""
+    def _known_of(self, path: Path) -> tuple[Entry | None, tuple[int, int, int]]:
+        """Return the entry of an unchanged file, or None, and the signature of its content.
+
+        Raises ApiError if the file is gone.
+        """
         try:
             found = path.stat()
         except OSError as error:
-            raise ApiError(
-                404, f"The memory {path.stem!r} is gone.", code="model_not_found", param="model"
-            ) from error
-        return found.st_ino, found.st_size, found.st_mtime_ns
+            why = f"The memory {path.stem!r} is gone."
+            raise ApiError(404, why, code="model_not_found", param="model") from error
+        signature = found.st_ino, found.st_size, found.st_mtime_ns
+        known = self._known.get(path.name)
+        return known if known and known.signature == signature else None, signature
 
     def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
         settings = {f"{method}.{name}": value for name, value in typed.items()}
@@ -212,7 +192,5 @@ def _makers(state: State, shown: Callable[[str], str]) -> str:
 
 def _unknown(name: str, why: str = "") -> ApiError:
     listed = "GET /v1/models lists those that are."
-    why = f": {why}. {listed}" if why else f"; {listed}"
-    return ApiError(
-        404, f"There is no model {name[:80]!r} here{why}", code="model_not_found", param="model"
-    )
+    message = f"There is no model {name[:80]!r} here{f': {why}. ' if why else '; '}{listed}"
+    return ApiError(404, message, code="model_not_found", param="model")

@@ -7,6 +7,7 @@ files. A client of a server cannot use either.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,6 @@ def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> st
     whose = "The memory's" if of_memory else "The server's"
     for said, shown in REWORDED:
         text = re.sub(said, shown.replace("{whose}", whose), text)
-    return without_folders(text, *folders)
-
-
-def without_folders(text: str, *folders: Path | None) -> str:
-    """Replace the paths of files in these folders by their names."""
     known = {each for folder in folders if folder for each in (folder, folder.resolve())}
     for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
         # Do not match in the middle of a longer path.
@@ -53,21 +49,18 @@ def without_folders(text: str, *folders: Path | None) -> str:
     return text
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error for a client: status, message, and the wrong parameter, if any."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str,
-        param: str | None = None,
-        retry_after: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code = status, message, code
-        self.param, self.retry_after = param, retry_after
+    status: int
+    message: str
+    code: str = field(kw_only=True)
+    param: str | None = None
+    retry_after: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     def to_json(self) -> dict[str, Any]:
         of_client = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -96,36 +89,20 @@ def shut_down(saved: bool) -> ApiError:
 
 def broken(error: BaseException) -> ApiError:
     """Return the error for a request that failed in the server itself."""
-    return ApiError(
-        500,
-        f"The server failed ({type(error).__name__}); its log says more.",
-        code="internal_error",
-    )
+    why = f"The server failed ({type(error).__name__}); its log says more."
+    return ApiError(500, why, code="internal_error")
 
 
 def timed_out(seconds: float, saved: bool) -> ApiError:
     """Return the error for a request that took too long."""
     more = " Its reading is saved: the same request resumes there." if saved else ""
-    return ApiError(
-        504,
-        f"The request took more than the {seconds:g} s that --timeout allows.{more}",
-        code="timeout",
-    )
+    why = f"The request took more than the {seconds:g} s that --timeout allows.{more}"
+    return ApiError(504, why, code="timeout")
 
 
 def unusable(message: str) -> ApiError:
     """Return the error for a memory file that exists and cannot be asked."""
     return ApiError(400, message, code="memory_unusable", param="model")
-
-
-def changed(name: str) -> ApiError:
-    """Return the error for a memory file that was replaced while a request waited for its turn."""
-    return ApiError(
-        503,
-        f"The file of the memory {name!r} was replaced just now; send the request again.",
-        code="memory_changed",
-        retry_after=1,
-    )
 
 
 def error_for_client(error: BaseException, *folders: Path | None) -> ApiError:

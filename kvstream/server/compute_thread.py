@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 
 from kvstream.errors import KvstreamError
-from kvstream.events import Event, Notice
+from kvstream.events import AnswerToken, Event, Notice, StepDone
 from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.client_errors import ApiError, broken, error_for_client, shut_down
-from kvstream.server.request_job import Answering, Job, Outcome, Reply, Sent, sendable
+from kvstream.server.request_job import Answering, Job, Outcome, Progress, Reply, Sent
 
 log = logging.getLogger("kvstream.server")
 LONGEST_NAME = 80
@@ -37,9 +36,11 @@ class Worker:
         self.parallel, self.most_waiting = parallel, queue
         self.counts: dict[str, int] = {"done": 0, "failed": 0, "left": 0}
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []
         self._active: dict[Job, tuple[Generator[Event, None, Reply], int]] = {}
-        self._draining = self._ended = False
+        self.draining = False
+        """Whether the server ends and accepts no new requests."""
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="kvstream-worker", daemon=True)
 
     def start(self) -> None:
@@ -48,7 +49,7 @@ class Worker:
     def submit(self, job: Job) -> None:
         """Put a job into the queue. Raises ApiError if the queue is full or the server ends."""
         with self._changed:
-            if self._draining:
+            if self.draining:
                 raise shut_down(saved=False)
             # A job that is about to begin does not count as waiting.
             free = self.parallel - len(self._active)
@@ -68,11 +69,9 @@ class Worker:
         with self._changed:
             job.canceled, job.count = True, count
             waited = self._left_queue(job)
-            if waited:
-                self.counts[count] += 1
             self._changed.notify()
         if waited:
-            self._note(job, count)
+            self._count(job, count)
 
     def _left_queue(self, job: Job) -> bool:
         if job not in self._waiting:
@@ -83,9 +82,8 @@ class Worker:
     def drain(self) -> None:
         """Accept no new requests; waiting ones get an error, those in progress may finish."""
         with self._changed:
-            self._draining = True
-            waiting = list(self._waiting)
-            self._waiting.clear()
+            self.draining = True
+            waiting, self._waiting = self._waiting, []
             self._changed.notify()
         for job in waiting:
             self._fail(job, shut_down(saved=False))
@@ -107,16 +105,6 @@ class Worker:
             self._thread.join(seconds)
 
     @property
-    def draining(self) -> bool:
-        """Whether the server ends and accepts no new requests."""
-        return self._draining
-
-    @property
-    def busy(self) -> bool:
-        with self._changed:
-            return bool(self._active or self._waiting)
-
-    @property
     def load(self) -> dict[str, int]:
         with self._changed:
             return {"active": len(self._active), "waiting": len(self._waiting), **self.counts}
@@ -124,8 +112,7 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._active or self._waiting or self._ended):
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._active or self._waiting or self._ended)
                 if self._ended and not self._active:
                     return
             try:
@@ -175,13 +162,10 @@ class Worker:
                 raise
 
     def _begin(self, job: Job, size: int) -> None:
+        job.spent = min((other.spent for other in self._active), default=0.0)
+        events = self.answering.events(job)
         job.memory = self.bound.take(size, job.entry)
-        try:
-            job.spent = min((other.spent for other in self._active), default=0.0)
-            self._active[job] = (self.answering.events(job), size)
-        except BaseException:
-            self.bound.give_back(size)
-            raise
+        self._active[job] = events, size
         job.begun = True
 
     def _size(self, job: Job) -> int:
@@ -217,7 +201,8 @@ class Worker:
         else:
             if isinstance(event, Notice) and event.loss:  # of a file that no client knows
                 log.warning("%s", event.message)
-            self._send(job, sendable(event))
+            read = event.seen if isinstance(event, StepDone) else None
+            self._send(job, event if isinstance(event, AnswerToken) else Progress(read))
         finally:
             job.spent += time.monotonic() - began
 
@@ -228,13 +213,13 @@ class Worker:
             if job.entry is not None and job.memory is not None:
                 self.bound.keep(job.entry, job.memory)
             job.memory = None
-            if count is not None:
-                self.counts[count] += 1
         if count is not None:
-            self._note(job, count)
+            self._count(job, count)
 
-    def _note(self, job: Job, count: Outcome, code: str = "") -> None:
-        """Log a request without an answer, and without its text. Call it without the lock."""
+    def _count(self, job: Job, count: Outcome, code: str = "") -> None:
+        """Count a request; log one without an answer, and without its text or the lock."""
+        with self._changed:
+            self.counts[count] += 1
         if count != "done":
             what = "failed" if count == "failed" else "the client left"
             name = shortened(visible(job.request.model), LONGEST_NAME)  # the client chose it
@@ -242,9 +227,7 @@ class Worker:
             log.info("%s: %s after %.2f s%s", name, what, seconds, f" ({code})" if code else "")
 
     def _fail(self, job: Job, error: ApiError) -> None:
-        with self._changed:
-            self.counts["failed"] += 1
-        self._note(job, "failed", error.code)
+        self._count(job, "failed", error.code)
         # The frames of the traceback hold the memory, which a slow client may keep alive.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)

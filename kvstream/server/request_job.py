@@ -14,28 +14,11 @@ from kvstream.api.model import Model
 from kvstream.api.options import PER_ANSWER, Request, effective
 from kvstream.api.source_objects import open_sources
 from kvstream.errors import KvstreamError, ModelError
-from kvstream.events import (
-    Answered,
-    AnswerStarted,
-    AnswerToken,
-    Event,
-    Notice,
-    PartRead,
-    Result,
-    Started,
-    StepDone,
-)
+from kvstream.events import Answered, AnswerToken, Event, Result
 from kvstream.memory.saving import check_model
 from kvstream.server.bound import Entry
 from kvstream.server.catalog import named
-from kvstream.server.client_errors import (
-    ApiError,
-    changed,
-    for_clients,
-    shut_down,
-    timed_out,
-    unusable,
-)
+from kvstream.server.client_errors import ApiError, for_clients, shut_down, timed_out, unusable
 from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.question import Split
@@ -60,21 +43,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Progress:
-    read: int
-    """Tokens read so far."""
+    """An event of the job that is no text. It has no references to memory, unlike the event of the
+    model: a slow client would keep memory alive."""
+
+    read: int | None
+    """Tokens read so far; None for another event than a step."""
 
 
-Sent = Started | Progress | Notice | AnswerStarted | AnswerToken | Answered | Reply | ApiError
-
-
-def sendable(event: Event) -> Sent:
-    """Return an event without references to memory, which a slow client would keep alive."""
-    if isinstance(event, StepDone):
-        return Progress(event.seen)
-    if isinstance(event, AnswerStarted):
-        return replace(event, kept=None)
-    assert not isinstance(event, PartRead)  # the server reads no text in parts
-    return event
+Sent = Progress | AnswerToken | Reply | ApiError
 
 
 @dataclass(eq=False)
@@ -200,7 +176,13 @@ class Answering:
         try:
             file = inspect(entry.path)
             if file.digest != entry.digest:  # the bound counts the bytes of the earlier file
-                raise changed(entry.path.stem)
+                raise ApiError(
+                    503,
+                    f"The file of the memory {entry.path.stem!r} was replaced just now; send the "
+                    "request again.",
+                    code="memory_changed",
+                    retry_after=1,
+                )
             memory = self.model.recall(file)
         except KvstreamError as error:
             message = for_clients(str(error), entry.path.parent)

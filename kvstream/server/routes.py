@@ -25,6 +25,7 @@ COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
 PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 
+Got = Progress | AnswerToken | Reply
 WORDED = {
     "model_attributes_type": "Input should be an object",
     "too_short": "Input should have at least {min_length} item",
@@ -36,16 +37,13 @@ WORDED = {
 
 def make_app(service: Service) -> FastAPI:
     app = FastAPI(
-        title="kvstream",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
+        title="kvstream", version=__version__, docs_url=None, redoc_url=None,
         default_response_class=Json,
-    )
-    app.add_exception_handler(ApiError, _failed)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _failed)
+        exception_handlers={
+            ApiError: _failed, RequestValidationError: _failed, HTTPException: _http,
+            Exception: _failed,
+        },
+    )  # fmt: skip
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -102,24 +100,17 @@ class _Talk:
 
     async def whole(self) -> Response:
         try:
-            while True:
-                event = await self._next(None)
-                if isinstance(event, ApiError):
-                    raise event
+            while (event := await self._next()) is not None:
                 if isinstance(event, Reply):
-                    self._service.note(self._job, event)
                     return Json(self._completion.whole(event))
-                if event is None:  # the client has disconnected
-                    return Response(status_code=499)
+            return Response(status_code=499)  # the client has disconnected
         finally:
             self._end()
 
     async def streamed(self) -> Response:
         """Return the reply as a stream. An error before the stream begins is an ordinary reply."""
         try:
-            first = await self._next(None)
-            if isinstance(first, ApiError):
-                raise first
+            first = await self._next()
         except BaseException:
             self._end()
             raise
@@ -129,22 +120,18 @@ class _Talk:
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
 
-    async def _pieces(self, event: Sent | None) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, event: Got | None) -> AsyncGenerator[bytes, None]:
         try:
             yield self._completion.first()
             last_comment = time.monotonic()
             while event is not None:
-                if isinstance(event, ApiError):
-                    yield failed(event)
-                    return
                 if isinstance(event, Reply):
-                    self._service.note(self._job, event)
                     yield self._completion.last(event)
                     return
                 if isinstance(event, AnswerToken):
                     if piece := self._completion.piece(event.text):
                         yield piece
-                elif isinstance(event, Progress) and time.monotonic() - last_comment > 1:
+                elif event.read is not None and time.monotonic() - last_comment > 1:
                     last_comment = time.monotonic()
                     yield comment(f"{event.read} tokens read")
                 while True:
@@ -153,15 +140,16 @@ class _Talk:
                         break
                     except TimeoutError:
                         yield comment("at work")
+        except ApiError as error:
+            yield failed(error)
         finally:
             self._end()
 
-    async def _next(self, seconds: float | None) -> Sent | None:
+    async def _next(self, seconds: float | None = None) -> Got | None:
         """Return the next event of the worker, or None if the client has left.
 
-        If the server ends at once, it cancels this task, and the event is an error.
-        Raises TimeoutError after `seconds`. A request that still waits for its turn when its time
-        is over gets an error.
+        Raises the error of the job, an error if the request still waits for its turn when its time
+        is over, or if the server ends at once and cancels this task; TimeoutError after `seconds`.
         """
         if self._left.done():
             return None
@@ -175,19 +163,24 @@ class _Talk:
                     {event, self._left}, timeout=wait, return_when=asyncio.FIRST_COMPLETED
                 )
                 if event in done:
-                    return event.result()
+                    sent = event.result()
+                    if isinstance(sent, ApiError):
+                        raise sent
+                    if isinstance(sent, Reply):
+                        self._service.note(job, sent)
+                    return sent
                 if done:
                     return None
                 if not job.begun and time.monotonic() > job.arrived + job.timeout:
                     self._count = "failed"
-                    return timed_out(job.timeout, saved=False)
+                    raise timed_out(job.timeout, saved=False)
                 if seconds is not None:
                     raise TimeoutError
         except asyncio.CancelledError:
             if not self._service.worker.draining:
                 raise
             self._service.worker.stop()
-            return shut_down(saved=False)
+            raise shut_down(saved=False) from None
         finally:
             event.cancel()
 
@@ -209,31 +202,26 @@ class _Talk:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        error = _invalid(error.errors()[0])
     return Refusal(error_for_client(error))
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+def _invalid(first: dict[str, Any]) -> ApiError:
     """Return the first error of pydantic in one line that names the parameter."""
-    assert isinstance(error, RequestValidationError)
-    first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
-    place = [str(part) for part in first.get("loc", ()) if part != "body"]
-    if first.get("type") == "json_invalid":
-        why = f"{first['ctx']['error']}, at character {place[-1]}"
-        return Refusal(_no_json(why))
-    if first.get("type") == "extra_forbidden":
-        return Refusal(unknown_inside(*place))
-    # pydantic puts names of union members behind the parameter; clients do not know them.
+    kind, place = first["type"], [str(part) for part in first["loc"] if part != "body"]
+    if kind == "json_invalid":
+        return _no_json(f"{first['ctx']['error']}, at character {place[-1]}")
+    if kind == "extra_forbidden":
+        return unknown_inside(*place)
+    if kind == "missing" and not place:
+        return _no_json("it is empty")
     param = ".".join(place)[:80] or None
-    if not place and first.get("type") == "missing":
-        return Refusal(_no_json("it is empty"))
-    kind = str(first.get("type"))
-    message = WORDED.get(kind, str(first.get("msg", "invalid"))).format_map(first.get("ctx", {}))
-    if "content" in place:  # pydantic reports the error of each union member separately
+    message = WORDED.get(kind, first["msg"]).format_map(first.get("ctx", {}))
+    if "content" in place:  # pydantic names each member of the union, which clients do not know
         param = ".".join(place[: place.index("content") + 1])
         message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
-    return Refusal(
-        ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
-    )
+    return ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
 
 
 def _no_json(why: str) -> ApiError:

@@ -24,7 +24,7 @@ def attacked(server, count: int, seed: int) -> None:
     assert attack.slowest < SECONDS
     assert {"200", "400", "404", "raw"} <= set(attack.statuses)
     assert (neighbor.asked > 0, neighbor.wrong) == (True, 0)
-    server.wait(lambda: not server.service.worker.busy)
+    server.wait(lambda: not server.busy)
     assert server.service.bound.working == 0
 
 

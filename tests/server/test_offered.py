@@ -26,7 +26,7 @@ from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
-from kvstream.server.client_errors import ApiError, error_for_client, for_clients, without_folders
+from kvstream.server.client_errors import ApiError, error_for_client, for_clients
 from kvstream.session.scouting import Scouting
 from kvstream.session.session import Session
 from kvstream.settings import Budget
@@ -150,7 +150,7 @@ def test_two_models_answer_from_passages_and_both_caches_count(
 
 
 def test_why_a_file_is_not_offered_and_with_which_model_it_is(reader, model, folder) -> None:
-    offered, problems = Catalog(reader, folder).offered()
+    offered, problems = Catalog(reader, folder, Bound(2**40)).offered()
     assert list(offered) == ["own"]
     assert problems == [
         "alone.kvs is not offered: it was made by pocket, and the server uses one model, reader. "
@@ -158,7 +158,7 @@ def test_why_a_file_is_not_offered_and_with_which_model_it_is(reader, model, fol
         "book.kvs is not offered: it was made by pocket for reader, and the server uses one model, "
         "reader. With -m pocket the server offers it, and pocket answers alone.",
     ]
-    offered, problems = Catalog(model, folder).offered()
+    offered, problems = Catalog(model, folder, Bound(2**40)).offered()
     assert list(offered) == ["alone", "book"]
     assert problems == [
         "own.kvs is not offered: it was made by reader, and the server uses one model, pocket. "
@@ -170,7 +170,7 @@ def test_the_name_of_a_model_in_a_file_is_shown_in_one_short_line(model, tmp_pat
     name = "a\x1b[2J\nb" * 50
     odd = under_another_name(model, name)
     odd.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "odd.kvs")
-    [problem] = Catalog(model, tmp_path).offered()[1]
+    [problem] = Catalog(model, tmp_path, Bound(2**40)).offered()[1]
     assert problem.isprintable()
     assert len(problem) < 600
 
@@ -182,7 +182,7 @@ def test_files_that_no_client_can_name_hide_no_other_one(model, folder, tmp_path
             (tmp_path / name).write_bytes(data)
         except OSError:
             pytest.skip("this file system takes no such names")
-    catalog = Catalog(model, tmp_path)
+    catalog = Catalog(model, tmp_path, Bound(2**40))
     assert [row["id"] for row in catalog.listing()] == ["pocket", "good"]
     assert catalog.offered()[1] == [
         "caf?.kvs is not offered: its name is not UTF-8. Rename the file.",
@@ -250,7 +250,7 @@ def test_a_file_that_is_damaged_has_a_code_of_its_own(start, folder, tmp_path) -
 
 def test_a_file_that_is_gone_meanwhile_is_not_found(model, folder, tmp_path, monkeypatch) -> None:
     shutil.copy(folder / "alone.kvs", tmp_path)
-    catalog = Catalog(model, tmp_path)
+    catalog = Catalog(model, tmp_path, Bound(2**40))
     files = catalog.files()
     monkeypatch.setattr(catalog, "files", lambda: files)
     (tmp_path / "alone.kvs").unlink()
@@ -365,11 +365,11 @@ def test_an_error_without_a_code_cannot_be_made() -> None:
 
 def test_a_path_is_cut_only_where_it_begins(tmp_path) -> None:
     text = f"/old{tmp_path}/a.kvs, '{tmp_path}/b.kvs' and ({tmp_path}/c.kvs)"
-    assert without_folders(text, tmp_path, None) == f"/old{tmp_path}/a.kvs, 'b.kvs' and (c.kvs)"
+    assert for_clients(text, tmp_path, None) == f"/old{tmp_path}/a.kvs, 'b.kvs' and (c.kvs)"
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    assert without_folders(f"{tmp_path}/a.kvs {link}/b.kvs", link) == "a.kvs b.kvs"
-    assert without_folders("cache/a.kvs", Path("cache")) == "cache/a.kvs"
+    assert for_clients(f"{tmp_path}/a.kvs {link}/b.kvs", link) == "a.kvs b.kvs"
+    assert for_clients("cache/a.kvs", Path("cache")) == "cache/a.kvs"
 
 
 def test_an_error_names_no_file_of_the_cache(start, monkeypatch) -> None:

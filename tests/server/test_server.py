@@ -27,6 +27,7 @@ from kvstream.api.source_objects import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.model.layer_store import LayerStore  # noqa: E402
 from kvstream.server import protocol, request_checks  # noqa: E402
+from kvstream.server.bound import Bound  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.client_errors import ApiError  # noqa: E402
 from kvstream.server.request_job import Job, Progress, Reply  # noqa: E402
@@ -99,7 +100,7 @@ def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, 
     print_of = model.session.model.fingerprint.encode()
     changed = data.replace(print_of, b"0" * len(print_of), 1)
     (tmp_path / "other.kvs").write_bytes(changed.replace(b'\\"pocket\\"', b'\\"reader\\"', 1))
-    catalog = Catalog(model, tmp_path)
+    catalog = Catalog(model, tmp_path, Bound(10**9))
     offered, problems = catalog.offered()
     assert list(offered) == ["book"]
     assert [row["id"] for row in catalog.listing()] == ["pocket", "book"]
@@ -769,7 +770,7 @@ def test_an_answer_waits_while_other_connections_come_and_go(start, monkeypatch)
     running: Running = start(queue=2)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(running.ask, f"{LONG * 3}\n\n{QUESTION}")
-        running.wait(lambda: running.service.worker.busy)
+        running.wait(lambda: running.busy)
         slow = [
             socket.create_connection(running.server.socket.getsockname()[:2], 10) for _ in range(40)
         ]
@@ -926,7 +927,7 @@ def test_a_request_that_takes_too_long_is_ended(start) -> None:
     running.wait(lambda: bool(waiting))
     assert chunks(waiting[0], fails=True)[-1]["error"]["code"] == "timeout"
     assert time.monotonic() - began < 15
-    running.wait(lambda: not running.service.worker.busy)
+    running.wait(lambda: not running.busy)
 
 
 def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
@@ -935,7 +936,7 @@ def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
     asked = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}") for i in range(4)]
     running.wait(lambda: all(found for _, found in asked))
     assert {error(found[0], 504)["code"] for _, found in asked} == {"timeout"}
-    running.wait(lambda: not running.service.worker.busy)
+    running.wait(lambda: not running.busy)
     counts = running.health()["requests"]
     assert (counts["failed"], counts["left"], counts["done"]) == (4, 0, 0)
 

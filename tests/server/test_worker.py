@@ -217,7 +217,7 @@ def test_a_line_of_the_log_is_written_without_the_lock(place) -> None:
 
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            other = threading.Thread(target=lambda: place.worker.busy, daemon=True)
+            other = threading.Thread(target=lambda: place.worker.load, daemon=True)
             other.start()
             other.join(1)
             free.append(not other.is_alive())

@@ -31,6 +31,11 @@ class Running:
     def url(self) -> str:
         return self.server.address
 
+    @property
+    def busy(self) -> bool:
+        load = self.service.worker.load
+        return bool(load["active"] or load["waiting"])
+
     def ask(self, *messages: str | dict[str, str], model: str = "pocket", **more: Any) -> Any:
         """Post messages and return the response; plain text is a message of the user."""
         body = {"model": model, "messages": [as_message(m) for m in messages], **more}
