@@ -51,7 +51,7 @@ class TokenFeed:
         first = self.read_tokens
         if not count:
             return Chunk([], first)
-        now, self._ahead = _split(self._looked(count), count)
+        now, self._ahead = _split(self.look_ahead(count), count)
         self.origins.append(now)
         self.read_tokens += len(now)
         self.end = now.end
@@ -59,9 +59,7 @@ class TokenFeed:
 
     def exhausted(self) -> bool:
         """Return whether the stream has ended. Looks one token ahead, which may wait for a pipe."""
-        if not self._ahead:
-            self._ahead = self.stream.read(1)
-        return not self._ahead and not self.stream.paused
+        return not self.look_ahead(1) and not self.stream.paused
 
     @property
     def paused(self) -> bool:
@@ -73,20 +71,18 @@ class TokenFeed:
         """Whether all tokens were handed out, as far as known without another read."""
         return not self._ahead and self.stream.at_end
 
-    def look_ahead(self, count: int) -> None:
-        """Buffer the next `count` tokens, or all up to the end."""
-        self._ahead = self._looked(count)
+    def look_ahead(self, count: int) -> TokenBatch:
+        """Buffer the next `count` tokens or more, or all up to the end, and return them."""
+        ahead = self._ahead
+        if not ahead:
+            ahead = self.stream.read(count)
+        elif len(ahead) < count:
+            ahead = _joined(ahead, self.stream.read(count - len(ahead)))
+        self._ahead = ahead
+        return ahead
 
     def estimate(self) -> int | None:
         return self.stream.estimate()
-
-    def _looked(self, count: int) -> TokenBatch:
-        """Return what was read ahead, and more from the stream if that is less than `count`."""
-        if self._ahead is None:
-            return self.stream.read(count)
-        if len(self._ahead) >= count:
-            return self._ahead
-        return _joined(self._ahead, self.stream.read(count - len(self._ahead)))
 
 
 def _split(chunk: TokenBatch, count: int) -> tuple[TokenBatch, TokenBatch | None]:

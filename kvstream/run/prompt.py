@@ -11,9 +11,10 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kvstream.tokenization.tokenizer import Tokenizer, without_surrogates
 
@@ -34,6 +35,64 @@ class Layout:
     before: str
     chat: bool = True
     """Whether all of it goes into the model's chat template, if there is one."""
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The instructions for a chat model around the document."""
+
+    question: str
+    """Text next to the answer; ``{}`` stands for the question."""
+    brief: str
+    """Replaces `question` for a short answer; has no more tokens."""
+    reasons: str = ""
+    """Replaces `question` where a phrase is no answer (`_SENTENCES`); may be empty."""
+    opening: ClassVar = "<document>\n"
+    closing: ClassVar = "\n</document>\n\n"
+    """Without these tags SmolLM2 answers with sentences of the prompt."""
+
+    def ask(self, question: str, brief: bool) -> str:
+        long = self.reasons and _SENTENCES.search(question)
+        words = self.brief if brief else self.reasons if long else self.question
+        return words.replace("{}", question.strip())
+
+    def summarize(self, topic: str, brief: bool) -> str:
+        about = topic.strip()
+        return (
+            "Summarize the document above: what it is about, what happens or is said, and how it "
+            "ends. Use only what the document says."
+            + (f" Pay attention to this above all: {about}" if about else "")
+        )
+
+
+_SENTENCES = re.compile(
+    r"\b(?:why|explain|describe|what is \S+( \S+)* like)\b"
+    r"|\bhow (?!(?:much|many|old|long|far|tall|big|large|often|deep|high|heavy|fast|soon|late)\b)",
+    re.IGNORECASE,
+)
+"""Questions for a reason, a manner or a description."""
+_PHRASE = "Question: {}\nAnswer with a short phrase copied from the document."
+_BRIEFLY = "Question: {}\nAnswer briefly from the document."
+NEUTRAL = Wording(
+    _PHRASE, _PHRASE, "Question: {}\nAnswer in one to three sentences from the document."
+)
+"""No sentence invites a refusal: with one, models refuse to name what they have read
+(docs/research/answers.md)."""
+REFUSING = Wording(f"{_BRIEFLY} If it does not say, write: {REFUSAL}.", _PHRASE)
+"""The wording that the adapter of `reader` was trained with."""
+BRIEF = Wording(_BRIEFLY, _BRIEFLY)
+"""The wording that the adapter for Qwen was trained with. It refuses without a request."""
+TRAINED = {"refusing": REFUSING, "brief": BRIEF}
+"""The wordings that an adapter can name in its file `support.json`."""
+
+
+def wording_for(folder: str | Path) -> Wording:
+    """Return the wording that the model of a folder was trained with; NEUTRAL if there is none."""
+    try:
+        said = json.loads((Path(folder) / "support.json").read_text("utf-8"))
+        return TRAINED.get(said["wording"], NEUTRAL) if folder else NEUTRAL
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return NEUTRAL
 
 
 @dataclass(frozen=True)
@@ -59,13 +118,8 @@ class Prompt:
         the question as plain text, so no template needs to support more turns.
         """
         told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
-        phrase = self._parts.brief_phrase if brief else None
-        asked = told + (phrase or self._parts.phrase)(question)
-        pieces = self._parts.behind.split(self._parts.question)
-        texts = [(pieces[0], False)]
-        for piece in pieces[1:]:
-            texts += [(asked, True), (piece, False)]
-        return _encode(self._tokenizer, texts, continuing=True)
+        asked = told + self._parts.phrase(question, brief)
+        return _encode(self._tokenizer, self._parts.behind, asked, continuing=True)
 
     def catalyst(self, text: str) -> list[int]:
         """Return the ids of ``text`` as a catalyst: plain text without control tokens."""
@@ -88,17 +142,19 @@ def broken_apart(what: str, count: int) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A rendered template, split at the document."""
+    """A rendered template, split at the document, the system text and the question."""
 
-    before: str
-    behind: str
-    question: str
-    """Placeholder of the question in ``behind``."""
-    phrase: Callable[[str], str]
-    brief_phrase: Callable[[str], str] | None = None
-    """As `phrase`, for a short answer; None: answers are short already."""
-    system: str = ""
-    """Placeholder of the system text in ``before``; empty if there is none."""
+    before: Sequence[str]
+    """One piece, or two with the system text between them."""
+    behind: Sequence[str]
+    """Two pieces with the question between them."""
+    phrase: Callable[[str, bool], str]
+    """Words a question, or the topic of a summary; the second argument asks for a short answer."""
+
+    @property
+    def completes(self) -> bool:
+        """Whether the answer continues a text, instead of following an instruction."""
+        return self.behind[1].rstrip().endswith("Answer:")
 
 
 def build_prompt(
@@ -107,141 +163,40 @@ def build_prompt(
     system: str | None = None,
     task: Task = "ask",
     layout: Layout | None = None,
-    wording: Wording | None = None,
+    wording: Wording = NEUTRAL,
 ) -> Prompt:
     """Build the prompt for a model: from its chat template, or as a plain text to complete.
 
     ``system`` goes into the system turn, or before the user's text if the template has none.  A
     ``layout`` replaces the instruction and the words around a question. ``wording`` is for chat
-    models; the default is NEUTRAL.
+    models.
     """
     system = (system or "").strip()
-    parts = _chat_parts(tokenizer, system, task, layout, wording or NEUTRAL)
+    parts = _chat_parts(tokenizer, system, task, layout, wording)
     stop_ids = list(tokenizer.eos_ids)
     style: Literal["chat", "completion"] = "completion"
     if parts is None:
-        parts = _completion_parts(task, layout)
+        parts = _Parts([""], ["\n", "\nAnswer:"], partial(_completed, task))
+        if layout is not None:
+            parts = _Parts([layout.before], ["", ""], _unchanged)
         head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-        before = (system + "\n\n" if system else "") + parts.before
+        before = (system + "\n\n" if system else "") + parts.before[0]
         head += tokenizer.encode(before) if before else []
     else:
-        if not _completes(parts):
+        if not parts.completes:
             style = "chat"
             stop_ids += _end_of_turn(tokenizer)
-        pieces = parts.before.split(parts.system) if parts.system else [parts.before]
-        texts = [(pieces[0], False)]
-        for piece in pieces[1:]:
-            texts += [(system, True), (piece, False)]
-        head = _encode(tokenizer, texts, continuing=False)
+        head = _encode(tokenizer, parts.before, system, continuing=False)
     return Prompt(head, tuple(dict.fromkeys(stop_ids)), style, task, parts, tokenizer)
 
 
-# Wordings. The document comes first, so that the question is next to the answer.
+def _completed(task: Task, question: str, brief: bool) -> str:
+    default = SUMMARY_QUESTION if task == "summarize" else ""
+    return f"Question: {question.strip() or default}"
 
 
-@dataclass(frozen=True)
-class Wording:
-    """The instructions for a chat model around the document."""
-
-    opening: str
-    closing: str
-    question: str
-    """Text next to the answer; ``{}`` stands for the question."""
-    summary: str
-    brief: str
-    """Replaces `question` for a short answer; has no more tokens."""
-    reasons: str = ""
-    """Replaces `question` where a phrase is no answer (`_SENTENCES`); may be empty."""
-
-    def phrase(self, task: Task) -> Callable[[str], str]:
-        """Return the function that words a question, or the topic of a summary."""
-
-        def ask(question: str) -> str:
-            long = self.reasons and _SENTENCES.search(question)
-            return _put(self.reasons if long else self.question, question)
-
-        def summarize(question: str) -> str:
-            about = question.strip()
-            return self.summary + (f" Pay attention to this above all: {about}" if about else "")
-
-        return summarize if task == "summarize" else ask
-
-    def brief_phrase(self, question: str) -> str:
-        return _put(self.brief, question)
-
-
-_SENTENCES = re.compile(
-    r"\b(?:why|explain|describe|what is \S+( \S+)* like)\b"
-    r"|\bhow (?!(?:much|many|old|long|far|tall|big|large|often|deep|high|heavy|fast|soon|late)\b)",
-    re.IGNORECASE,
-)
-"""Questions for a reason, a manner or a description."""
-
-
-def _put(words: str, question: str) -> str:
-    return words.replace("{}", question.strip())
-
-
-NEUTRAL = Wording(
-    "<document>\n",
-    "\n</document>\n\n",
-    "Question: {}\nAnswer with a short phrase copied from the document.",
-    "Summarize the document above: what it is about, what happens or is said, and how it ends. "
-    "Use only what the document says.",
-    "Question: {}\nAnswer with a short phrase copied from the document.",
-    "Question: {}\nAnswer in one to three sentences from the document.",
-)
-"""Tags mark the document: without them SmolLM2 answers with sentences of the prompt. No sentence
-invites a refusal: with one, models refuse to name what they have read (docs/research/answers.md).
-"""
-REFUSING = replace(
-    NEUTRAL,
-    question="Question: {}\nAnswer briefly from the document. "
-    f"If it does not say, write: {REFUSAL}.",
-    reasons="",
-)
-"""The wording that the adapter of `reader` was trained with."""
-BRIEF = replace(
-    NEUTRAL,
-    question="Question: {}\nAnswer briefly from the document.",
-    brief="Question: {}\nAnswer briefly from the document.",
-    reasons="",
-)
-"""The wording that the adapter for Qwen was trained with. It refuses without a request."""
-TRAINED = {"refusing": REFUSING, "brief": BRIEF}
-"""The wordings that an adapter can name in its file `support.json`."""
-
-
-def wording_for(folder: str | Path) -> Wording:
-    """Return the wording that the model of a folder was trained with; NEUTRAL if there is none."""
-    try:
-        said = json.loads((Path(folder) / "support.json").read_text("utf-8"))
-        return TRAINED.get(said["wording"], NEUTRAL) if folder else NEUTRAL
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return NEUTRAL
-
-
-def _completion_phrase(task: Task) -> Callable[[str], str]:
-    def phrase(question: str) -> str:
-        question = question.strip()
-        return f"Question: {question or (SUMMARY_QUESTION if task == 'summarize' else '')}"
-
-    return phrase
-
-
-def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
-    """Return the parts of ``DOC\\nQuestion: ...\\nAnswer:``, or those of the layout."""
-    mark = _mark()
-    if layout is not None:
-        return _Parts(layout.before, mark, mark, str)
-    return _Parts("", f"\n{mark}\nAnswer:", mark, _completion_phrase(task))
-
-
-def _completes(parts: _Parts) -> bool:
-    return parts.behind.rstrip().endswith("Answer:")
-
-
-# Rendering and splitting.
+def _unchanged(question: str, brief: bool) -> str:
+    return question
 
 
 def _mark() -> str:
@@ -255,18 +210,16 @@ def _chat_parts(
     if not tokenizer.has_template or (layout is not None and not layout.chat):
         return None
     if layout is not None:
-        return _rendered(tokenizer, system, layout.before, "", str)
-    bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
-    if bare is not None and _completes(bare):
+        return _rendered(tokenizer, system, layout.before, "", _unchanged)
+    bare = _rendered(tokenizer, system, "", "\n", partial(_completed, task))
+    if bare is not None and bare.completes:
         return bare
-    parts = _rendered(tokenizer, system, wording.opening, wording.closing, wording.phrase(task))
-    if parts is None or task == "summarize":
-        return parts
-    return replace(parts, brief_phrase=wording.brief_phrase)
+    phrase = wording.summarize if task == "summarize" else wording.ask
+    return _rendered(tokenizer, system, wording.opening, wording.closing, phrase)
 
 
 def _rendered(
-    tokenizer: Tokenizer, system: str, before: str, between: str, phrase: Callable[[str], str]
+    tokenizer: Tokenizer, system: str, before: str, between: str, phrase: Callable[[str, bool], str]
 ) -> _Parts | None:
     document, question, role = _mark(), _mark(), _mark()
     content = f"{before}{document}{between}{question}"
@@ -286,8 +239,8 @@ def _rendered(
             continue
         head, tail = text.split(document)
         if question in tail and (not system or role in head):
-            own = role if system else ""
-            return _Parts(head, _thought(tokenizer, tail), question, phrase, system=own)
+            behind = _thought(tokenizer, tail).split(question)
+            return _Parts(head.split(role), behind, phrase)
     return None
 
 
@@ -322,24 +275,23 @@ def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
     return ends
 
 
-def _encode(tokenizer: Tokenizer, texts: list[tuple[str, bool]], *, continuing: bool) -> list[int]:
-    """Encode template text (False) with the user's text (True) in it.
+def _encode(
+    tokenizer: Tokenizer, pieces: Sequence[str], own: str, *, continuing: bool
+) -> list[int]:
+    """Encode pieces of a template with the user's `own` text between them.
 
     Encode all of it together if that gives no control sequences but the template's, because that is
     what the model saw in training.  Else encode each text separately, the user's as plain text.
     """
-    whole = "".join(text for text, _ in texts)
+    whole = own.join(pieces)
     ids = tokenizer.encode_template(whole, continuing=continuing) if whole else []
-    own = sum(
-        tokenizer.controls(tokenizer.encode_template(text, continuing=True))
-        for text, users in texts
-        if text and not users
-    )
-    if tokenizer.controls(ids) == own:
+    apart = [tokenizer.encode_template(piece, continuing=True) for piece in filter(None, pieces)]
+    if tokenizer.controls(ids) == sum(map(tokenizer.controls, apart)):
         return ids
     ids = []
-    for text, users in texts:
-        if text:
-            encode = tokenizer.encode if users else tokenizer.encode_template
-            ids += encode(text, continuing=continuing or bool(ids))
+    for number, piece in enumerate(pieces):
+        if number and own:
+            ids += tokenizer.encode(own, continuing=continuing or bool(ids))
+        if piece:
+            ids += tokenizer.encode_template(piece, continuing=continuing or bool(ids))
     return ids
