@@ -155,7 +155,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
     yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
         if offer.is_here() and (offer.name not in reader.NAMES or reader.is_shipped(offer.name)):
-            yield _gguf(offer.name, FETCHED, offer.path, room)
+            yield _entry(offer.name, FETCHED, offer.path, room)
     cached = dict(_cached())
     for alias, target in aliases.items():
         folder = Path(os.path.expanduser(target))
@@ -164,7 +164,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
         elif os.path.isdir(folder):  # Path.is_dir would raise for a name that is too long
             yield _entry(alias, FOLDER, folder, room, target)
         elif os.path.isfile(folder):
-            yield _gguf(alias, FILE, folder, room, target)
+            yield _entry(alias, FILE, folder, room, target)
         elif target in cached:
             yield _entry(alias, CACHED, cached[target], room, target)
         else:
@@ -177,7 +177,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
         if found.problem:
             yield ModelEntry(found.name, label, problem=found.problem)
         else:
-            yield _gguf(found.name, label, found.path, room)
+            yield _entry(found.name, label, found.path, room)
 
 
 def free_memory() -> Room:
@@ -205,33 +205,45 @@ def _cached() -> Iterator[tuple[str, Path]]:
             yield repo.repo_id, best.snapshot_path
 
 
-def _entry(
-    name: str, where: str, folder: Path, room: Room, target: str | None = None
-) -> ModelEntry:
+def _entry(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
+    """Return the entry of a folder or a GGUF file, with as many facts as it tells."""
     facts: dict[str, Any] = {}
+    whole = os.path.isfile(path)
     try:
-        settings = json.loads((folder / "config.json").read_text("utf-8"))
-        text = settings.get("text_config") or settings
-        kind = settings.get("model_type")
-        facts["kind"] = None if kind is None else str(kind)
-        facts["trained"] = _whole(text.get("max_position_embeddings"))
-        facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
-        facts["bounded"], facts["problem"] = _bounded(settings, text)
-        sizes = weights_in(folder)
-        facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
-        number_bytes, kv_bytes = _number_bytes(where)
-        entry = _entry_bytes(text, kv_bytes or sizes.number_bytes)
+        weights, entry = _gguf(path, room, facts) if whole else _folder(path, where, facts)
         facts["kv_bytes"] = facts["kv_tokens"] * entry
-        facts["needs_bytes"] = round(sizes.loaded(number_bytes) * HEADROOM) + facts["kv_bytes"]
+        facts["needs_bytes"] = round(weights * HEADROOM) + facts["kv_bytes"]
         facts["fits"] = facts["needs_bytes"] <= room.free
-        architectures = settings.get("architectures") or []
-        if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
-            facts["problem"] = f"no language model that writes ({architectures[0]})"
     except FileNotFoundError as error:
         facts["problem"] = f"{Path(error.filename).name} is missing"
+    except ModelError as error:
+        facts["problem"] = str(error).rstrip(".")
     except NOT_UNDERSTOOD as error:
-        facts["problem"] = f"its files cannot be understood ({type(error).__name__}: {error})"
+        what = "header" if whole else "files"
+        facts["problem"] = f"its {what} cannot be understood ({type(error).__name__}: {error})"
     return ModelEntry(name, where, target, **facts)
+
+
+def _folder(folder: Path, where: str, facts: dict[str, Any]) -> tuple[int, int]:
+    """Add facts of a folder; return the bytes of its weights and of one token's entries."""
+    from kvstream.model.placement import device_of
+    from kvstream.model.precision import precision_of
+
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    text = settings.get("text_config") or settings
+    kind = settings.get("model_type")
+    facts["kind"] = None if kind is None else str(kind)
+    facts |= _lengths(text.get("max_position_embeddings"))
+    facts["bounded"], facts["problem"] = _bounded(settings, text)
+    architectures = settings.get("architectures") or []
+    if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
+        facts["problem"] = f"no language model that writes ({architectures[0]})"
+    sizes = weights_in(folder)
+    facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
+    chosen = precision_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
+    weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
+    number = weights if chosen.kv is None else int(chosen.kv.itemsize)
+    return sizes.loaded(weights), _entry_bytes(text, number or sizes.number_bytes)
 
 
 def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
@@ -267,56 +279,35 @@ def is_here(name: str) -> bool:
         return False
 
 
-def _whole(found: Any) -> int | None:
-    return None if found is None else int(found)
-
-
-def _number_bytes(where: str) -> tuple[int | None, int | None]:
-    """Return bytes per number of weights and of the KV cache; None: the type in the files."""
-    from kvstream.model.placement import device_of
-    from kvstream.model.precision import precision_of
-
-    chosen = precision_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
-    weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
-    return weights, weights if chosen.kv is None else int(chosen.kv.itemsize)
+def _lengths(trained: Any) -> dict[str, int | None]:
+    trained = None if trained is None else int(trained)
+    return {"trained": trained, "kv_tokens": min(BUDGET, trained or BUDGET)}
 
 
 def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | None, str | None]:
     """Return whether the KV cache can be bounded (None: only loading tells), and why not."""
     kind = text.get("model_type") or settings.get("model_type")
-    reason = UNBOUNDED.get(kind or "")
-    if settings.get("is_encoder_decoder"):
-        reason = "it has an encoder"
-    if reason:
+    encodes = settings.get("is_encoder_decoder")
+    if reason := "it has an encoder" if encodes else UNBOUNDED.get(kind or ""):
         return False, f"its KV cache cannot be bounded: {reason}"
-    return (True, None) if kind in BOUNDED else (None, None)
+    return kind in BOUNDED or None, None
 
 
-def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
+def _gguf(path: Path, room: Room, facts: dict[str, Any]) -> tuple[int, int]:
+    """Add facts of a GGUF file; return the bytes of its weights and of one token's entries."""
     from kvstream.model.gguf_config import architecture_problem
     from kvstream.model.precision import automatic_dtype
 
-    facts: dict[str, Any] = {}
-    try:
-        file = gguf_file.read(path)
-        facts["kind"] = file.architecture
-        facts["parameters"], facts["weight_bytes"] = file.parameters, file.bytes
-        facts["trained"] = _whole(file.of_model("context_length"))
-        facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
-        facts["problem"] = architecture_problem(file)
-        facts["bounded"] = facts["problem"] is None
-        full = gguf_file.all_float32(file.tensors.values())
-        each = 4 if full else automatic_dtype(room.device).itemsize
-        # The KV cache has the 16-bit type of the converted weights, even if float32 is computed.
-        facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file, 4 if full else 2)
-        weights = round(file.parameters * each * HEADROOM)
-        facts["needs_bytes"] = weights + facts["kv_bytes"]
-        facts["fits"] = facts["needs_bytes"] <= room.free
-    except ModelError as error:
-        facts["problem"] = str(error).rstrip(".")
-    except NOT_UNDERSTOOD as error:
-        facts["problem"] = f"its header cannot be understood ({type(error).__name__}: {error})"
-    return ModelEntry(name, where, target, **facts)
+    file = gguf_file.read(path)
+    facts["kind"] = file.architecture
+    facts["parameters"], facts["weight_bytes"] = file.parameters, file.bytes
+    facts |= _lengths(file.of_model("context_length"))
+    facts["problem"] = architecture_problem(file)
+    facts["bounded"] = facts["problem"] is None
+    full = gguf_file.all_float32(file.tensors.values())
+    each = 4 if full else automatic_dtype(room.device).itemsize
+    # The KV cache has the 16-bit type of the converted weights, even if float32 is computed.
+    return file.parameters * each, _gguf_entry(file, 4 if full else 2)
 
 
 def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:

@@ -78,7 +78,7 @@ def test_the_kv_cache_of_a_gguf_file_is_that_of_a_run(
     """The size includes the origins of the entries, and uses 16 bits if the weights do."""
     monkeypatch.setattr(precision, "is_fast", lambda name: fast)
     path = gguf_files.write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
-    entry = catalog._gguf("m", catalog.FILE, path, PLENTY)
+    entry = catalog._entry("m", catalog.FILE, path, PLENTY)
     session = Session.open(ModelSettings(model=str(path), quiet=True))
     assert entry.kv_bytes == capacity(session)
 
