@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 from kvstream.api import options as api
 from kvstream.api.given import asked_of, path_of, settings_of, several_of, text_of
 from kvstream.api.model import Model
 from kvstream.api.models import worker_memory
-from kvstream.api.options import MemoryOptions, ModelOptions, ReadOptions, Request
+from kvstream.api.options import FileOptions, MemoryOptions, ModelOptions, ReadOptions, Request
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.run.request import never
@@ -23,21 +23,13 @@ Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 Command = Literal["ask", "summarize", "compare", "remember"]
 
 
-class EachOptions(TypedDict, total=False):
+class EachOptions(FileOptions, total=False):
     """Where and how documents are read."""
 
-    workers: int | None
-    """Read this many documents at once, each in its own process (extra ``ray``)."""
     ray: str | None
     """Read them on a running Ray cluster: ``HOST:PORT`` or ``auto``."""
-    worker_memory: int | str | None
-    """Bytes of RAM that a worker reserves; by default an estimate from the model's files."""
     loading: ModelOptions
     """How the model is loaded."""
-    plain: bool
-    """Read files of any format as UTF-8 text."""
-    max_unpacked: int | str
-    """Refuse a compressed file that unpacks to more bytes; the default is ``"16GB"``."""
     progress: Callable[[CollectionEvent], None] | None
     """Function that gets every event."""
 
@@ -115,18 +107,16 @@ def _each(
     options: Mapping[str, Any],
 ) -> Iterator[Outcome]:
     asked = {name: value for name, value in options.items() if name not in _EACH}
-    asked["command"] = command
     given = settings_of(asked.pop("set", None))
     each = api.by_method(given, methods) if methods else [{"set": given}]
-    requests = [api.request_of(questions, **{**asked, **own}) for own in each]
+    requests = [api.request_of(questions, **{**asked, "command": command, **own}) for own in each]
     where = {n: options[n] for n in ("ray", "into", "progress") if n in options}
     loading = options.get("loading") or {}
-    if isinstance(model, Model) and loading:
-        raise UsageError("The model is loaded already; loading= has no effect.")
     if not isinstance(model, Model):
-        return each_of(
-            source, requests, api.model_settings(path_of("model", model), loading), **where
-        )
+        settings = api.model_settings(path_of("model", model), loading)
+        return each_of(source, requests, settings, **where)
+    if loading:
+        raise UsageError("The model is loaded already; loading= has no effect.")
     return each_of(source, requests, model, **where)
 
 
@@ -147,13 +137,13 @@ def each_of(
     from kvstream.collection.worker import Workers
 
     first = requests[0]
-    interrupted = interrupted or first.interrupted
-    loaded = model if isinstance(model, Model) else None
-    settings = model.settings if isinstance(model, Model) else model
+    settings, session = (
+        (model.settings, model.session) if isinstance(model, Model) else (model, None)
+    )
     spread = first.workers is not None or ray is not None
     if spread:
         api.require("ray", "ray", "Reading with workers")
-        if loaded is not None:
+        if session is not None:
             raise UsageError("Workers load the model themselves: give its name as model=.")
     learned = settings.model == POCKET
     parts = []
@@ -175,8 +165,8 @@ def each_of(
     if spread:
         declared = first.worker_memory or worker_memory(settings, parts)
         place = Workers(first.workers, ray, declared)
-    session = None if loaded is None else loaded.session
-    return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
+    stop = interrupted or first.interrupted
+    return run(job, documents, workers=place, session=session, tell=tell, interrupted=stop)
 
 
 def _paths(source: Paths) -> list[str]:

@@ -105,19 +105,27 @@ class ReadOptions(MemoryOptions, ShownOptions, total=False):
     every: int | str | Intervals | None
 
 
-class SourceOptions(TypedDict, total=False):
-    """How sources are read."""
+class FileOptions(TypedDict, total=False):
+    """How files are read."""
 
     plain: bool
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | str
+    """Refuse a compressed file that unpacks to more bytes; the default is ``"16GB"``."""
+    workers: int | None
+    """Read this many documents or parts at once, each in its own process (extra ``ray``)."""
+    worker_memory: int | str | None
+    """Bytes of RAM that a worker reserves; by default an estimate from the model's files."""
+
+
+class SourceOptions(FileOptions, total=False):
+    """How sources are read."""
+
     follow: bool
     only: str | None
     since: str | None
     until: str | None
     shards: int | None
-    workers: int | None
-    worker_memory: int | str | None
 
 
 _KNOWN = frozenset({*ReadOptions.__annotations__, *SourceOptions.__annotations__})
