@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from kvstream.api.source_objects import Text
 from kvstream.server.asking import asks
-from kvstream.server.client_errors import ApiError
 from kvstream.server.question import MOST, REACH, Split, instruction_of_system, split
-from kvstream.server.schema import ChatRequest, clean, text_of
+from kvstream.server.schema import ChatRequest, clean, invalid, text_of
 
 SYSTEM = "system message"
 """The name, in citations, of a system message that is read as text."""
@@ -116,14 +115,14 @@ def conversation(
             message, is_rule = replace(message, role="user"), False
         (rules if is_rule else messages).append(message)
     if not messages or messages[-1].role != "user":
-        raise _invalid("The last message must be of the role user: it has the question.")
+        raise invalid("The last message must be of the role user: it has the question.")
     if own is not None and not own.strip():
-        raise _invalid(
+        raise invalid(
             "kvstream.question is empty; write the question in it, or leave it out.",
             "kvstream.question",
         )
     if own is None and not messages[-1].text.strip():
-        raise _invalid("The last message is empty; write the question in it.")
+        raise invalid("The last message is empty; write the question in it.")
     pieces: list[Text] = []
     warnings = []
     system = "\n\n".join(message.text for message in rules if message.text.strip())
@@ -173,16 +172,12 @@ def conversation(
             "Ask at the end of the message, or in the field kvstream.question."
         )
     if not pieces and not of_memory:
-        raise _invalid(
+        raise invalid(
             "There is no text to read except kvstream.question; write the text in a message."
         )
     return Conversation(
         tuple(pieces), tuple(turns), tuple(messages), tuple(rules), prompt, tuple(warnings)
     )
-
-
-def _invalid(message: str, param: str = "messages") -> ApiError:
-    return ApiError(400, message, code="invalid_value", param=param)
 
 
 def _turns(

@@ -112,15 +112,12 @@ class ConversationCache:
     def _files(self) -> list[tuple[int, int, Path]]:
         """Return time of the last use, size and path of the files that this class writes."""
         found = []
-        try:
-            paths = list(self.folder.iterdir())
-        except OSError:  # removed; see `_there`
-            return []
-        for path in paths:
-            if path.suffix in (SUFFIX, READING) and len(path.stem) == 64:
-                with suppress(OSError):
-                    about = path.stat()
-                    found.append((about.st_mtime_ns, about.st_size, path))
+        with suppress(OSError):  # the folder was removed; see `_there`
+            for path in self.folder.iterdir():
+                if path.suffix in (SUFFIX, READING) and len(path.stem) == 64:
+                    with suppress(OSError):
+                        about = path.stat()
+                        found.append((about.st_mtime_ns, about.st_size, path))
         return sorted(found)
 
     def shrink(self) -> None:
@@ -144,7 +141,6 @@ def _is_own(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode):
-        return False
     # Windows has no user ids; its temporary folders belong to one user.
-    return sys.platform == "win32" or found.st_uid == os.geteuid()
+    own = sys.platform == "win32" or found.st_uid == os.geteuid()
+    return own and stat.S_ISDIR(found.st_mode)

@@ -55,6 +55,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         body, arrived, status = bytearray(), False, 0
+        headers = Headers(scope=scope)
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -62,7 +63,6 @@ class Guard:
             await send(message)
 
         try:
-            headers = Headers(scope=scope)
             self._check_host(headers)
             scope[KNOWN] = self._check_key(scope["path"], headers)
             if scope["method"] == "POST":
@@ -85,13 +85,13 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
-        found = headers.getlist("host")
-        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", "".join(found[:1]))
+        found = headers.get("host", "")
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", found)
         if match is None:
             raise ApiError(
                 400,
-                f"The Host header {''.join(found[:1])[:80]!r} is not a name or an address, with or "
-                "without a port.",
+                f"The Host header {found[:80]!r} is not a name or an address, with or without a "
+                "port.",
                 code="invalid_host",
             )
         name = match[1].strip("[]").lower().rstrip(".")
@@ -116,11 +116,8 @@ class Guard:
             return True
         if path == "/health":  # without the key it only tells that the server runs
             return False
-        raise ApiError(
-            401,
-            "The key is missing or wrong; send it as Authorization: Bearer KEY.",
-            code="invalid_api_key",
-        )
+        why = "The key is missing or wrong; send it as Authorization: Bearer KEY."
+        raise ApiError(401, why, code="invalid_api_key")
 
     async def _read(self, headers: Headers, receive: Receive, body: bytearray) -> None:
         """Read the body into `body` and count its bytes."""
@@ -140,9 +137,8 @@ class Guard:
                     if not message.get("more_body"):
                         return
         except TimeoutError:
-            raise ApiError(
-                408, f"The body did not arrive within {BODY_SECONDS:g} s.", code="timeout"
-            ) from None
+            why = f"The body did not arrive within {BODY_SECONDS:g} s."
+            raise ApiError(408, why, code="timeout") from None
 
     def _check_size(self, size: int, counted: int) -> None:
         """Raise ApiError if a body of `size` bytes is too large; `counted` are already counted."""
@@ -155,10 +151,8 @@ class Guard:
                 code="request_too_large",
             )
         if self.bodies + size - counted > BODIES * most:
-            raise ApiError(
-                429, "Other requests with long texts are already waiting; try again later.",
-                code="rate_limit_exceeded", retry_after=5,
-            )  # fmt: skip
+            why = "Other requests with long texts are already waiting; try again later."
+            raise ApiError(429, why, code="rate_limit_exceeded", retry_after=5)
 
 
 def _note(scope: Scope, status: int) -> None:
@@ -173,27 +167,20 @@ def _check_type(headers: Headers) -> None:
     """Refuse other types: a form or a page of another site can send those without preflight."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise ApiError(
-            415, "The body must be JSON: send Content-Type: application/json.",
-            code="unsupported_media_type",
-        )  # fmt: skip
+        why = "The body must be JSON: send Content-Type: application/json."
+        raise ApiError(415, why, code="unsupported_media_type")
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
-        raise ApiError(
-            415, f"The server does not decompress bodies (Content-Encoding: {coding[:40]}); send "
-            "the body as it is.",
-            code="unsupported_media_type",
-        )  # fmt: skip
+        why = f"The server does not decompress bodies (Content-Encoding: {coding[:40]}); send the"
+        raise ApiError(415, f"{why} body as it is.", code="unsupported_media_type")
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """Return a receiver that gives the body once, then the messages after it (disconnect)."""
-    waiting = [body]
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def read() -> MutableMapping[str, Any]:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
+        return waiting.pop() if waiting else await receive()
 
     return read
 

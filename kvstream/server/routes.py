@@ -17,7 +17,7 @@ from kvstream.server.client_errors import ApiError, error_for_client, shut_down,
 from kvstream.server.replies import Completion, Json, Refusal, comment, failed
 from kvstream.server.request_checks import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.request_job import Job, Outcome, Progress, Reply, Sent
-from kvstream.server.schema import MOST_MESSAGES, ChatRequest, unknown_inside
+from kvstream.server.schema import MOST_MESSAGES, ChatRequest, invalid, unknown_inside
 from kvstream.server.service import Service
 from kvstream.version import __version__
 
@@ -221,7 +221,7 @@ def _invalid(first: dict[str, Any]) -> ApiError:
     if "content" in place:  # pydantic names each member of the union, which clients do not know
         param = ".".join(place[: place.index("content") + 1])
         message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
-    return ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
+    return invalid(f"{param or 'The body'}: {message}.", param)
 
 
 def _no_json(why: str) -> ApiError:

@@ -90,12 +90,8 @@ def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
     name = name[:40]
     close = closest(name.lower(), known, 0.7)
     remedy = "leave it out" if close is None else f"use {within + close!r}, or leave it out"
-    return ApiError(
-        400,
-        f"There is no parameter {within + name!r} here; {remedy}.",
-        code="unknown_parameter",
-        param=within + name,
-    )
+    message = f"There is no parameter {within + name!r} here; {remedy}."
+    return ApiError(400, message, code="unknown_parameter", param=within + name)
 
 
 def unknown_inside(outer: str, name: str) -> ApiError:
@@ -115,9 +111,6 @@ def _different(value: Any) -> Any:
     return list(dict.fromkeys(filter(None, value)))
 
 
-Stops = BeforeValidator(_different)
-
-
 class ChatRequest(Loose):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -132,19 +125,17 @@ class ChatRequest(Loose):
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[str], Field(max_length=4), Stops] | None = None
+    stop: Annotated[list[str], Field(max_length=4), BeforeValidator(_different)] | None = None
     """Strings that end the answer; one may stand alone. Empty ones have no effect."""
     kvstream: Own | None = None
 
     def check(self) -> None:
         """Raise ApiError for fields that would change the answer and are not supported."""
         if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
-            raise ApiError(
-                400,
+            raise invalid(
                 f"max_tokens is {self.max_tokens} and max_completion_tokens is "
                 f"{self.max_completion_tokens}, but they mean the same; send one of them.",
-                code="invalid_value",
-                param="max_tokens",
+                "max_tokens",
             )
         fields = self.model_extra or {}
         for name, value in fields.items():
@@ -171,6 +162,10 @@ def unsupported(message: str, param: str) -> ApiError:
     return ApiError(400, message, code="unsupported_parameter", param=param)
 
 
+def invalid(message: str, param: str | None = "messages") -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
 def text_of(message: Message, index: int) -> str:
     """Return the text of a message. Raises ApiError for content that is not text."""
     param = f"messages.{index}.content"
@@ -188,8 +183,7 @@ def text_of(message: Message, index: int) -> str:
             why = f"A part of the type {part.type[:40]!r} cannot be read; send text."
             raise unsupported(why, param)
         if part.text is None:
-            why = f"{param}: A part of the type 'text' needs the field 'text'."
-            raise ApiError(400, why, code="invalid_value", param=param)
+            raise invalid(f"{param}: A part of the type 'text' needs the field 'text'.", param)
     # Parts are paragraphs: clients send a document and the question about it as two parts.
     return clean("\n\n".join(part.text or "" for part in message.content))
 
