@@ -50,7 +50,7 @@ class Series:
         self.last = step
         if (step.step - 1) % self.stride:
             return
-        self.rows.append(_row(step))
+        self._append(step)
         if len(self.rows) > POINTS:
             self.stride *= 2
             self.rows = self.rows[::2]
@@ -58,15 +58,13 @@ class Series:
     def end(self) -> None:
         """Add the last step in any case. Call this while the reading still has its memory."""
         if self.last is not None and (not self.rows or self.rows[-1][0] != self.last.seen):
-            self.rows.append(_row(self.last))
+            self._append(self.last)
         self.last = None
 
-
-def _row(step: StepDone) -> Row:
-    held = max(step.memory, default=0)
-    return (
-        step.seen, held, step.chunk, step.in_flight_tokens, step.budget_tokens, step.retained()
-    )  # fmt: skip
+    def _append(self, step: StepDone) -> None:
+        held, flight = max(step.memory, default=0), step.in_flight_tokens
+        row = step.seen, held, step.chunk, flight, step.budget_tokens, step.retained()
+        self.rows.append(row)
 
 
 @dataclass
@@ -78,10 +76,6 @@ class _Reading(Run):
     notices: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def recorded(self) -> bool:
-        return bool(self.started or self.kept is not None or self.results or self.problem)
 
     @property
     def answer_s(self) -> float:
@@ -163,7 +157,7 @@ class Report:
         reading.name = reading.name or memory.method
         reading.series.end()
         reading.kept = kept(memory._engine)
-        reading.facts = _facts(told["tokens"], told["peak"], told["budget"], memory.seconds)
+        reading.facts = _facts(told, memory.seconds)
         reading.times = _times(told["timing"])
 
     def html(self) -> str:
@@ -171,7 +165,7 @@ class Report:
         cannot be read again for another reason than that it was removed or changed."""
         from kvstream.reporters.html.render import render
 
-        if not any(reading.recorded for reading in self._readings):
+        if not any(r.started or r.kept or r.results or r.problem for r in self._readings):
             raise UsageError(
                 "The report has no run to show: give its show as progress= of a reading, or a "
                 "memory to its add(), before it is written."
@@ -199,7 +193,7 @@ class Report:
         from kvstream.memory.kept.page_text import document_of
 
         kept = {r.name: r.kept for r in self._readings if r.kept is not None}
-        if not kept or not any(len(each.ordinals) for each in kept.values()):
+        if not any(len(each.ordinals) for each in kept.values()):
             return None
         cited = [
             (str(c["source"]), int(c["byte_start"]), int(c["byte_end"]))
@@ -218,8 +212,7 @@ class Report:
         if len(readings) == 1 and readings[0].results:
             record = readings[0].results[-1].to_json()  # earlier ones may be of a part of the text
             timing = {**record["timing"], "answer_s": readings[0].answer_s}
-            seconds = timing["prefill_s"] + timing["answer_s"]
-            facts = _facts(record["tokens"], record["peak"], record["budget"], seconds)
+            facts = _facts(record, timing["prefill_s"] + timing["answer_s"])
             times = _times(timing)
         elif len(readings) > 1:
             times = [
@@ -257,9 +250,8 @@ class Report:
             return []
         methods = dict.fromkeys(r.name for r in self._readings)
         receipts = (result.receipt for r in self._readings for result in r.results)
-        receipt = next((found for found in receipts if found), None)
         identity = []
-        if receipt is not None:
+        if receipt := next(filter(None, receipts), None):
             text = receipt["input"]
             amount = f"{number(text['bytes'])} bytes in {counted(text['count'], 'source')}"
             identity = [
@@ -285,9 +277,8 @@ def _digest(source: Mapping[str, Any]) -> str:
     return f"SHA-256 {source.get('file_sha256', source['sha256'])}{part}"
 
 
-def _facts(
-    tokens: Mapping[str, int], peak: Mapping[str, int], budget: Mapping[str, int], seconds: float
-) -> list[tuple[str, str, str]]:
+def _facts(record: Mapping[str, Any], seconds: float) -> list[tuple[str, str, str]]:
+    tokens, peak, budget = record["tokens"], record["peak"], record["budget"]
     read, kept = tokens["read"], tokens["retained"]
     return [
         ("Read", number(read), "tokens" if read != 1 else "token"),
@@ -299,14 +290,12 @@ def _facts(
     ]
 
 
-_TIMED = {
-    "load_s": "loading the model", "prefill_s": "reading", "select_s": "of it, selection",
-    "answer_s": "answering",
-}  # fmt: skip
-
-
 def _times(timing: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = [(told, duration(timing[key])) for key, told in _TIMED.items() if key in timing]
+    timed = {
+        "load_s": "loading the model", "prefill_s": "reading", "select_s": "of it, selection",
+        "answer_s": "answering",
+    }  # fmt: skip
+    found = [(told, duration(timing[key])) for key, told in timed.items() if key in timing]
     if timing.get("tokens_per_s"):
         found.append(("speed", f"{number(timing['tokens_per_s'])} tokens/s"))
     return found

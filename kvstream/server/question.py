@@ -19,12 +19,10 @@ from kvstream.server.asking import (
     unmarked,
     without_role,
 )
-from kvstream.server.sections import GAP, Outline, defers, fields_of, opening_of
+from kvstream.server.sections import GAP, REACH, Outline, defers, fields_of, opening_of
 
 MOST = 200
 """Maximum number of tokens of a question that is found in a message."""
-REACH = 8000
-"""Characters at each end of a message in which its question is searched."""
 _LABEL = re.compile(r"\s*\n[^\w\n]*(?:[\w;-]+[ \t]+){0,3}[\w;-]+[ \t]*[:：]$")
 """A last line, such as "Answer:" or "The title is:", with which prompts end after the question."""
 _LONGEST_LABEL = 80
@@ -98,22 +96,19 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     label = _LABEL.search(message, max(0, len(message) - _LONGEST_LABEL))
     body = message if label is None else message[: label.start()].rstrip()
     end = message[len(body) :]
-    outline = Outline(body, REACH)
+    outline = Outline(body)
     first, last = _paragraphs(body)
     single = first == last == body
     first = first if single else outline.before_text(first)
     last_asks = fits(last) and not outline.ends_quoted and (asks(last) or asks_without_mark(last))
     first_asks = not (single or outline.begins_as_text) and fits(first) and asks(first)
-    if first_asks and _ANNOUNCES.search(first):
-        last_asks = False
+    task = first_asks and _ANNOUNCES.search(first)
+    last_asks = last_asks and not task
     if label and not (first_asks or last_asks):  # the end of a conversation: "Assistant:"
         last_asks = fits(last) and asks(without_role(last))
-    marked = outline.instruction(fits, first_asks=first_asks, last_asks=last_asks)
-    if marked is not None:
-        content, rest = marked
-        return Split(rest, content + end, "instruction")
+    if marked := outline.instruction(fits, first_asks=first_asks, last_asks=last_asks):
+        return Split(marked[1], marked[0] + end, "instruction")
     rest = body[: len(body) - len(last)] if last_asks else body[len(first) :] * first_asks
-    task = first_asks and _ANNOUNCES.search(first)
     about = task or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
     if fits(message) and (single or not (alone or about)):
         question = (
@@ -208,9 +203,8 @@ def _last_line(paragraph: str) -> str:
     before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line
-    others_ask = (asks(before) and not defers(before)) or re.search(
-        r"[?？][ \t\r]*$", before, re.MULTILINE
-    )
+    marked = re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
+    others_ask = marked or (asks(before) and not defers(before))
     alone = before and not others_ask and not _WRAPPED.search(before)
     return line if alone and asks(line) else paragraph
 
@@ -226,7 +220,7 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
         chosen = _longest(tail, words, fits)
     size = MOST
     while not chosen:  # one very long word
-        chosen = tail[-size:] if fits(tail[-size:]) else ""
+        chosen = tail[-size:] * fits(tail[-size:])
         size //= 2
     text = message[: len(message) - len(chosen)].strip()
     return Split(text, chosen, "last sentences", asks(SENTENCE.split(chosen)[-1]))

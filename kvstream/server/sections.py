@@ -10,6 +10,8 @@ from typing import Literal
 
 from kvstream.server.asking import asks, asks_without_mark
 
+REACH = 8000
+"""Characters at each end of a message in which its question is searched."""
 GAP = re.compile(r"\n[ \t\r]*\n\s*|(?<=[.:!?\"”)])[ \t\r]*\n[ \t]*[-=_*]{4,}[ \t\r]*\n\s*")
 """Empty lines, or a line between sentences. (Under words, such a line makes them a heading.)"""
 _DEFERS = re.compile(r"\b(?:answer|respond|reply)\b[^.\n]*\b(?:query|questions?)\b", re.I)
@@ -74,13 +76,12 @@ class Section:
 
 
 class Outline:
-    """The sections at both ends of a message, up to `reach` characters from them."""
+    """The sections at both ends of a message, up to REACH characters from them."""
 
-    def __init__(self, message: str, reach: int) -> None:
+    def __init__(self, message: str) -> None:
         self._message = self._window = message
-        self._reach = reach
-        if len(message) > 2 * reach:
-            self._window = f"{message[:reach]}{_JOINT}{message[-reach:]}"
+        if len(message) > 2 * REACH:
+            self._window = f"{message[:REACH]}{_JOINT}{message[-REACH:]}"
         self._sections = _sections(self._window)
 
     @property
@@ -116,10 +117,8 @@ class Outline:
             instruction = self._instruction(section, fits)
             if instruction is None:
                 continue
-            leads = section.begin == 0
-            if last_asks and defers(instruction[0]):
-                return None
-            if last_asks and not in_text and not (leads and asks(instruction[0])):
+            leads, asked = section.begin == 0, instruction[0]
+            if last_asks and (defers(asked) or not (in_text or (leads and asks(asked)))):
                 return None
             final = section.kind == "query" and (section.tagged or self._ends(section))
             return instruction if leads or final or not first_asks else None
@@ -138,22 +137,15 @@ class Outline:
         content = self._content(section)
         before, after = self._window[: section.begin], self._window[section.after :]
         alone = _is_empty(before + after)
-        for piece in (
-            content,
-            GAP.split(content)[0],
-            content.partition("\n")[0],
-            opening_of(content),
-        ):
+        line, opening = content.partition("\n")[0], opening_of(content)
+        for piece in (content, GAP.split(content)[0], line, opening):
             piece, whole = piece.strip(), piece == content
             if not piece or (whole and alone) or not fits(piece):
                 continue
             begin = section.after
             if not whole:
                 begin = self._window.index(content, section.start) + len(piece)
-            rest = (
-                self._message[: self._place(section.begin)],
-                self._message[self._place(begin) :],
-            )
+            rest = self._message[: self._place(section.begin)], self._message[self._place(begin) :]
             return piece, "\n\n".join(map(str.strip, rest)).strip()
         return None
 
@@ -161,7 +153,7 @@ class Outline:
         if self._window is self._message:
             return at
         from_end = len(self._window) - at
-        return len(self._message) - from_end if from_end <= self._reach else min(at, self._reach)
+        return len(self._message) - from_end if from_end <= REACH else min(at, REACH)
 
 
 def fields_of(message: str) -> tuple[str, str] | None:
@@ -215,10 +207,10 @@ def _sections(text: str) -> list[Section]:
         tag, end, kind = mark["tag"], len(text), _kind(mark[mark.lastgroup or 0])
         if tag is not None:
             end = text.find(f"</{tag}>", at)
-            whole = not mark.start() and end + len(f"</{tag}>") == len(text.rstrip())
+            after = end + len(f"</{tag}>")
+            whole = not mark.start() and after == len(text.rstrip())
             if end < 0 or (whole and kind == "task"):  # <prompt> around other tags
                 continue
-            after = end + len(f"</{tag}>")
             around = not text[: mark.start()].strip() and not text[after:].strip()
             if around and _MARK.search(text, at, end):  # the sections are inside
                 continue

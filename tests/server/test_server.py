@@ -426,7 +426,7 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
     assert (anew.cached_tokens, anew.split.question) == (0, longer)
     assert ask(LONG, kvstream={"question": "who " * 400}).code == "context_length_exceeded"
     assert ask(f"{ENDLESS}\n\n{QUESTION}", seconds=1.0).code == "timeout"
-    assert any(isinstance(each, Progress) for each in waiting[-1])
+    assert any(isinstance(each, Progress) and each.read for each in waiting[-1])
     assert 0 < caches.peak <= running.service.bound.most
 
 
