@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer
 from kvstream.api.given import path_of, question_of, several_of, whole_of
 from kvstream.api.memory import Memory, QuestionOptions
-from kvstream.api.memory_files import MemoryFile, inspect, opened
+from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
 from kvstream.memory.contents import Memory as HeldMemory
 from kvstream.memory.glance import state_in
 from kvstream.memory.merging import join
-from kvstream.memory.saving import look
 from kvstream.passages.joining import KeptPart, joined
 from kvstream.settings import Budget, RunSettings
 
 if TYPE_CHECKING:
-    from kvstream.session.scouting import Scouting
     from kvstream.session.session import Session
 
 BEST = 3
@@ -55,10 +53,8 @@ class Memories:
     With two models, files of either one can be asked too; that model then answers alone.
     """
 
-    def __init__(
-        self, session: Session, folder: str | os.PathLike[str], skimming: Scouting | None = None
-    ) -> None:
-        self._session, self._skimming = session, skimming
+    def __init__(self, recall: Callable[[Path], Memory], folder: str | os.PathLike[str]) -> None:
+        self._recall = recall
         self.folder = Path(path_of("folder", folder))
         self.files: list[Path] = memory_files(self.folder)
         """The files, sorted by name."""
@@ -67,7 +63,8 @@ class Memories:
 
     def rank(self, question: str) -> list[Ranked]:
         """Return the files, with the one that the question is most likely about first."""
-        ranked, self.problems = rank(question_of(question), self.files, self._engine_memory)
+        question_of(question)
+        ranked, self.problems = rank(question, self.files, lambda path: self._recall(path)._engine)
         return ranked
 
     def answers(
@@ -93,30 +90,11 @@ class Memories:
         return [(each, answer) for _, each, answer in found]
 
     def _answer(self, path: Path, question: str, options: QuestionOptions) -> Answer:
-        memory = self._opened(inspect(path))
+        memory = self._recall(path)
         try:
             return memory.ask(question, **options)
         finally:
             memory.release()
-
-    def _opened(self, file: MemoryFile) -> Memory:
-        session = self._session_of(file)
-        engine, skim = session.recall(file, RunSettings()), None
-        if self._skimming is not None and engine.beside is not None:
-            skim = self._skimming, self._skimming.recall(engine, RunSettings())
-        return Memory(session, engine, file, skim=skim)
-
-    def _engine_memory(self, path: Path) -> HeldMemory:
-        file = look(path)
-        return self._session_of(file).recall(file, RunSettings())
-
-    def _session_of(self, file: MemoryFile) -> Session:
-        """Return the session of the model that made a file. For a file of an unknown model, return
-        the first session, whose `recall` raises the error."""
-        both = self._skimming
-        if both is not None and file.model["name"] == both.answerer.model_name:
-            return both.answerer
-        return self._session
 
 
 def _preference(answer: Answer, place: int) -> tuple[bool, float, int]:

@@ -369,7 +369,7 @@ class Model:
         """Return the memory files of a folder, which can be ranked by a question and asked."""
         from kvstream.api.memories import Memories
 
-        return Memories(self._reader, folder, self.scouting)
+        return Memories(self.recall, folder)
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kvstream.api.memories import Memories
 from kvstream.api.model import Model
 from kvstream.collection.rank import FORGOTTEN, _counts, by_words, memory_files, rank
 from kvstream.errors import SourceError
@@ -119,7 +118,7 @@ def test_a_memory_that_was_made_for_the_question_comes_first(
     ranked, _ = by_words(question, memory_files(tmp_path))
     assert [(each.path.stem, each.known) for each in ranked] == [("b", True), ("a", False)]
     assert ranked[0].words < ranked[1].words
-    first = Memories(session, tmp_path).rank(question)[0]
+    first = Model(session).memories(tmp_path).rank(question)[0]
     assert first.path.stem == "b"
 
 
@@ -139,7 +138,7 @@ def test_a_file_that_breaks_after_the_ranking_costs_no_other_answer(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that ranking did not load."""
-    memories, question = Memories(session, folder), "Who measured the comet?"
+    memories, question = Model(session).memories(folder), "Who measured the comet?"
     ranked = memories.rank(question)
     monkeypatch.setattr(memories, "rank", lambda _: ranked)
     ranked[0].path.write_bytes(b"")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kvstream.api.memories import Memories
 from kvstream.api.model import Model
 from kvstream.events import Answered, AnswerStarted, Result, StepDone
 from kvstream.methods import registry
@@ -110,7 +109,7 @@ def test_a_folder_of_memories(
         memory.release()
     del memory
     live.clear()
-    assert len(Memories(session, tmp_path).answers(FACT.question)) == 3
+    assert len(Model(session).memories(tmp_path).answers(FACT.question)) == 3
     assert BYTES // 2 < max(live) <= BYTES
 
 
@@ -122,7 +121,7 @@ def test_a_question_that_some_memories_have_no_room_for(
     for budget in (300, 900):
         memory = model.read(story, questions=[FACT.question], budget=budget, max_tokens=8)
         memory.save(tmp_path / f"{budget}.kvs")
-    memories = Memories(session, tmp_path)
+    memories = Model(session).memories(tmp_path)
     long = "Who " + "of all the people in the old house by the river " * 10 + "came?"
     [(ranked, _)] = memories.answers(long)
     assert ranked.path.name == "900.kvs"

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +17,8 @@ from adapters import tiny_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.api.memories import Memories, memory_files, models_of
+from kvstream.api.memories import memory_files, models_of
+from kvstream.api.memory_files import MemoryFile
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned
@@ -489,16 +490,13 @@ def test_a_folder_is_asked_by_the_models_of_its_files(
         assert result.prefill_s == 0, "nothing was read now"
 
 
-def test_a_file_of_the_answering_model_is_asked_by_it(session: Session, tmp_path: Path) -> None:
-    answerer: Any = SimpleNamespace(model_name="reader")
-    (tmp_path / "any.kvs").touch()
-    two = Memories(session, tmp_path, cast(Any, SimpleNamespace(answerer=answerer)))
-    made: Any = SimpleNamespace(model={"name": "reader"})
-    assert two._session_of(made) is answerer
-    made.model["name"] = "pocket"
-    assert two._session_of(made) is session
-    made.model["name"] = "another"
-    assert two._session_of(made) is session, "which says that another model made it"
+def test_a_file_of_the_answering_model_is_asked_by_it() -> None:
+    held = Mock(beside=None, warnings=())
+    scout, answerer = (Mock(model_name=n, recall=lambda *_: held) for n in ("pocket", "reader"))
+    two = Model(answerer, Mock(reader=scout))
+    for name, by in ("reader", answerer), ("pocket", scout), ("another", scout):
+        file = Mock(spec=MemoryFile, whole=True, model={"name": name})
+        assert two.recall(file)._session is by, "the scout says that another model made it"
 
 
 def test_counts_of_words_are_joined_by_question(session: Session, tmp_path: Path) -> None:
