@@ -20,8 +20,7 @@ every event. Without lines, a checkpoint that cannot be written is a Python warn
 def in_notebook() -> bool:
     """Return whether this process is a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:

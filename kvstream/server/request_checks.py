@@ -11,21 +11,15 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvstream.reporters.format import shortened, visible
 from kvstream.server.client_errors import ApiError, shut_down
 from kvstream.server.replies import Refusal
 from kvstream.server.server_settings import ServerSettings, address_of, is_loopback
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("kvstream.server")
 KNOWN, QUEUED = "kvstream.known", "kvstream.queued"
@@ -45,19 +39,16 @@ BODIES = 4
 class Guard:
     """Wraps the application. Passes on requests whose body has arrived and is small enough."""
 
-    def __init__(self, app: App, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
         self.bodies = 0
         """Bytes of the bodies of all unanswered requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         body, arrived, status = bytearray(), False, 0
         headers = Headers(scope=scope)
 
-        async def noted(message: MutableMapping[str, Any]) -> None:
+        async def noted(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -179,7 +170,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
     """Return a receiver that gives the body once, then the messages after it (disconnect)."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def read() -> MutableMapping[str, Any]:
+    async def read() -> Message:
         return waiting.pop() if waiting else await receive()
 
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
 import threading
@@ -45,6 +46,7 @@ class Server(uvicorn.Server):
                 http=Connection,
                 h11_max_incomplete_event_size=LONGEST_HEADERS,
                 limit_concurrency=most_connections(settings.parallel + settings.queue),
+                lifespan="off",
                 log_config=None,
                 log_level="error",
                 access_log=False,
@@ -128,21 +130,14 @@ def _is_of_the_server(record: logging.LogRecord) -> bool:
 def listen(settings: ServerSettings) -> socket.socket:
     """Open a socket at the address of the settings. Raises KvstreamError if that fails."""
     family, address = settings.address()
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-        except BaseException:
-            listener.close()
-            raise
+        return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual)
     except OSError as error:
         remedy = "Choose another --port, or end the program that uses it."
         if error.errno == errno.EADDRNOTAVAIL:  # a port cannot help
             remedy = "This machine does not have that address: check --host."
+        why = os.strerror(error.errno) if error.errno else error
         raise KvstreamError(
-            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
-            f"{remedy}"
+            f"Cannot listen on {settings.host} port {settings.port}: {why}. {remedy}"
         ) from error
-    return listener
