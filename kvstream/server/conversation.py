@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kvstream.api.source_objects import Text
 from kvstream.server.asking import asks
@@ -40,16 +40,16 @@ class Turn:
 class Conversation:
     """The texts and the questions of a request."""
 
-    pieces: tuple[Text, ...]
+    pieces: Sequence[Text]
     """All texts in order. The answer to the last question is not part of them."""
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
     """A turn for every question, the last one included."""
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message]
     """All messages except system messages."""
-    rules: tuple[Message, ...] = ()
+    rules: Sequence[Message]
     """System messages, at any place: they apply from the first question on."""
-    system: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    system: str
+    warnings: Sequence[str]
 
     @property
     def around(self) -> list[str]:
@@ -70,11 +70,10 @@ class Conversation:
         looks like an answer), and their memories kept entries for different questions.
         """
         digest = hashlib.sha256()
-        _add(digest, base)
-        _add_messages(digest, self.rules)
+        _add(digest, base, *_texts(self.rules))
         keys, done = [], 0
         for turn in self.turns:
-            _add_messages(digest, self.messages[done : turn.messages])
+            _add(digest, *_texts(self.messages[done : turn.messages]))
             done = turn.messages
             own = digest.copy()
             _add(own, turn.split.place, turn.split.question)
@@ -82,10 +81,9 @@ class Conversation:
         return keys
 
 
-def _add_messages(digest: hashlib._Hash, messages: Sequence[Message]) -> None:
-    _add(digest, str(len(messages)))
-    for message in messages:
-        _add(digest, message.name, message.role, message.text)
+def _texts(messages: Sequence[Message]) -> list[str]:
+    texts = (text for each in messages for text in (each.name, each.role, each.text))
+    return [str(len(messages)), *texts]
 
 
 def _add(digest: hashlib._Hash, *texts: str) -> None:
@@ -141,8 +139,9 @@ def conversation(
         prompt = ""
         warnings.append(f"The system message was read as text: {why}.")
 
-    def split_of(at: int, text: str) -> Split:
+    def split_of(at: int) -> Split:
         """Split a message. If the first one asks nothing, the system message may ask about it."""
+        text = messages[at].text
         if own is not None and at + 1 == len(messages):
             return Split(text.strip(), clean(own).strip(), "request")
         found = split(text, count, alone=not pieces and not of_memory)
@@ -159,11 +158,11 @@ def conversation(
         if plain.asks and (plain.place != "message" or asks(text)):
             return found
         instruction = instruction_of_system(system, text, count)
-        return found if instruction is None else Split(text.strip(), instruction, "system message")
+        return found if instruction is None else Split(text.strip(), instruction, SYSTEM)
 
     turns = _turns(messages, split_of, pieces)
     last = turns[-1].split
-    if last.place == "system message" and last.question == prompt.strip():
+    if last.place == SYSTEM and last.question == prompt.strip():
         prompt = ""
     if not last.asks:
         part = "" if last.place == "message" else f"the {last.place} of "
@@ -175,13 +174,11 @@ def conversation(
         raise invalid(
             "There is no text to read except kvstream.question; write the text in a message."
         )
-    return Conversation(
-        tuple(pieces), tuple(turns), tuple(messages), tuple(rules), prompt, tuple(warnings)
-    )
+    return Conversation(pieces, turns, messages, rules, prompt, warnings)
 
 
 def _turns(
-    messages: Sequence[Message], split_of: Callable[[int, str], Split], pieces: list[Text]
+    messages: Sequence[Message], split_of: Callable[[int], Split], pieces: list[Text]
 ) -> list[Turn]:
     """Return the questions of the messages, and add the other texts to `pieces`."""
     turns: list[Turn] = []
@@ -201,7 +198,7 @@ def _turns(
             continue
         if not last and not text.strip():
             continue
-        parts = split_of(at, text)
+        parts = split_of(at)
         if parts.text:
             pieces.append(Text(parts.text, message.name))
         turns.append(Turn(len(pieces), at + 1, parts))

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, inspect
 from kvstream.api.model import Model
-from kvstream.api.options import PER_ANSWER, Request, effective
+from kvstream.api.options import PER_ANSWER, TABLE, Request, effective
 from kvstream.api.source_objects import open_sources
 from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import Answered, AnswerToken, Event, Result
@@ -23,7 +23,7 @@ from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
-from kvstream.settings import Budget, RunSettings, table
+from kvstream.settings import Budget
 
 Outcome = Literal["done", "failed", "left"]
 """How a request counts: answered, ended with an error, or left by its client."""
@@ -56,7 +56,7 @@ Sent = Progress | AnswerToken | Reply | ApiError
 @dataclass(eq=False)
 class Job:
     request: ChatRequest
-    sink: Callable[[Sent], None]
+    sink: Callable[[Sent], object]
     """Gets every event, then the reply or an error. The thread of the worker calls it."""
     timeout: float
     entry: Entry | None = None
@@ -91,10 +91,10 @@ class Answering:
         self.model, self.request, self.cache = model, request, cache
         self.bytes = model.room_of(request)
         """Bytes of the KV cache of one memory."""
-        own = {name: getattr(request.run, name) for name in table(RunSettings)}
-        own |= {name: getattr(request, name) for name in table(Request)}
-        given = sorted((name, repr(own[name])) for name in request.given & own.keys())
-        self._base = repr((model.name, given))
+        options, given = {**vars(request.run), **vars(request)}, request.given & TABLE.keys()
+        self._base = repr((model.name, sorted((name, repr(options[name])) for name in given)))
+        written = given & set(PER_ANSWER) - {"extract", "passages"}
+        self._answers = {name: options[name] for name in written}
         one, two = (
             model.room_of(replace(request, run=replace(request.run, budget=Budget(tokens=tokens))))
             for tokens in (1, 2)
@@ -215,12 +215,6 @@ class Answering:
                 f"server uses one model: {name} answered alone, without the passages that were "
                 f"kept for {entry.answering}."
             )
-
-    @property
-    def _answers(self) -> dict[str, Any]:
-        request = self.request
-        names = request.given & (set(PER_ANSWER) - {"extract", "passages"})
-        return {n: getattr(request if n == "strict" else request.run, n) for n in names}
 
     def _go_on(self, job: Job, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
         """Return the memory of the newest earlier question, and the number of pieces it has read.

@@ -84,12 +84,8 @@ class _Talk:
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
         self._service, self._request = service, request
         self._events: asyncio.Queue[Sent] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def sink(event: Sent) -> None:
-            loop.call_soon_threadsafe(self._events.put_nowait, event)
-
-        self._job = Job(body, sink, service.settings.timeout)
+        put, told = asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait
+        self._job = Job(body, lambda event: put(told, event), service.settings.timeout)
         usage = body.stream_options is not None and body.stream_options.include_usage
         self._completion = Completion(body.model, with_usage=bool(usage))
         service.worker.submit(self._job)

@@ -74,7 +74,7 @@ def test_a_text_can_come_after_its_question() -> None:
 
 
 def test_a_question_to_a_memory_file_has_no_text() -> None:
-    assert talk(("user", "Who hid it?"), of_memory=True).pieces == ()
+    assert talk(("user", "Who hid it?"), of_memory=True).pieces == []
 
 
 def test_a_system_message_is_the_prompt_unless_it_is_long_or_the_prompt_is_settled() -> None:
