@@ -500,8 +500,7 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for number, hints in ((2, 1), (7, 0)):
         request = Request(questions=(f"Who wrote chapter {number}?",))
         options = Options(request, ModelSettings(), (), quiet=False, json=False, each=False)
-        context = click.Context(click.Command("ask"))
-        _, [(_, left)], _ = answer_exactly(context, [str(path)], options)
+        _, [(_, left)], _ = answer_exactly([str(path)], options)
         assert left.request.only == request.only
         said = f'--only "chapter {number}" reads it alone.'
         assert capsys.readouterr().err.count(said) == hints

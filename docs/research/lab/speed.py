@@ -20,7 +20,6 @@ from typing import Any
 
 import click
 import torch
-from click.core import ParameterSource
 
 from kvstream.cli.app import run
 from kvstream.cli.commands.bench import speed
@@ -106,10 +105,9 @@ def kinds(programs: Programs) -> dict[str, Kind]:
     }  # fmt: skip
 
 
-@click.pass_context
-def _measure(ctx: click.Context, **values: Any) -> int:
+def _measure(**values: Any) -> int:
     shape, layers = values["shape"], values.pop("layers")
-    if shape and ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
+    if shape and typed("model"):
         raise UsageError("--shape and --model name two models; give one of them.")
     if layers and not shape:
         raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
@@ -118,7 +116,7 @@ def _measure(ctx: click.Context, **values: Any) -> int:
         python = values.pop(f"{name}_python")
         if name in values["against"]:
             given[name] = program.check(python)
-        elif typed(ctx, f"{name}_python"):
+        elif typed(f"{name}_python"):
             raise UsageError(
                 f"--{name}-python is for --against {name}; add that, or leave --{name}-python out."
             )

@@ -106,7 +106,7 @@ def _refuse(name: str, values: dict[str, Any]) -> None:
             "babilong reads your copy of its data: give --data, the folder of bAbI's files, such "
             "as tasks_1-20_v1-2/en."
         )
-    if name == "ruler" and typed(click.get_current_context(), "data"):
+    if name == "ruler" and typed("data"):
         raise UsageError("ruler makes its texts and reads no data; leave --data out.")
     refuse_idle(values)
 

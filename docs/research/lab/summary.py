@@ -62,7 +62,7 @@ def command(**values: Any) -> int:
     page = result_output.opened(values)
     require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
-    if values["extract"] is False and typed(click.get_current_context(), "passages"):
+    if values["extract"] is False and typed("passages"):
         raise UsageError("--passages has no effect with --no-extract; leave one of them out.")
     settings = model_settings(values)
     cases = cases_of(values)

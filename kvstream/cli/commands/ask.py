@@ -20,9 +20,7 @@ from kvstream.errors import SourceError, UsageError
     "Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
     "relevant to the question.", folder=True,
 )  # fmt: skip
-@click.pass_context
 def command(
-    ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     memory: Path | None,
@@ -42,7 +40,7 @@ def command(
       kvstream ask letters/ "Who wrote it?" --each
       kvstream ask novel.txt "Who hid the letter?" --shards 4 --workers 2
     """
-    paths, questions = split_arguments(ctx, arguments, question)
+    paths, questions = split_arguments(arguments, question)
     options = options.asking(questions=questions)
     several = len(options.methods) > 1
     on_the_way = options.request.follow or options.request.every is not None
@@ -53,17 +51,17 @@ def command(
 
         alone = memory is None and not several
         if alone and options.request.follow:
-            counted = follow_count(sources_or_usage(ctx, paths), options)
+            counted = follow_count(sources_or_usage(paths), options)
             if counted is not None:
                 return counted
         if memory or several or on_the_way:
             note_estimates(questions)
         else:
-            code, left, answered = answer_exactly(ctx, paths, options)
+            code, left, answered = answer_exactly(paths, options)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        code = max([code, *(read_each(ctx, "ask", *each) for each in left)])
+        code = max([code, *(read_each("ask", *each) for each in left)])
         return SOME_FAILED if answered and code == SourceError.exit_code else code
     if not left:
         return code
@@ -73,13 +71,12 @@ def command(
         if given or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(
                 "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
-                "and no second method. To read sources into it, use kvstream remember --memory.",
-                ctx,
+                "and no second method. To read sources into it, use kvstream remember --memory."
             )
         from kvstream.cli.shared.recalling import ask
 
-        return ask(ctx, memory, options)
-    given = sources_or_usage(ctx, given)
+        return ask(memory, options)
+    given = sources_or_usage(given)
     if several:
         if on_the_way or request.shards is not None or request.checkpoint is not None:
             raise UsageError(

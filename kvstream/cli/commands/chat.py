@@ -41,10 +41,7 @@ LEAVE = ("/quit", "/exit", "quit", "exit")
 @reading_command("chat")
 @inputs.sources_argument
 @memory_option("Ask this memory file (from kvstream remember).", folder=True)
-@click.pass_context
-def command(
-    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: Options
-) -> int:
+def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> int:
     """Answer questions from standard input, one per line, about texts or a memory file.
 
     The model also sees earlier questions and answers: as many of the newest as fit the budget. They
@@ -54,17 +51,17 @@ def command(
       kvstream chat --memory book.kvs
       kvstream chat book.txt --budget 2k
     """
-    _check(ctx, sources, memory, options)
+    _check(sources, memory, options)
     running.check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(
             stack, plainly(options), answers=True, ends_early=True
         )
         if memory is not None:
-            talk = open_memory(ctx, memory, options, reporter)
+            talk = open_memory(memory, options, reporter)
         else:
             interrupts.then = "the chat is about what was read so far"
-            opened = inputs.open_sources(inputs.sources_or_usage(ctx, sources), options, interrupts)
+            opened = inputs.open_sources(inputs.sources_or_usage(sources), options, interrupts)
             pages = opened.check()
             options = settled(options)
             announce(reporter, options)
@@ -115,32 +112,27 @@ def command(
     return code
 
 
-def _check(
-    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: Options
-) -> None:
+def _check(sources: tuple[str, ...], memory: Path | None, options: Options) -> None:
     """Raise UsageError or BudgetError for what a chat cannot use, before anything is read."""
     if memory is not None and sources:
         raise click.UsageError(
-            "Either name sources or give --memory; remember --memory reads sources into a memory.",
-            ctx,
+            "Either name sources or give --memory; remember --memory reads sources into a memory."
         )
-    inputs.refuse_question(
-        ctx, sources, "ask it on standard input, where a chat reads its questions."
-    )
+    inputs.refuse_question(sources, "ask it on standard input, where a chat reads its questions.")
     if "-" in sources or (memory is None and not sources):
         raise click.UsageError(
-            "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
+            "Standard input is for the questions: name a file to read, or --memory FILE."
         )
     if memory is not None:
         if os.path.isdir(memory):
-            raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
-        refuse_reading(ctx)
+            raise click.UsageError("A chat uses one memory file, not a folder; name one.")
+        refuse_reading()
     else:
         refuse_later_questions(options.skim)
     check_early(options)
     if sys.stdin is None:
         raise click.UsageError(
-            "Standard input is closed, and a chat reads its questions from there.", ctx
+            "Standard input is closed, and a chat reads its questions from there."
         )
 
 

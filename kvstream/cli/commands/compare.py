@@ -42,9 +42,7 @@ COPY = 1 << 20
     "--csv", "as_csv", is_flag=True, section="Input and output",
     help="Print CSV: a header, then one line per method and question.",
 )  # fmt: skip
-@click.pass_context
 def command(
-    ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     as_csv: bool,
@@ -64,16 +62,16 @@ def command(
       kvstream compare book.txt "Who hid it?" --budget 1k \\
           --method infinipot,snapkv
     """
-    paths, questions = inputs.split_arguments(ctx, arguments, question)
+    paths, questions = inputs.split_arguments(arguments, question)
     options = options.asking(questions=questions, command="compare")
     note_estimates(questions)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
         if as_csv:
-            raise click.UsageError("--csv is for one text; use --json with --each.", ctx)
-        return read_each(ctx, "compare", paths, options)
-    return compare(inputs.sources_or_usage(ctx, paths), options, as_csv=as_csv)
+            raise click.UsageError("--csv is for one text; use --json with --each.")
+        return read_each("compare", paths, options)
+    return compare(inputs.sources_or_usage(paths), options, as_csv=as_csv)
 
 
 def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> int:

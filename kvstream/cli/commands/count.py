@@ -41,9 +41,7 @@ SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "qu
         help="Also count regular English forms of the last word: cry, cries, cried.")  # fmt: skip
 @option("--case", is_flag=True, envvar=(), help="Count the words only in this case.")
 @partial(added, rows=[ROWS[name] for name in SHARED], name="count")
-@click.pass_context
 def command(
-    ctx: click.Context,
     arguments: tuple[str, ...],
     unit: str | None,
     inflections: bool,
@@ -64,12 +62,12 @@ def command(
       kvstream count table.csv "" --unit row
     """
     if not arguments:
-        raise click.UsageError("No words: give them as the last argument.", ctx)
+        raise click.UsageError("No words: give them as the last argument.")
     *paths, words = arguments
     if not paths and os.path.exists(words):
-        raise click.UsageError(f"{words!r} is a file; add the words as the last argument.", ctx)
+        raise click.UsageError(f"{words!r} is a file; add the words as the last argument.")
     if os.path.isfile(words) and not any(map(os.path.exists, paths)) and paths != ["-"]:
-        raise click.UsageError(f"{words!r} is a file; the words come last, after the files.", ctx)
+        raise click.UsageError(f"{words!r} is a file; the words come last, after the files.")
     behind = [path for path in paths[1:] if not os.path.exists(path)]
     if behind and os.path.exists(paths[0]) and "-" not in paths:
         raise SourceError(
@@ -77,14 +75,14 @@ def command(
             f'marks: "{" ".join([*behind, words])}".'
         )
     if not words.strip() and unit is None:
-        raise click.UsageError("No words to count; give some, or a --unit.", ctx)
+        raise click.UsageError("No words to count; give some, or a --unit.")
     options = Options(
         Request(**{n: values[ROWS[n].key] for n in SHARED[:5]}), ModelSettings(), (),
         **{n: values[n] for n in SHARED[5:]},
     )  # fmt: skip
     asked = Asked("count", words.strip(), unit or "")
     how = {"inflected": inflections, "cased": case}
-    given = sources_or_usage(ctx, paths)
+    given = sources_or_usage(paths)
     unit_of = words.strip().casefold().removesuffix("s")
     if unit is None and unit_of in OFFERED and not options.quiet:
         say(f"This counts the word {words!r}; {command.name} FILE '' --unit {unit_of} counts "

@@ -18,8 +18,7 @@ from kvstream.reporters.format import hanging, json_text, visible
 
 @click.command("doctor", cls=SectionedCommand)
 @click.option("--json", is_flag=True, help="Print one JSON object per finding.")
-@click.pass_context
-def command(ctx: click.Context, json: bool) -> None:
+def command(json: bool) -> int:
     """Report what this machine can run: versions, devices, RAM, attention backends, and whether
     pocket and a fetched reader load.
 
@@ -39,7 +38,7 @@ def command(ctx: click.Context, json: bool) -> None:
     if broken:
         problems = "problem" if broken == 1 else "problems"
         say(f"{broken} {problems} found.")
-        ctx.exit(1)
+    return 1 if broken else 0
 
 
 def _config() -> Iterator[Finding]:

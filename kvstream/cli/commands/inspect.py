@@ -32,8 +32,7 @@ SOURCES = 10
 @click.argument("files", nargs=-1, metavar="FILE...", type=FileType(folder=True),
                 shell_complete=complete_files)  # fmt: skip
 @click.option("--json", is_flag=True, help="Print one JSON object per file.")
-@click.pass_context
-def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
+def command(files: tuple[Path, ...], json: bool) -> int:
     """Show what memory files hold: sources, questions, tokens, budget, model, method and warnings.
     Of a text, show the outline: its headings, with the tokens of their parts (those of pocket).
 
@@ -47,7 +46,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
       kvstream inspect book.txt
     """
     if not files:
-        raise click.UsageError("No memory file: name one, or a folder of memory files.", ctx)
+        raise click.UsageError("No memory file: name one, or a folder of memory files.")
     damaged, shown = 0, 0
     for path in _files(files):
         try:
@@ -70,7 +69,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
             click.echo(line)
         for warning in record["warnings"] if "parts" in record else ():
             say(f"Warning: {warning}")
-    ctx.exit(damaged)
+    return damaged
 
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:

@@ -23,8 +23,7 @@ from kvstream.store import writing
 @reading_command("merge")
 @click.argument("files", nargs=-1, metavar="FILE FILE...", type=FileType(),
                 shell_complete=complete_files)  # fmt: skip
-@click.pass_context
-def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> None:
+def command(files: tuple[Path, ...], options: Options) -> None:
     """Join memory files into one, under one budget.
 
     The texts follow each other in the order of the files. The method of the files evicts entries
@@ -39,8 +38,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: Options) -> No
       kvstream ask --memory both.kvs "Who hid the letter?"
     """
     if len(files) < 2:
-        raise click.UsageError("Name at least two memory files.", ctx)
-    target = memory_target(ctx, options.output)
+        raise click.UsageError("Name at least two memory files.")
+    target = memory_target(options.output)
     from kvstream.api.memories import refuse_repeated
 
     check_files(options, [str(path) for path in files])

@@ -43,9 +43,7 @@ EXPECT = (
     help="A question that you will ask: memory keeps what it needs. Repeatable.",
 )  # fmt: skip
 @memory_option("Read more text into the memory of this file.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     sources: tuple[str, ...],
     question: tuple[str, ...],
     memory: Path | None,
@@ -64,41 +62,38 @@ def command(
       kvstream remember --memory book.kvs sequel.txt -o both.kvs
       kvstream remember letters/ --each -o memories/
     """
-    inputs.refuse_question(ctx, sources, "give it with -Q.")
+    inputs.refuse_question(sources, "give it with -Q.")
     options = options.asking(questions=question, command="remember")
     if options.each:
         from kvstream.cli.shared.each import read_each
 
         if options.output is None:
             raise click.UsageError(
-                "No output folder: name the folder for the memory files with -o FOLDER.", ctx
+                "No output folder: name the folder for the memory files with -o FOLDER."
             )
-        return read_each(ctx, "remember", sources, options)
-    target = memory_target(ctx, options.output or memory)
+        return read_each("remember", sources, options)
+    target = memory_target(options.output or memory)
     if memory is not None and question:
         raise click.UsageError(
-            "The questions of a memory cannot change; give -Q with the first reading only.", ctx
+            "The questions of a memory cannot change; give -Q with the first reading only."
         )
     if memory is not None and options.dry_run:
         raise click.UsageError(
-            "--dry-run shows the sizes of a first reading; those of an existing memory are fixed.",
-            ctx,
+            "--dry-run shows the sizes of a first reading; those of an existing memory are fixed."
         )
     if any(not text.strip() for text in question):
-        raise click.UsageError("A question is empty.", ctx)
-    paths = inputs.sources_or_usage(ctx, sources)
+        raise click.UsageError("A question is empty.")
+    paths = inputs.sources_or_usage(sources)
     if options.request.shards is not None:
         if memory is not None:
             raise UsageError(
                 "--memory is for one reading, but --shards makes several; leave one of them out."
             )
         inputs.check_shards(paths)
-    return remember(ctx, paths, memory, target, options)
+    return remember(paths, memory, target, options)
 
 
-def remember(
-    ctx: click.Context, paths: tuple[str, ...], base: Path | None, target: Path, options: Options
-) -> int:
+def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: Options) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
     others = {
         "--checkpoint": options.request.checkpoint, "--stats": options.stats,
@@ -133,7 +128,7 @@ def remember(
                     model.memory_of(sources, request), running.noting(reporter.show, interrupts)
                 )
         else:
-            memory = open_memory(ctx, base, options, reporter)
+            memory = open_memory(base, options, reporter)
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
             with reading(interrupts):
@@ -166,10 +161,10 @@ def _write(memory: Memory, target: Path, options: Options, output: Sink, reporte
             reporter.tell(EXPECT)
 
 
-def memory_target(ctx: click.Context, path: Path | None) -> Path:
+def memory_target(path: Path | None) -> Path:
     """Return where to save a memory. Raises click's UsageError for none, and for stdout."""
     if path is None or str(path) == "-":
-        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
+        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.")
     return path
 
 

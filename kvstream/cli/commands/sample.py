@@ -54,9 +54,7 @@ SPOOLED_BYTES = 16 * 1024**2
     "--questions", type=FileType(streams=True), metavar="FILE", section="Output",
     help="Write questions and answers to this file, one JSON object per line.",
 )  # fmt: skip
-@click.pass_context
 def command(
-    ctx: click.Context,
     tokens: int,
     into: str | None,
     facts: int | None,
@@ -76,9 +74,9 @@ def command(
     """
     from kvstream.sample import document as sample
 
-    if into is not None and typed(ctx, "tokens"):
+    if into is not None and typed("tokens"):
         raise click.UsageError(
-            "--tokens has no effect with --into, which keeps the whole text; leave one out.", ctx
+            "--tokens has no effect with --into, which keeps the whole text; leave one out."
         )
     if questions in STDOUTS and output in (None, *STDOUTS):
         raise UsageError("Text and questions would both go to standard output; name a file.")

@@ -93,8 +93,7 @@ def _cache_size(text: str) -> int | None:
     advanced=True, section="Server",
     help="Time that requests in progress have to finish when the server stops.",
 )  # fmt: skip
-@click.pass_context
-def command(ctx: click.Context, options: Options, **server: Any) -> None:
+def command(options: Options, **server: Any) -> None:
     """Answer OpenAI-compatible clients: editors, chat programs, the openai package, curl.
 
     A message may be longer than the model's context: kvstream reads all of it under the budget. The

@@ -16,9 +16,7 @@ from kvstream.cli.shared.saying import say
 @sources_argument
 @log_summaries.as_option
 @log_summaries.width_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     sources: tuple[str, ...],
     kind: str,
     width: int | None,
@@ -43,29 +41,29 @@ def command(
       kvstream summarize server.log --follow --every 30s
       kvstream summarize reports/ --each -o summaries/
     """
-    refuse_question(ctx, sources, "ask it with kvstream ask.")
+    refuse_question(sources, "ask it with kvstream ask.")
     options = summarizing(options.asking(command="summarize"))
     request, plain = options.request, options.request.plain
     if kind == "log":
-        log_summaries.refuse_reading(ctx)
+        log_summaries.refuse_reading()
     if options.each and kind == "log":
         raise click.UsageError(
-            "--each reads every file with the model; leave it out to summarize a log.", ctx
+            "--each reads every file with the model; leave it out to summarize a log."
         )
-    paths = () if options.each else sources_or_usage(ctx, sources)
+    paths = () if options.each else sources_or_usage(sources)
     by_model = options.each or request.shards is not None
-    if not by_model and log_summaries.is_log(ctx, paths, kind, plain=plain, follow=request.follow):
+    if not by_model and log_summaries.is_log(paths, kind, plain=plain, follow=request.follow):
         return log_summaries.summarize(paths, options, width=width)
     if width is not None:
         raise click.UsageError(
-            "--width has an effect only on the page of a log; --as log takes the text for one.", ctx
+            "--width has an effect only on the page of a log; --as log takes the text for one."
         )
     if kind == "auto" and not by_model:
-        told = log_summaries.unrecognized(ctx, paths, plain=plain)
+        told = log_summaries.unrecognized(paths, plain=plain)
         if told:
             say(told)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        return read_each(ctx, "summarize", sources, options)
+        return read_each("summarize", sources, options)
     return read(paths, options)

@@ -106,7 +106,7 @@ class SectionedCommand(click.Command):
 
     def _refuse_without_effect(self, ctx: click.Context) -> None:
         for param in self.params:
-            if param.name in self.without and typed(ctx, param.name):
+            if param.name in self.without and typed(param.name):
                 name = max(param.opts, key=len)
                 raise click.UsageError(
                     f"{name} has no effect in {ctx.command_path}: {self.without[param.name]}", ctx

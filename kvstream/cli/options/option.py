@@ -72,16 +72,18 @@ def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return apply
 
 
-def typed(ctx: click.Context, name: str) -> bool:
-    """Return whether an option was given on the command line."""
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+def typed(name: str) -> bool:
+    """Return whether an option of the current command was given on the command line."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def first_typed(ctx: click.Context, names: Iterable[str]) -> str | None:
+def first_typed(names: Iterable[str]) -> str | None:
     """Return the first of these options that was given on the command line, as it is typed."""
     for name in names:
-        if typed(ctx, name):
-            return f"--{'no-' * (ctx.params.get(name) is False)}{name.replace('_', '-')}"
+        if typed(name):
+            no = "no-" if click.get_current_context().params.get(name) is False else ""
+            return f"--{no}{name.replace('_', '-')}"
     return None
 
 

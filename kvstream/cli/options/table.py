@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import update_wrapper
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class Options:
         return replace(self.request, run=replace(self.request.run, method=name, set=settings))
 
     @classmethod
-    def of(cls, ctx: click.Context, values: Mapping[str, Any]) -> Options:
+    def of(cls, values: Mapping[str, Any]) -> Options:
         """Create the options from click's values by name. Raises UsageError."""
         methods = tuple(m.strip() for m in values["method"].split(",") if m.strip())
         if not methods:
@@ -181,7 +181,7 @@ class Options:
         if methods == (AUTO,) and len(own := owners & api.AUTOMATIC) == 1:
             methods = tuple(own)
         # A setting in the config file may belong to a method that this run does not use.
-        settings = api.settings_by_method(typed_settings, methods, strict=typed(ctx, "set"))
+        settings = api.settings_by_method(typed_settings, methods, strict=typed("set"))
         keys = given_options()
         given = {name for name, row in ROWS.items() if row.key in keys}
         options = cls(
@@ -214,35 +214,25 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 
 def click_option(row: Row, command: str = "") -> Option:
     """Return the option of a row for click. `command` chooses its help."""
-    kind = type_of(row)
-    flag = row.kind == "bool"
-    default = "infinipot,keydiff,streaming" if (row.name, command) == METHODS else row.default
+    flag, several = row.kind == "bool", row.name == "set"
+    default = None if several else row.default
+    if (row.name, command) == ("method", "compare"):
+        # One that needs the question, one that does not, and a baseline.
+        default = "infinipot,keydiff,streaming"
     text = row.helps.get(command, row.help)
     if row.name == "model":
         text = text.format(default=MODELS.get(command, OTHER_MODELS))
-    attributes: dict[str, Any] = {"is_flag": True} if flag else {"metavar": row.metavar}
-    if not flag and kind is not None:
-        attributes["type"] = kind
+    kind = {"is_flag": True} if flag else {"metavar": row.metavar, "type": type_of(row)}
     shown = row.shown and not flag and default is not None and "[default: " not in text
     return Option(
-        list(row.spelling or (row.flag,)),
-        section=row.section,
-        help=text,
-        default=None if row.name == "set" else default,
-        multiple=row.name == "set",
-        show_default=shown,
-        advanced=row.advanced,
-        once=row.once,
-        envvar=None if row.variable else (),
-        **attributes,
-    )
+        list(row.spelling or (row.flag,)), section=row.section, help=text, default=default,
+        multiple=several, show_default=shown, advanced=row.advanced, once=row.once,
+        envvar=None if row.variable else (), **kind,
+    )  # fmt: skip
 
 
 SEVERAL = ("ask", "compare")
 """Commands that compare methods if --method names several."""
-METHODS = ("method", "compare")
-"""The option whose default in `compare` is one method that needs the question, one that does not,
-and a baseline."""
 
 
 def type_of(row: Row) -> click.ParamType | None:
@@ -288,26 +278,26 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
     )
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        own = vars(function).pop("__click_params__", [])
+
+        @wraps(function)
         def wrapper(**values: Any) -> Any:
-            ctx = click.get_current_context()
             found = {row.name: values.pop(row.key) for row in rows}
-            found["skim"] = _skim(ctx, found)
-            _drop_idle_workers(ctx, found)
-            refuse(ctx, found)
-            options = Options.of(ctx, found)
+            found["skim"] = _skim(name, found, values.get("memory"))
+            spread = found.get("each") or found.get("shards") or typed("workers")
+            if found.get("workers") and not spread:
+                found["workers"] = None  # a default; one text is read in one part
+            refuse(name, found)
+            options = Options.of(found)
             if len(options.methods) > 1 and name not in SEVERAL:
                 raise click.UsageError(
-                    f"{name} uses one method, but --method names several; name one.", ctx
+                    f"{name} uses one method, but --method names several; name one."
                 )
             with _telling_of(options.request.checkpoint, quiet=options.quiet):
                 return function(options=options, **values)
 
-        update_wrapper(wrapper, function)
-        own = list(getattr(function, "__click_params__", []))
-        wrapper.__click_params__ = []  # type: ignore[attr-defined]
         click.version_option(__version__, "--version", message="kvstream %(version)s")(wrapper)
-        options = reversed([click_option(row, name) for row in rows])
-        wrapper.__click_params__ += [*options, *own]  # type: ignore[attr-defined]
+        added(wrapper, rows, name).__click_params__ += own
         without = {row.key: row.without[name] for row in rows if name in row.without}
         made = click.command(name, cls=SectionedCommand, without=without, **attributes)
         return made(wrapper)
@@ -315,26 +305,17 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
     return decorate
 
 
-def _skim(ctx: click.Context, values: Mapping[str, Any]) -> str:
+def _skim(command: str, values: Mapping[str, Any], memory: Path | None) -> str:
     """Return the value of --skim. A default gives way to typed options that it contradicts."""
-    skim: str = types.NONE if ctx.info_name in SKIMMED else values["skim"]
-    if typed(ctx, "skim") or skim in (AUTO, types.NONE):
+    skim: str = types.NONE if command in SKIMMED else values["skim"]
+    if typed("skim") or skim in (AUTO, types.NONE):
         return skim
-    later = ctx.info_name in ("chat", "remember")  # words need their questions first
-    if (skim == WORDS and later) or ctx.params.get("memory"):
+    later = command in ("chat", "remember")  # words need their questions first
+    if (skim == WORDS and later) or memory:
         return AUTO
-    one = (row.key for row in ROWS.values() if row.one_model)
-    for_one = any(typed(ctx, key) and ctx.params[key] for key in one)
-    same = typed(ctx, "model") and values["model"] == skim
+    for_one = any(typed(row.key) and values[n] for n, row in ROWS.items() if row.one_model)
+    same = typed("model") and values["model"] == skim
     return types.NONE if for_one or same or values.get("shards") else skim
-
-
-def _drop_idle_workers(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Drop a default of --workers where one text is read in one part."""
-    if values.get("workers") and not (
-        values.get("each") or values.get("shards") or typed(ctx, "workers")
-    ):
-        values["workers"] = None
 
 
 @contextmanager
@@ -350,51 +331,48 @@ def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
 
 def _written(checkpoint: Path | None) -> tuple[int, int] | None:
     """Return inode and time of the last change of a checkpoint, or None if there is none."""
-    if checkpoint is None:
-        return None
-    try:
-        status = checkpoint.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+    with suppress(OSError):
+        if checkpoint is not None:
+            status = checkpoint.stat()
+            return status.st_ino, status.st_mtime_ns
+    return None
 
 
-def refuse(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def refuse(command: str, values: Mapping[str, Any]) -> None:
     """Raise click's UsageError for options that make no sense together, by the table."""
-    summary = ctx.info_name == "summarize" and values["extract"] is None
+    summary = command == "summarize" and values["extract"] is None
     present = {**values, "extract": summary or values["extract"]}  # a summary may be an extract
     for name, each in ROWS.items():
-        if name not in values or not typed(ctx, each.key):
+        if name not in values or not typed(each.key):
             continue
         for other, why in each.needs.items():
             if not present[other]:
-                raise click.UsageError(why.format(flag=each.flag), ctx)
+                raise click.UsageError(why.format(flag=each.flag))
         for other, why in each.excludes.items():
             if values.get(other):
-                raise click.UsageError(why, ctx)
+                raise click.UsageError(why)
         if values.get("each") and each.one_text and values[name] != types.NONE:
-            raise click.UsageError(f"{each.one_text}; leave it out, or leave out --each.", ctx)
-    if typed(ctx, "quiet") and typed(ctx, "progress") and values["progress"] != "none":
+            raise click.UsageError(f"{each.one_text}; leave it out, or leave out --each.")
+    if typed("quiet") and typed("progress") and values["progress"] != "none":
         raise click.UsageError(
-            f"--progress {values['progress']} has no effect with --quiet; leave one of them out.",
-            ctx,
+            f"--progress {values['progress']} has no effect with --quiet; leave one of them out."
         )
-    _refuse_spread(ctx, values)
+    _refuse_spread(values)
     output = values["output"]
     if output is not None and os.path.isdir(output) and not values.get("each"):
         raise click.BadParameter(
-            f"File {str(output)!r} is a folder.", ctx, param_hint="'-o' / '--output'"
+            f"File {str(output)!r} is a folder.", param_hint="'-o' / '--output'"
         )
 
 
-def _refuse_spread(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def _refuse_spread(values: Mapping[str, Any]) -> None:
     """Raise click's UsageError for --each, --shards and workers that contradict each other."""
     each, shards = values.get("each"), values.get("shards")
     if shards is not None:
         for name in ("each", "ray"):
             if values[name]:
                 raise click.UsageError(
-                    f"--shards reads one text on this machine; leave it or --{name} out.", ctx
+                    f"--shards reads one text on this machine; leave it or --{name} out."
                 )
         for name, one in ROWS.items():
             if one.one_reading and values.get(name) not in (None, False, AUTO, types.NONE):
@@ -403,15 +381,13 @@ def _refuse_spread(ctx: click.Context, values: Mapping[str, Any]) -> None:
                     "out."
                 )
         if values["worker_memory"] is not None and values["workers"] is None:
-            raise click.UsageError("--worker-memory has no effect without --workers.", ctx)
+            raise click.UsageError("--worker-memory has no effect without --workers.")
     elif not each:
         for name in ("workers", "ray", "worker_memory"):
-            if name in values and typed(ctx, name):
+            if name in values and typed(name):
                 # Workers read documents or parts of a text; a cluster only reads documents.
                 beside = "; add it" if name == "ray" else " or --shards; add one of them"
-                raise click.UsageError(
-                    f"{ROWS[name].flag} has no effect without --each{beside}.", ctx
-                )
+                raise click.UsageError(f"{ROWS[name].flag} has no effect without --each{beside}.")
     spread = values.get("workers") is not None or values.get("ray") is not None
-    if each and typed(ctx, "worker_memory") and not spread:
-        raise click.UsageError("--worker-memory has no effect without --workers or --ray.", ctx)
+    if each and typed("worker_memory") and not spread:
+        raise click.UsageError("--worker-memory has no effect without --workers or --ray.")

@@ -22,12 +22,12 @@ from kvstream.reporters.document_progress import Collected, CollectedLines, Coll
 from kvstream.reporters.format import counted, in_line, json_line, visible
 
 
-def read_each(ctx: click.Context, command: str, paths: Sequence[str], options: Options) -> int:
+def read_each(command: str, paths: Sequence[str], options: Options) -> int:
     """Read every document separately, report progress, and return the exit code."""
-    if ctx.params.get("memory") is not None:
-        raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.", ctx)
+    if click.get_current_context().params.get("memory") is not None:
+        raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.")
     if not paths:
-        raise click.UsageError("Nothing to read: name a folder or files for --each.", ctx)
+        raise click.UsageError("Nothing to read: name a folder or files for --each.")
     refuse_revision(options.model)
     into = None if options.output in (None, Path("-")) else options.output
     compares = command == "compare" or len(options.methods) > 1

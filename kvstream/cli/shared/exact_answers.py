@@ -12,8 +12,6 @@ from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from kvstream.api.exact import (
     PART,
     Asked,
@@ -62,16 +60,14 @@ Left = list[tuple[Sequence[str], Options]]
 """Readings of a model: paths with options."""
 
 
-def answer_exactly(
-    ctx: click.Context, paths: Sequence[str], options: Options
-) -> tuple[int, Left, bool]:
+def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, bool]:
     """Answer what needs no model; return the exit code, what is left for a model to read, and
     whether anything was answered.
     """
     asked = {question: route(question) for question in options.request.questions}
     if not any(each.kind == "count" or asks_of_rows(q, paths) for q, each in asked.items()):
         return 0, [(paths, _for_model(paths, options, asked))], False
-    paths = sources_or_usage(ctx, paths)
+    paths = sources_or_usage(paths)
     rest: dict[tuple[str, ...], list[str]] = {}
     notes: dict[str, None] = {}
     failed: dict[str, str] = {}

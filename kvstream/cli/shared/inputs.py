@@ -41,60 +41,59 @@ asking = stack(
 """Sources and questions of the command line. `split_arguments` separates them."""
 
 
-def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
+def sources_or_usage(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the given sources, or standard input if it is piped. Raises click's UsageError."""
     if paths:
         return tuple(paths)
     if sys.stdin is None or sys.stdin.isatty():
         raise click.UsageError(
-            "Nothing to read: name a file or a folder, or pipe text into standard input.", ctx
+            "Nothing to read: name a file or a folder, or pipe text into standard input."
         )
     return ("-",)
 
 
 def split_arguments(
-    ctx: click.Context, arguments: tuple[str, ...], questions: tuple[str, ...]
+    arguments: tuple[str, ...], questions: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Separate the arguments into sources and questions. Raises click's UsageError."""
     if not questions:
         if not arguments:
-            raise click.UsageError("No question: give it as the last argument or with -Q.", ctx)
+            raise click.UsageError("No question: give it as the last argument or with -Q.")
         *paths, last = arguments
-        _refuse_wrong_order(ctx, paths, last)
+        _refuse_wrong_order(paths, last)
         if os.path.exists(last):
             kind = "folder" if os.path.isdir(last) else "file"
             raise click.UsageError(
                 f"{last!r} is a {kind}, so there is no question: add it as the last argument "
-                "(or give it with -Q, if this is the question).",
-                ctx,
+                "(or give it with -Q, if this is the question)."
             )
         if paths and re.fullmatch(r"\S*(?:/\S*|\w\.[A-Za-z]\w{0,4})(?<![?？])", last):
             raise click.UsageError(
                 f"{last!r} looks like the name of a file, but there is none; check the path, or "
-                "give it with -Q if it is the question.",
-                ctx,
+                "give it with -Q if it is the question."
             )
         arguments, questions = tuple(paths), (last,)
     else:
         refuse_question(
-            ctx, arguments,
+            arguments,
             "give it with -Q, too: with -Q, all other arguments are sources.",
         )  # fmt: skip
     if any(not text.strip() for text in questions):
-        raise click.UsageError("A question is empty.", ctx)
+        raise click.UsageError("A question is empty.")
     return arguments, questions
 
 
-def refuse_question(ctx: click.Context, paths: Sequence[str], advice: str) -> None:
+def refuse_question(paths: Sequence[str], advice: str) -> None:
     """Refuse what looks like a question where arguments are sources; `advice` says what to do."""
     for path in paths:
         asks = path.rstrip().endswith("?") or len(path.split()) > 1
         if asks and not os.path.exists(path):
-            raise click.UsageError(f"{path!r} is not a file. If it is a question, {advice}", ctx)
+            raise click.UsageError(f"{path!r} is not a file. If it is a question, {advice}")
 
 
-def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> None:
+def _refuse_wrong_order(paths: Sequence[str], last: str) -> None:
     """Refuse a question before the sources, where it would be taken for a source."""
+    ctx = click.get_current_context()
     missing = next((p for p in paths if p != "-" and not os.path.exists(p)), None)
     if missing is None:
         return
@@ -102,8 +101,7 @@ def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> 
     if asks and last.rstrip().endswith("?") and not os.path.exists(last):
         raise click.UsageError(
             f"{missing!r} is not a file. If it is a question, too, give each question with -Q: "
-            "with -Q, all other arguments are sources.",
-            ctx,
+            "with -Q, all other arguments are sources."
         )
     if asks or os.path.exists(last):
         before, rule = [*(p for p in paths if p != missing), last], "The question comes last"
@@ -111,8 +109,7 @@ def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> 
             before, rule = ["--memory", str(ctx.params["memory"])], "--memory takes no sources"
         raise click.UsageError(
             f"{missing!r} is not a file. Is it the question? {rule}: {ctx.command_path} "
-            f"{shlex.join([*before, missing])}",
-            ctx,
+            f"{shlex.join([*before, missing])}"
         )
 
 

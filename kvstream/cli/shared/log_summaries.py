@@ -64,23 +64,20 @@ width_option = option(
 )  # fmt: skip
 
 
-def refuse_reading(ctx: click.Context) -> None:
+def refuse_reading() -> None:
     """Refuse options of a reading by a model with --as log. Raises click's UsageError."""
-    if option := first_typed(ctx, sorted((*_OF_MODEL, "shards"))):
+    if option := first_typed(sorted((*_OF_MODEL, "shards"))):
         raise click.UsageError(
             f"{option} has no effect with --as log; leave {option} out, or let a model read the "
-            "log with --as prose.",
-            ctx,
+            "log with --as prose."
         )
 
 
-def is_log(
-    ctx: click.Context, paths: Sequence[str], kind: str, *, plain: bool, follow: bool = False
-) -> bool:
+def is_log(paths: Sequence[str], kind: str, *, plain: bool, follow: bool = False) -> bool:
     """Return whether to summarize the sources as logs."""
     if kind != "auto":
         return kind == "log"
-    if _left_to_the_model(ctx):
+    if _left_to_the_model():
         return False
     if follow and all(map(_is_empty, paths)):
         return True  # the content is unknown, and most growing files are logs
@@ -94,17 +91,16 @@ def is_log(
     return logs.looks_like_log(_head(first, plain=plain).splitlines(), least)
 
 
-def _left_to_the_model(ctx: click.Context) -> bool:
-    if any(typed(ctx, name) for name in _OF_MODEL):
-        return True
-    return typed(ctx, "model") and ctx.params.get("model") == POCKET
+def _left_to_the_model() -> bool:
+    pocket = click.get_current_context().params.get("model") == POCKET
+    return (pocket and typed("model")) or any(map(typed, _OF_MODEL))
 
 
-def unrecognized(ctx: click.Context, paths: Sequence[str], *, plain: bool) -> str | None:
+def unrecognized(paths: Sequence[str], *, plain: bool) -> str | None:
     """Return the warning for a file that is named like a log but does not look like one."""
     for path in paths:
         named = ".log" in os.path.basename(path) and os.path.isfile(path)
-        if named and not _left_to_the_model(ctx) and _has_text(path, plain=plain):
+        if named and not _left_to_the_model() and _has_text(path, plain=plain):
             return (
                 f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
                 "its templates instead."

@@ -50,12 +50,11 @@ def settled(options: Options, *, alone: bool = False) -> Options:
     model, skim = options.model, options.skim
     if not options.model_given and not alone:
         model = default_model()
-    ctx, about = click.get_current_context(silent=True), None
-    if ctx is not None and options.methods != (PASSAGES_METHOD,):
-        about = first_typed(ctx, OF_MEMORY)  # an option about what a KV cache keeps
+    # An option about what a KV cache keeps.
+    about = None if options.methods == (PASSAGES_METHOD,) else first_typed(OF_MEMORY)
     if skim == AUTO and (alone or model == POCKET):
         skim = NONE
-    elif ctx and about and (skim == AUTO or (skim == WORDS and not typed(ctx, "skim"))):
+    elif about and (skim == AUTO or (skim == WORDS and not typed("skim"))):
         skim = POCKET  # words alone would ignore it
     elif about and skim == WORDS:
         raise UsageError(
@@ -153,8 +152,7 @@ def refuse_revision(model: str) -> None:
     """Raise click's UsageError if --revision was given for a model that is not on the hub."""
     from kvstream.store.offered import is_local
 
-    ctx = click.get_current_context(silent=True)
-    if ctx is not None and typed(ctx, "revision") and is_local(model):
+    if typed("revision") and is_local(model):
         raise click.UsageError(
-            f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
+            f"--revision is for models of the hub, and {model} is none; leave --revision out."
         )

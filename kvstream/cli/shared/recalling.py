@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from kvstream.api import options as api
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
@@ -30,20 +28,20 @@ if TYPE_CHECKING:
     from kvstream.api.memory_files import MemoryFile
 
 
-def ask(ctx: click.Context, path: Path, options: Options) -> int:
+def ask(path: Path, options: Options) -> int:
     """Answer from a memory file and return the exit code."""
     if options.dry_run:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     questions = options.request.questions
-    refuse_reading(ctx)
+    refuse_reading()
     running.check_early(options)
     if os.path.isdir(path):
-        return ask_folder(ctx, path, options)
+        return ask_folder(path, options)
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
-        memory = open_memory(ctx, path, options, reporter)
+        memory = open_memory(path, options, reporter)
         writer = running.answer_writer(stack, output, options)
         for number, question in enumerate(questions, 1):
             for event in memory.stream(question, last=number == len(questions), **options.answers):
@@ -51,7 +49,7 @@ def ask(ctx: click.Context, path: Path, options: Options) -> int:
     return code
 
 
-def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
+def ask_folder(folder: Path, options: Options) -> int:
     """Answer from the memory files of a folder that match a question; return the exit code."""
     from kvstream.api.memories import memory_files, models_of
 
@@ -61,7 +59,7 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
     files = memory_files(folder)
     for file in files:
         check_files(options, memory=file)
-    _refuse_fixed(ctx, files)
+    _refuse_fixed(files)
     found_models = models_of(files)
     if found_models is not None:
         options = _of_models(*found_models, folder, options)
@@ -88,21 +86,21 @@ def ask_folder(ctx: click.Context, folder: Path, options: Options) -> int:
     return code
 
 
-def refuse_reading(ctx: click.Context) -> None:
+def refuse_reading() -> None:
     """Refuse options of sources, because a memory file is asked without any. Raises UsageError."""
-    if option := first_typed(ctx, ("text", "max_unpacked", "only", "since", "until")):
+    if option := first_typed(("text", "max_unpacked", "only", "since", "until")):
         raise UsageError(
             f"{option} is for reading sources, but a memory file answers without them; leave "
             f"{option} out."
         )
 
 
-def open_memory(ctx: click.Context, path: Path, options: Options, reporter: Teller) -> Memory:
+def open_memory(path: Path, options: Options, reporter: Teller) -> Memory:
     """Load the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
     from kvstream.api.memory_files import inspect
 
     file = inspect(path)
-    _refuse_changes(ctx, file, options)
+    _refuse_changes(file, options)
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
     if options.skim == NONE:  # a skimming model is loaded in its original form
         options = loaded_as(options, file)
@@ -156,15 +154,15 @@ def of_maker(made: str, options: Options) -> Options:
     return options.with_model(made)
 
 
-def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> None:
+def _refuse_changes(file: MemoryFile, options: Options) -> None:
     learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
     request = replace(options.request, questions=(), command="remember")
     given = api.options_of(api.settled(request, learned=learned))
 
     for name, then in file.options.items():
         now = given[name]
-        by_preset = typed(ctx, "preset") and name in ("set", "schedule", "chunk", "start")
-        if (typed(ctx, name) or by_preset) and then != now:
+        by_preset = typed("preset") and name in ("set", "schedule", "chunk", "start")
+        if (typed(name) or by_preset) and then != now:
             option = "--preset" if by_preset else f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{file.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
@@ -172,7 +170,7 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: Options) -> N
             )
 
 
-def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
+def _refuse_fixed(files: Sequence[Path]) -> None:
     from kvstream.api.memory_files import inspect
 
     fixed: set[str] = set()
@@ -180,7 +178,7 @@ def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
         with suppress(KvstreamError):  # a broken file is reported when it is ranked
             fixed = {"preset", *inspect(path).options}
             break  # all files have the same option names
-    if option := first_typed(ctx, sorted(fixed)):
+    if option := first_typed(sorted(fixed)):
         raise UsageError(
             f"{option} is fixed in a memory file when it is made; leave {option} out, or read the "
             "sources again."

@@ -36,7 +36,7 @@ class ListType(click.ParamType):
             return value
         parts = [part.strip() for part in value.split(",") if part.strip()]
         if not parts:
-            self.fail(f"{value!r} names nothing.", param, ctx)
+            self.fail(f"{value!r} names nothing.")
         # A value given twice is measured once: the same trial is no second observation.
         return tuple(dict.fromkeys(self.inner.convert(part, param, ctx) for part in parts))
 

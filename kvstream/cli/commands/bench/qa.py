@@ -117,13 +117,12 @@ def command(**values: Any) -> int:
 
 
 def _refuse(values: dict[str, Any]) -> None:
-    ctx = click.get_current_context()
     if values["text"] and not values["within"]:
         raise UsageError(
             "--text is what --within hides the contexts in; add --within, or leave --text out."
         )
     for name, option_name in (("max_tokens", "--max-tokens"), ("brief", "--brief")):
-        if values["prompts"] and typed(ctx, name):
+        if values["prompts"] and typed(name):
             raise UsageError(
                 "With --prompts, LongBench says what is asked and how long an answer may get; "
                 f"leave {option_name} out."
