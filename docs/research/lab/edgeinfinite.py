@@ -54,15 +54,15 @@ def gate_options(
         ),
         option(
             "--form", type=click.Choice(("learned", "paper")), default="learned",
-            show_default=True, section=section,
+            section=section,
             help="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
         ),
         option(
-            "--budget", type=COUNT, default=1024, show_default=True, metavar="N",
+            "--budget", type=COUNT, default=1024, metavar="N",
             section=section, help=budget,
         ),
         option(
-            "--tokens", type=COUNT, default=tokens, show_default=True, metavar="N",
+            "--tokens", type=COUNT, default=tokens, metavar="N",
             section=section, help="Tokens per text, from a random place in it.",
         ),
         seed_option(section, seed),
@@ -86,7 +86,7 @@ def number_option(name: str, default: int | None, help: str) -> Callable[[Any], 
     seed="Random seed for the order of the texts, the places in them, and the first weights.",
 )
 @option(
-    "-o", "--out", default=Path("gate.safetensors"), show_default=True, metavar="FILE",
+    "-o", "--out", default=Path("gate.safetensors"), metavar="FILE",
     type=click.Path(path_type=Path), section="Training", help="Write the gate to this file.",
 )  # fmt: skip
 @option(
@@ -211,7 +211,7 @@ class _Lines:
     help="File of the gate. [default: the one in the folder of the model]",
 )  # fmt: skip
 @option(
-    "--texts", type=click.IntRange(min=2), default=8, show_default=True, metavar="N",
+    "--texts", type=click.IntRange(min=2), default=8, metavar="N",
     section="Measurement", help="Number of texts.",
 )  # fmt: skip
 @model_options

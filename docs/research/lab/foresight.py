@@ -36,15 +36,15 @@ KEPT = 1 / 8
     help="Folder with books/ and qa/: prose, and passages with questions; a tenth is held out.",
 )  # fmt: skip
 @option(
-    "-o", "--out", default=Path("foresight.safetensors"), show_default=True, metavar="FILE",
+    "-o", "--out", default=Path("foresight.safetensors"), metavar="FILE",
     type=click.Path(path_type=Path), section="Training", help="Write the scorers to this file.",
 )  # fmt: skip
 @option(
-    "--texts", type=click.IntRange(min=1), default=240, show_default=True, metavar="N",
+    "--texts", type=click.IntRange(min=1), default=240, metavar="N",
     section="Training", help="Documents to learn from.",
 )  # fmt: skip
 @option(
-    "--tokens", type=COUNT, default="3584", show_default=True, metavar="N",
+    "--tokens", type=COUNT, default="3584", metavar="N",
     section="Training", help="Maximum tokens per document.",
 )  # fmt: skip
 @option(
@@ -52,7 +52,7 @@ KEPT = 1 / 8
     help="Let each layer keep its own tokens: for models of many layers.",
 )  # fmt: skip
 @option(
-    "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+    "--epochs", type=click.IntRange(min=1), default=8, metavar="N",
     section="Training", help="Passes over the documents.",
 )  # fmt: skip
 @seed_option("Training", "Random seed for the documents, their order, and the first weights.")

@@ -42,11 +42,11 @@ from kvstream_lab.suites import SUITES, chosen, running
     help="The folder of bAbI's files for babilong, such as tasks_1-20_v1-2/en.",
 )  # fmt: skip
 @option(
-    "--tokens", type=COUNT, default="4k", show_default=True, metavar="N",
+    "--tokens", type=COUNT, default="4k", metavar="N",
     section="Measurement", help="Tokens of each text.",
 )  # fmt: skip
 @option(
-    "--trials", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    "--trials", type=click.IntRange(min=1), default=10, metavar="N",
     section="Measurement", help="Texts for each task, with a question each.",
 )  # fmt: skip
 @text_option("that fills up the tasks")

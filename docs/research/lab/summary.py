@@ -32,14 +32,16 @@ ROUGE = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 
 
 @click.command("summary", cls=SectionedCommand)
-@data_option("Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.")
+@data_option(
+    help="Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary."
+)
 @limit_option("texts")
 @option(
     "--extract/--no-extract", default=None, section="Measurement",
     help="Use the passages that memory retains best. [default: what the model does best]",
 )  # fmt: skip
 @option(
-    "--passages", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    "--passages", type=click.IntRange(min=1), default=10, metavar="N",
     section="Measurement", help="Number of passages that --extract uses.",
 )  # fmt: skip
 @trials_seed_option

@@ -43,7 +43,7 @@ SPOOLED_BYTES = 16 * 1024**2
     help="Number of facts. [default: one per 2,000 tokens, 6 to 600]",
 )  # fmt: skip
 @option(
-    "--seed", type=SEED, default=0, show_default=True, section="Text",
+    "--seed", type=SEED, default=0, section="Text",
     help="The same seed makes the same text.",
 )  # fmt: skip
 @option(

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,69 +29,68 @@ ONLY_POCKET = (
 """Shown with pocket if memory files are offered: another model could not use them."""
 
 
+server_option = partial(option, section="Server")
+
+
 def _cache_size(text: str) -> int | None:
     """Return a size in bytes, or 0."""
     return 0 if text.strip() == "0" else size_of(text)
 
 
 @reading_command("serve")
-@option(
+@server_option(
     "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
-    section="Server", help="Offer every memory file of this folder as a model: book.kvs is the "
-    "model book.",
+    help="Offer every memory file of this folder as a model: book.kvs is the model book.",
 )  # fmt: skip
-@option(
-    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", section="Server",
+@server_option(
+    "--host", default="127.0.0.1", metavar="ADDRESS",
     help="Address to listen on. An address that other machines can reach needs --key.",
 )  # fmt: skip
-@option(
-    "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, metavar="N",
-    section="Server", help="Port to listen on; 0 selects a free port.",
+@server_option(
+    "--port", type=click.IntRange(0, 65535), default=8100, metavar="N",
+    help="Port to listen on; 0 selects a free port.",
 )  # fmt: skip
-@option(
-    "--key", metavar="TEXT", section="Server",
+@server_option(
+    "--key", metavar="TEXT",
     help="API key that clients must send. KVSTREAM_KEY is safer: other users of this machine can "
     "see command lines.",
 )  # fmt: skip
-@option(
-    "--allow-host", multiple=True, metavar="NAME", advanced=True, section="Server",
+@server_option(
+    "--allow-host", multiple=True, metavar="NAME", advanced=True,
     help="Accept requests whose Host header has this name, for example behind a proxy; repeatable.",
 )  # fmt: skip
-@option(
-    "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N",
-    section="Server", help="Maximum requests in progress; others wait.",
+@server_option(
+    "--parallel", type=click.IntRange(1, 64), default=2, metavar="N",
+    help="Maximum requests in progress; others wait.",
 )  # fmt: skip
-@option(
-    "--bound", type=SIZE, metavar="SIZE", section="Server",
+@server_option(
+    "--bound", type=SIZE, metavar="SIZE",
     help="Maximum size of all KV caches together. [default: --parallel times --budget]",
 )  # fmt: skip
-@option(
-    "--cache", type=Parsed(_cache_size, "size"), default="256MB", show_default=True, metavar="SIZE",
-    section="Server", envvar=(),  # KVSTREAM_CACHE is the folder of models
+@server_option(
+    "--cache", type=Parsed(_cache_size, "size"), default="256MB", metavar="SIZE",
+    envvar=(),  # KVSTREAM_CACHE is the folder of models
     help="Maximum disk space for the memories of conversations; 0 saves none.",
 )  # fmt: skip
-@option(
+@server_option(
     "--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    section="Server", help="Save the memories of conversations in this folder, and use them "
-    "after a restart. [default: a temporary folder]",
+    help="Save the memories of conversations in this folder, and use them after a restart. "
+    "[default: a temporary folder]",
 )  # fmt: skip
-@option(
-    "--queue", type=click.IntRange(0, 10000), default=32, show_default=True, metavar="N",
-    advanced=True, section="Server", help="Maximum number of waiting requests; a further one gets "
-    "error 429.",
+@server_option(
+    "--queue", type=click.IntRange(0, 10000), default=32, metavar="N", advanced=True,
+    help="Maximum number of waiting requests; a further one gets error 429.",
 )  # fmt: skip
-@option(
-    "--max-body", type=SIZE, default="16MB", show_default=True, metavar="SIZE",
-    advanced=True, section="Server", help="Maximum size of a request; a larger one gets error 413.",
+@server_option(
+    "--max-body", type=SIZE, default="16MB", metavar="SIZE", advanced=True,
+    help="Maximum size of a request; a larger one gets error 413.",
 )  # fmt: skip
-@option(
-    "--timeout", type=Finite(min=0, min_open=True), default=600.0, show_default=True,
-    metavar="SECONDS", advanced=True, section="Server",
+@server_option(
+    "--timeout", type=Finite(min=0, min_open=True), default=600.0, metavar="SECONDS", advanced=True,
     help="Maximum time of a request, including its wait; a longer one gets error 504.",
 )  # fmt: skip
-@option(
-    "--grace", type=Finite(min=0), default=10.0, show_default=True, metavar="SECONDS",
-    advanced=True, section="Server",
+@server_option(
+    "--grace", type=Finite(min=0), default=10.0, metavar="SECONDS", advanced=True,
     help="Time that requests in progress have to finish when the server stops.",
 )  # fmt: skip
 def command(options: Options, **server: Any) -> None:

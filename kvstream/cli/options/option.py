@@ -19,7 +19,7 @@ TEXTS = (click.types.StringParamType, click.Choice, click.Path, ModelType)
 
 
 class Option(click.Option):
-    """An option with a section of the help page and an environment variable."""
+    """An option with a section of the help page, which shows its default, and a variable."""
 
     def __init__(
         self,
@@ -29,7 +29,9 @@ class Option(click.Option):
         once: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        own = kwargs.get("default") is not None and not kwargs.get("is_flag")
+        shown = own and "[default: " not in kwargs.get("help", "")
+        super().__init__(*args, **{"show_default": shown, **kwargs})
         self.section = section
         self.once = once
         """Why a second value is an error, and what to do instead; if empty, the last one counts."""
@@ -57,7 +59,7 @@ def variable_of(name: str) -> str:
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Call ``click.option`` with a section and an environment variable."""
+    """Call ``click.option`` for an `Option`."""
     return click.option(*names, cls=Option, **attributes)
 
 

@@ -214,7 +214,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 
 def click_option(row: Row, command: str = "") -> Option:
     """Return the option of a row for click. `command` chooses its help."""
-    flag, several = row.kind == "bool", row.name == "set"
+    several = row.name == "set"
     default = None if several else row.default
     if (row.name, command) == ("method", "compare"):
         # One that needs the question, one that does not, and a baseline.
@@ -222,11 +222,14 @@ def click_option(row: Row, command: str = "") -> Option:
     text = row.helps.get(command, row.help)
     if row.name == "model":
         text = text.format(default=MODELS.get(command, OTHER_MODELS))
-    kind = {"is_flag": True} if flag else {"metavar": row.metavar, "type": type_of(row)}
-    shown = row.shown and not flag and default is not None and "[default: " not in text
+    kind: dict[str, Any] = {"metavar": row.metavar, "type": type_of(row)}
+    if row.kind == "bool":
+        kind = {"is_flag": True}
+    if not row.shown:
+        kind["show_default"] = False
     return Option(
         list(row.spelling or (row.flag,)), section=row.section, help=text, default=default,
-        multiple=several, show_default=shown, advanced=row.advanced, once=row.once,
+        multiple=several, advanced=row.advanced, once=row.once,
         envvar=None if row.variable else (), **kind,
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ that a page without a model keeps, too.
 """
 
 as_option = option(
-    "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto", show_default=True,
+    "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto",
     section="Answer",
     help="prose: summarize with the model. log: list the templates of the log's lines with counts, "
     "times, bursts and silences, without the model. auto: log if at least half of the first lines "

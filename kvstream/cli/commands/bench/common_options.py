@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from kvstream.cli.options.types import COUNT, SEED, FileType
 from kvstream.cli.shared.model_choice import refuse_revision
 from kvstream.cli.shared.saying import quiet
 from kvstream.errors import UsageError
-from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, table
+from kvstream.settings import PAPER, ModelSettings, RunSettings, table
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[An
 
 def seed_option(section: str, help: str) -> Callable[[Any], Any]:
     """Return the option --seed of a command."""
-    return option(
-        "--seed", type=SEED, default=0, show_default=True, metavar="N", section=section,
-        help=help,
-    )  # fmt: skip
+    return option("--seed", type=SEED, default=0, metavar="N", section=section, help=help)
 
 
 def listed(name: str, **changes: Any) -> Callable[[Any], Any]:
@@ -69,13 +67,16 @@ def listed(name: str, **changes: Any) -> Callable[[Any], Any]:
     row = ROWS[name]
     inner = type_of(row)
     assert inner is not None
-    given = row.default is not None
     attributes = {
-        "type": ListType(inner), "default": row.default, "show_default": given,
+        "type": ListType(inner), "default": row.default,
         "metavar": f"{row.metavar or 'NAME'},...", "help": row.help,
     }  # fmt: skip
-    return option(row.flag, section="Compared", **(attributes | changes))
+    return compared_option(row.flag, **(attributes | changes))
 
+
+compared_option = partial(option, section="Compared")
+measured_option = partial(option, section="Measurement")
+result_option = partial(option, section="Results")
 
 case_options = stack(
     listed(
@@ -87,12 +88,12 @@ case_options = stack(
         help="Maximum size of the KV cache: entries per head (4k, 4096) or bytes (512MB). "
         "[default: 4k, or the model's trained length if that is less]",
     ),
-    option(
-        "--set", multiple=True, metavar="METHOD.NAME=VALUE,...", section="Compared",
+    compared_option(
+        "--set", multiple=True, metavar="METHOD.NAME=VALUE,...",
         help="Change a setting of a method; several values are compared. Repeatable.",
     ),
-    option(
-        "--preset", type=click.Choice([PAPER]), section="Compared",
+    compared_option(
+        "--preset", type=click.Choice([PAPER]),
         help="Use the settings and schedule of each method's paper (see kvstream methods NAME); "
         "options that you give take precedence.",
     ),
@@ -104,22 +105,18 @@ case_options = stack(
 )  # fmt: skip
 
 result_options = stack(
-    option(
-        "--json", is_flag=True, section="Results", help="Print one JSON object per row instead of "
-        "a table."
-    ),
-    option(
+    result_option("--json", is_flag=True, help="Print one JSON object per row instead of a table."),
+    result_option(
         "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        section="Results",
         help="Append every trial to this file as a line of JSON; skip trials that it already has.",
     ),
-    option(
-        "--report", type=FileType(), metavar="FILE.html", envvar=(), section="Results",
+    result_option(
+        "--report", type=FileType(), metavar="FILE.html", envvar=(),
         help="Write a page with the tables and plots.",
     ),
-    option(
-        "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
-        section="Results", help="auto: live on a terminal, else plain lines.",
+    result_option(
+        "--progress", type=click.Choice(PROGRESS), default="auto",
+        help="auto: live on a terminal, else plain lines.",
     ),
     quiet_option("Results"),
     verbose_option("Results"),
@@ -127,6 +124,12 @@ result_options = stack(
 )  # fmt: skip
 
 trials_seed_option = seed_option("Measurement", "Random seed for documents and randomized methods.")
+heldout_option = measured_option(
+    "--heldout", is_flag=True,
+    help="Use only the tenth of books and documents that pocket was not trained on.",
+)  # fmt: skip
+data_option = partial(measured_option, "--data", multiple=True, required=True, metavar="FILE")
+lengths_option = partial(measured_option, "--lengths", type=COUNTS, default="8k", metavar="N,...")
 
 
 ROOM = "Tokens for which memory leaves room, as for an answer."
@@ -134,49 +137,31 @@ ROOM = "Tokens for which memory leaves room, as for an answer."
 
 def tokens_option(default: int, help: str = "Maximum tokens per answer.") -> Callable[[Any], Any]:
     """Return the option for the maximum length of an answer."""
-    return option(
-        "-n", "--max-tokens", type=COUNT, default=default, show_default=True, metavar="N",
-        section="Measurement", help=help,
-    )  # fmt: skip
-
-
-def data_option(help: str) -> Callable[[Any], Any]:
-    """Return the option for files of records."""
-    return option(
-        "--data", multiple=True, required=True, metavar="FILE", section="Measurement", help=help
+    return measured_option(
+        "-n", "--max-tokens", type=COUNT, default=default, metavar="N", help=help
     )
 
 
 def limit_option(what: str) -> Callable[[Any], Any]:
     """Return the option for the number of records; `what` names them, such as "records"."""
-    return option(
-        "--limit", type=click.IntRange(min=1), metavar="N", section="Measurement",
+    return measured_option(
+        "--limit", type=click.IntRange(min=1), metavar="N",
         help=f"Maximum {what}, drawn at random with --seed. [default: all]",
-    )  # fmt: skip
-
-
-def lengths_option(help: str) -> Callable[[Any], Any]:
-    """Return the option for lengths in tokens."""
-    return option(
-        "--lengths", type=COUNTS, default="8k", show_default=True, metavar="N,...",
-        section="Measurement", help=help,
     )  # fmt: skip
 
 
 def text_option(use: str) -> Callable[[Any], Any]:
     """Return the option for the user's texts; `use` says what they are for."""
-    return option(
-        "--text", multiple=True, metavar="FILE", section="Measurement",
+    return measured_option(
+        "--text", multiple=True, metavar="FILE",
         help=f"Text {use}: files or folders. [default: made-up prose]",
     )  # fmt: skip
 
 
 def whole_option(what: str) -> Callable[[Any], Any]:
     """Return the option to also measure a full KV cache."""
-    return option(
-        "--whole", is_flag=True, section="Compared",
-        help=f"Also {what} in a full KV cache, up to the trained length.",
-    )  # fmt: skip
+    told = f"Also {what} in a full KV cache, up to the trained length."
+    return compared_option("--whole", is_flag=True, help=told)
 
 
 def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
@@ -184,21 +169,16 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
     from kvstream.evaluation.sweep import cases
 
     base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
-    budgets: tuple[Budget | None, ...] = values.pop("budget") or (None,)
     preset = values.pop("preset") is not None
     if preset:  # None: use the preset of each method
         given = given_options()
         values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
     axes = ("schedule", "chunk", "keep", "chunk_size", "start")
     return cases(
-        base,
-        methods=values.pop("method"),
-        budgets=budgets,
-        settings=values.pop("set"),
-        preset=preset,
-        baselines=baselines,
+        base, methods=values.pop("method"), budgets=values.pop("budget") or (None,),
+        settings=values.pop("set"), preset=preset, baselines=baselines,
         **{name: values.pop(name) or (None,) for name in axes},
-    )
+    )  # fmt: skip
 
 
 def refuse_idle(values: dict[str, Any]) -> None:
@@ -214,12 +194,6 @@ def no_stdin(paths: Sequence[str]) -> None:
     """Refuse standard input: a benchmark reads its texts more than once."""
     if "-" in paths:
         raise UsageError("A benchmark reads its texts many times; name files, not -.")
-
-
-heldout_option = option(
-    "--heldout", is_flag=True, section="Measurement",
-    help="Use only the tenth of books and documents that pocket was not trained on.",
-)  # fmt: skip
 
 
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:

@@ -9,8 +9,8 @@ import click
 
 from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
+from kvstream.cli.commands.bench.common_options import compared_option, measured_option
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
 from kvstream.errors import UsageError
 
@@ -18,36 +18,33 @@ KINDS = ("passkey", "fact", "kv")
 
 
 @click.command("needle", cls=SectionedCommand)
-@option(
-    "--kind", type=click.Choice(KINDS), default="passkey", show_default=True, section="Measurement",
+@measured_option(
+    "--kind", type=click.Choice(KINDS), default="passkey",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values.",
 )  # fmt: skip
-@common.lengths_option("Tokens of the documents.")
-@option(
-    "--depths", type=common.SHARES, default="0.1,0.5,0.9", show_default=True, metavar="SHARE,...",
-    section="Measurement", help="Position of the needle, from 0 (the beginning) to 1 (the end).",
+@common.lengths_option(help="Tokens of the documents.")
+@measured_option(
+    "--depths", type=common.SHARES, default="0.1,0.5,0.9", metavar="SHARE,...",
+    help="Position of the needle, from 0 (the beginning) to 1 (the end).",
 )  # fmt: skip
-@option(
-    "--trials", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
-    section="Measurement", help="Documents per length and depth.",
+@measured_option(
+    "--trials", type=click.IntRange(min=1), default=10, metavar="N",
+    help="Documents per length and depth.",
 )  # fmt: skip
-@option(
-    "--needles", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    section="Measurement",
+@measured_option(
+    "--needles", type=click.IntRange(min=1), default=1, metavar="N",
     help="Needles per document, each with its question; one of them is at the depth.",
 )  # fmt: skip
 @common.text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
-@option(
-    "--words", is_flag=True, section="Measurement", help="Hide the needles in random made-up words."
-)
+@measured_option("--words", is_flag=True, help="Hide the needles in random made-up words.")
 @common.heldout_option
 @common.trials_seed_option
 @common.tokens_option(24)
 @common.case_options
 @common.whole_option("the whole document")
-@option(
-    "--near", is_flag=True, section="Compared",
+@compared_option(
+    "--near", is_flag=True,
     help="Also read only the text around the needle: what the model finds without eviction.",
 )  # fmt: skip
 @model_options

@@ -10,17 +10,15 @@ import click
 from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
 
 
 @click.command("perplexity", cls=SectionedCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@option(
-    "--limit", type=COUNT, metavar="N", section="Measurement",
-    help="Maximum tokens per text. [default: all]",
-)  # fmt: skip
+@common.measured_option(
+    "--limit", type=COUNT, metavar="N", help="Maximum tokens per text. [default: all]"
+)
 @common.heldout_option
 @common.trials_seed_option
 @common.tokens_option(24, common.ROOM)

@@ -12,45 +12,44 @@ import click
 from kvstream.api.options import require
 from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
+from kvstream.cli.commands.bench.common_options import measured_option
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option, typed
+from kvstream.cli.options.option import typed
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
 from kvstream.errors import UsageError
 
 
 @click.command("qa", cls=SectionedCommand)
-@common.data_option("Records as JSON lines, compressed or not; repeatable.")
+@common.data_option(help="Records as JSON lines, compressed or not; repeatable.")
 @common.limit_option("records")
-@option(
-    "--where", multiple=True, metavar="KEY=VALUE", section="Measurement",
+@measured_option(
+    "--where", multiple=True, metavar="KEY=VALUE",
     help="Use only records with this value; repeatable.",
 )  # fmt: skip
-@option(
-    "--explicit", is_flag=True, section="Measurement",
+@measured_option(
+    "--explicit", is_flag=True,
     help="Use only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
 )  # fmt: skip
-@option(
-    "--elsewhere", is_flag=True, section="Measurement",
+@measured_option(
+    "--elsewhere", is_flag=True,
     help="Also ask every question about another document, which does not answer it.",
 )  # fmt: skip
-@option(
-    "--brief/--no-brief", default=None, section="Measurement",
+@measured_option(
+    "--brief/--no-brief", default=None,
     help="Ask for short phrases. [default: if all questions have answers, most of at most 5 words]",
 )  # fmt: skip
-@option(
+@measured_option(
     "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    section="Measurement",
     help="Use LongBench's own prompts and answer lengths from its dataset2prompt.json.",
 )  # fmt: skip
-@option(
-    "--within", type=COUNT, metavar="N", section="Measurement",
-    help="Hide each context in a text of N tokens.",
-)  # fmt: skip
+@measured_option(
+    "--within", type=COUNT, metavar="N", help="Hide each context in a text of N tokens."
+)
 @common.text_option("for --within")
 @common.heldout_option
-@option(
-    "--by-attribute", is_flag=True, section="Results",
+@common.result_option(
+    "--by-attribute", is_flag=True,
     help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
 )  # fmt: skip
 @common.trials_seed_option

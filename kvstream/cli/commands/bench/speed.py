@@ -11,8 +11,9 @@ import click
 from kvstream.api.options import Request
 from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
+from kvstream.cli.commands.bench.common_options import measured_option
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.option import stack
 from kvstream.cli.options.table import model_options
 from kvstream.cli.shared.saying import say
 
@@ -20,25 +21,21 @@ if TYPE_CHECKING:
     from kvstream.api.model import Session
 
 speed_options = stack(
-    common.lengths_option("Tokens to read."),
-    option(
-        "--against", type=common.NAMES, default="transformers", show_default=True,
-        metavar="NAME,...", section="Measurement",
+    common.lengths_option(help="Tokens to read."),
+    measured_option(
+        "--against", type=common.NAMES, default="transformers", metavar="NAME,...",
         help="transformers: a plain cache, at once and in chunks.",
     ),
-    option(
-        "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
-        section="Measurement", help="Rounds in which all systems alternate; the table has "
-        "medians.",
+    measured_option(
+        "--runs", type=click.IntRange(min=1), default=3, metavar="N",
+        help="Rounds in which all systems alternate; the table has medians.",
     ),
-    option(
-        "--limit", type=click.FloatRange(min=0), default=120.0, show_default=True,
-        metavar="SECONDS", section="Measurement",
+    measured_option(
+        "--limit", type=click.FloatRange(min=0), default=120.0, metavar="SECONDS",
         help="Do not repeat a run that takes longer; extrapolate it if it is token by token.",
     ),
-    option(
-        "--give-up", type=click.FloatRange(min=0), default=3600.0, show_default=True,
-        metavar="SECONDS", section="Measurement",
+    measured_option(
+        "--give-up", type=click.FloatRange(min=0), default=3600.0, metavar="SECONDS",
         help="Skip a run that would take longer, judged by the previous length.",
     ),
     common.text_option("to read"),
