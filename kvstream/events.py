@@ -6,9 +6,9 @@ AnswerToken events, and an Answered with the Result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -378,34 +378,26 @@ CollectionEvent = (
 Outcome = DocumentDone | DocumentFailed
 
 
-class _Run(Generic[Value]):
-    """Iterate over the events of a generator, and keep the value that it returns."""
-
-    value: Value
-
-    def __init__(self, events: Generator[Event, None, Value]) -> None:
-        self._events = events
-
-    def __iter__(self) -> Iterator[Event]:
-        self.value = yield from self._events
-
-
 def returned(
     events: Generator[Event, None, Value], see: Callable[[Event], object] = lambda event: None
 ) -> Value:
     """Run a generator of events to its end and return its value; `see` gets every event."""
-    run = _Run(events)
-    for event in run:
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            return end.value
         see(event)
-    return run.value
 
 
 def changed(
     events: Generator[Event, None, Value], change: Callable[[Event], Event | None]
 ) -> Generator[Event, None, Value]:
     """Yield the events as `change` returns them, without those for which it returns None."""
-    run = _Run(events)
-    for event in run:
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            return end.value
         if (now := change(event)) is not None:
             yield now
-    return run.value

@@ -31,9 +31,7 @@ PAPER = "paper"
 MOST_DIGITS = 100
 _BINARY = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _BYTES = {
-    "b": 1,
-    "kb": 1000, "mb": 1000**2, "gb": 1000**3,
-    "kib": 1024, "mib": 1024**2, "gib": 1024**3,
+    "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3
 }  # fmt: skip
 
 
@@ -240,13 +238,9 @@ def row(default: Any, section: str, help: str, *, users: Any = UNSET, **more: An
     return field(**factory, metadata={"row": Row(section, help, default=users, **more)})
 
 
+@cache
 def table(settings: Any) -> Mapping[str, Row]:
     """Return the options that are fields of a class of settings, by name."""
-    return _table(settings)
-
-
-@cache
-def _table(settings: Any) -> Mapping[str, Row]:
     found = {}
     for each in fields(settings):
         if (row := each.metadata.get("row")) is not None:
