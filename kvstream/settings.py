@@ -238,9 +238,13 @@ def row(default: Any, section: str, help: str, *, users: Any = UNSET, **more: An
     return field(**factory, metadata={"row": Row(section, help, default=users, **more)})
 
 
-@cache
 def table(settings: Any) -> Mapping[str, Row]:
     """Return the options that are fields of a class of settings, by name."""
+    return _table(settings)
+
+
+@cache
+def _table(settings: Any) -> Mapping[str, Row]:
     found = {}
     for each in fields(settings):
         if (row := each.metadata.get("row")) is not None:

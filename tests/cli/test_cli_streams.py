@@ -31,7 +31,7 @@ from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.chat import AGAIN, questions
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.output import OutputFile
-from kvstream.cli.shared.running import noting, reading
+from kvstream.cli.shared.running import read_to_end
 from kvstream.errors import BudgetError, KvstreamError
 from kvstream.events import AnswerStarted, Event, PartRead
 from kvstream.input.sources import open_sources
@@ -592,20 +592,27 @@ def test_ctrl_c_before_anything_was_read() -> None:
     assert process.wait(30) == 130
 
 
-def test_ctrl_c_tells_what_was_read_so_far_only_if_something_was() -> None:
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ((), "Interrupted before a chunk was read. Press Ctrl-C again to stop."),
+        (
+            (PartRead(1, 2, 3, 0.1),),
+            "Interrupted: answering from what was read so far. Press Ctrl-C again to stop.",
+        ),
+    ],
+)
+def test_ctrl_c_tells_what_was_read_so_far_only_if_something_was(events, told) -> None:
     """`chat` and `remember` tell the handler of chunks; they show no other events here."""
-    told: list[str] = []
-    for events in ((), (PartRead(1, 2, 3, 0.1),)):
-        interrupts = Interrupts(told.append)
-        show = noting(lambda event: None, interrupts)
-        with reading(interrupts):
-            for event in events:
-                show(event)
-            interrupts._handle(signal.SIGINT, None)
-    assert told == [
-        "Interrupted before a chunk was read. Press Ctrl-C again to stop.",
-        "Interrupted: answering from what was read so far. Press Ctrl-C again to stop.",
-    ]
+    shown: list[object] = []
+    interrupts = Interrupts(shown.append)
+
+    def read() -> Iterator[Event]:
+        yield from events
+        interrupts._handle(signal.SIGINT, None)
+
+    read_to_end(read(), SimpleNamespace(show=shown.append), interrupts)
+    assert shown == [*events, told]
 
 
 def test_termination_leaves_no_file_behind(book, tmp_path) -> None:

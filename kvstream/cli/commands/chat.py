@@ -14,14 +14,13 @@ from pathlib import Path
 import click
 
 from kvstream.api.options import refuse_later_questions
-from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, running
 from kvstream.cli.shared.exact_answers import note_estimates
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
-from kvstream.cli.shared.running import check_early, plainly, prepared, reading
+from kvstream.cli.shared.running import check_early, plainly, prepared
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer_writer import AnswerWriter
@@ -34,6 +33,8 @@ Type one question per line. The model also sees as many earlier questions and an
 Ctrl-C  stop an answer, or drop the line; twice at an empty prompt: end the chat"""
 LONGEST = 16_000_000
 """Maximum number of characters of a line of standard input."""
+LEAST_OF_TURN = 10
+"""Entries that a question with its answer takes at least, about."""
 AGAIN = "Press Ctrl-C again or type /quit to leave."
 LEAVE = ("/quit", "/exit", "quit", "exit")
 
@@ -70,9 +71,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
                 options.request, command="remember", extract=None, interrupted=interrupts
             )
             inputs.tell_pages(reporter, pages)
-            with reading(interrupts):
-                show = running.noting(reporter.show, interrupts)
-                talk = shown(model.memory_of(opened, request), show)
+            talk = running.read_to_end(model.memory_of(opened, request), reporter, interrupts)
             interrupts.reading = False
         if not options.quiet:
             reporter.tell(running.reading_line(talk))
@@ -108,7 +107,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
                 writer.close()
                 answers.close()
             # Older turns would never fit.
-            del history[: -turns(talk.budget[0])]
+            del history[: -max(1, talk.budget[0] // LEAST_OF_TURN)]
     return code
 
 
@@ -134,12 +133,6 @@ def _check(sources: tuple[str, ...], memory: Path | None, options: Options) -> N
         raise click.UsageError(
             "Standard input is closed, and a chat reads its questions from there."
         )
-
-
-def _replaced(line: str) -> str:
-    """Replace bytes of standard input that are invalid in its encoding by �."""
-    encoding = sys.stdin.encoding
-    return line.encode(encoding, "surrogateescape").decode(encoding, "replace")
 
 
 def _read(asked: bool) -> str:
@@ -169,11 +162,6 @@ def _half_typed() -> bool:
     return readline is not None and readline.get_line_buffer() != ""
 
 
-def turns(budget: int) -> int:
-    """Return the number of turns to keep. A turn takes at least about ten entries."""
-    return max(1, budget // 10)
-
-
 def questions(tell: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of standard input that are not empty, until a line ends the chat.
 
@@ -199,11 +187,11 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
             if asked:
                 sys.stderr.write("\n")
             return
-        said = _replaced(line).strip()
+        encoding = sys.stdin.encoding
+        said = line.encode(encoding, "surrogateescape").decode(encoding, "replace").strip()
         if not told and said != line.strip():
             told = True
-            encoding = sys.stdin.encoding.upper()
-            tell(f"A question has bytes that are not {encoding}; they were replaced by �.")
+            tell(f"A question has bytes that are not {encoding.upper()}; they were replaced by �.")
         if said.lower() in LEAVE:
             return
         if said.lower() == "/help":

@@ -86,46 +86,22 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
         refuse_closed(options.output)
         output, reporter, interrupts = running.prepared(stack, options)
         stack.enter_context(running.whole_or_none(output))
-        if options.dry_run:
-            _plans(paths, options, output, reporter, interrupts)
-            return 0
-        several = len(options.methods) > 1
+        several = len(options.methods) > 1 and not options.dry_run
         once = [path for path in paths if several and not inputs.can_be_read_again(path)]
         copies = stack.enter_context(_copied(once, interrupts))
         sources = inputs.open_sources(paths, options, interrupts, copies=copies)
         pages = sources.check()
         announce(reporter, options)
         comparison = Comparison(
-            open_model(options), paths, copies, options, as_csv, output, reporter,
-            interrupts,
-        )  # fmt: skip
+            open_model(options), paths, copies, options, as_csv, output, reporter, interrupts
+        )
+        if options.dry_run:
+            comparison.plan(sources)
+            return 0
         code = comparison.run(sources, pages)
     if comparison.stopped is not None:
         raise comparison.stopped
     return code
-
-
-def _plans(
-    paths: Sequence[str], options: Options, output: Sink, reporter: Teller, interrupts: Interrupts
-) -> None:
-    """Write a line of --dry-run for each method, or the reason why it cannot run."""
-    sources = inputs.open_sources(paths, options, interrupts)
-    sources.check()
-    announce(reporter, options)
-    model = open_model(options)
-    reporter.close()
-    for turn, name in enumerate(options.methods):
-        if turn:
-            sources = inputs.open_sources(paths, options, interrupts)
-        try:
-            running.show_plan(model.planned(sources, options.of_method(name)), options, output)
-        except (BudgetError, UsageError) as error:
-            if len(options.methods) == 1:
-                raise
-            if options.json:
-                print_json(output, Row(name, None, 0.0, str(error)))
-            else:
-                output.write(f"{name}: {error}\n")
 
 
 @contextmanager
@@ -172,6 +148,25 @@ class Comparison:
     _noticed: set[str] = field(default_factory=set)
     """Notices about the text, which concern all methods and questions."""
 
+    def plan(self, sources: Any) -> None:
+        """Write a line of --dry-run for each method, or the reason why it cannot run."""
+        self.reporter.close()
+        for turn, name in enumerate(self.options.methods):
+            request = self.options.of_method(name)
+            try:
+                plan = self.model.planned(self._sources() if turn else sources, request)
+                running.show_plan(plan, self.options, self.output)
+            except (BudgetError, UsageError) as error:
+                if len(self.options.methods) == 1:
+                    raise
+                if self.options.json:
+                    self._add(Row(name, None, 0.0, str(error)))
+                else:
+                    self.output.write(f"{name}: {error}\n")
+
+    def _sources(self) -> Any:
+        return inputs.open_sources(self.paths, self.options, self.interrupts, copies=self.copies)
+
     def run(self, sources: Any, pages: Mapping[str, int]) -> int:
         """Read with each method, show the rows and return the exit code.
 
@@ -187,9 +182,7 @@ class Comparison:
                 page.begin(name)
             try:
                 if turn:
-                    sources = inputs.open_sources(
-                        self.paths, self.options, self.interrupts, copies=self.copies
-                    )
+                    sources = self._sources()
                 inputs.tell_pages(self.reporter, pages)
                 self._read(name, sources)
             except Exception as error:
@@ -201,14 +194,16 @@ class Comparison:
                     self.reporter.show(Notice(f"{name}: {error}"))
                     self._add(Row(name, None, 0.0, str(error)))
                 else:
-                    self._end_early(error, methods[turn:])
-                    _leave_out(page, methods[turn + 1 :], "Not run, because the run failed.")
+                    if not self._answered or isinstance(error, BrokenPipeError):
+                        raise  # a reader of stdout that has read enough misses nothing
+                    self.stopped = error
+                    self._leave_out("The run failed", methods[turn:])
+                    _fail(page, methods[turn + 1 :], "Not run, because the run failed.")
                     break
             if self.interrupts():
                 if skipped := methods[turn + 1 :]:
-                    named = ", ".join(skipped)
-                    self.reporter.tell(f"Warning: Interrupted; answers are missing of: {named}.")
-                    _leave_out(page, skipped, "Not run, because of the interrupt.")
+                    self._leave_out("Interrupted", skipped)
+                    _fail(page, skipped, "Not run, because of the interrupt.")
                 break
         self.reporter.close()
         self._show_all()
@@ -242,19 +237,21 @@ class Comparison:
     def _add(self, row: Row) -> None:
         self.rows.append(row)
         if self.options.json:
-            print_json(self.output, row)
+            record: dict[str, Any]
+            if row.result is None:
+                record = {"command": "compare", "method": row.method, "error": row.problem}
+            else:
+                record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+            self.output.write(json_line(record, self.output))
+            self.output.flush()
         elif self.as_csv:
             line = csv_row(row)
             self.output.write(visible(line) if self.output.isatty() else line)
             self.output.flush()
 
-    def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
-        """Keep the error for later if there are answers to show, else raise it."""
-        if not self._answered or isinstance(error, BrokenPipeError):
-            raise error  # a reader of stdout that has read enough misses nothing
-        self.stopped = error
+    def _leave_out(self, why: str, missing: Sequence[str]) -> None:
         named = ", ".join(missing)
-        self.reporter.tell(f"Warning: The run failed; answers are missing of: {named}.")
+        self.reporter.tell(f"Warning: {why}; answers are missing of: {named}.")
 
     @property
     def _answered(self) -> bool:
@@ -271,7 +268,7 @@ class Comparison:
         self.output.flush()
 
 
-def _leave_out(page: Report | None, methods: Sequence[str], reason: str) -> None:
+def _fail(page: Report | None, methods: Sequence[str], reason: str) -> None:
     if page is None:
         return
     for name in methods:
@@ -309,12 +306,3 @@ def spread(coverage: Sequence[float]) -> float:
         return 0.0
     shares = [c / total for c in coverage if c > 0]
     return sum(p * math.log(1 / p) for p in shares) / math.log(len(coverage))  # never -0.0
-
-
-def print_json(output: Sink, row: Row) -> None:
-    if row.result is None:
-        record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
-    else:
-        record = {**row.result.to_json(), "spread": round(row.spread, 4)}
-    output.write(json_line(record, output))
-    output.flush()

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.api.options import refuse_later_questions
-from kvstream.api.progress import shown
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
 from kvstream.cli.shared.interrupts import INTERRUPTED
 from kvstream.cli.shared.model_choice import announce, open_model, settled
-from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
-from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading, reading_line
+from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading_line
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import Sink, json_text, size
 from kvstream.reporters.plain import Teller
@@ -95,12 +93,8 @@ def command(
 
 def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: Options) -> int:
     """Read `paths`, into the memory of `base` if given, write `target`; return the exit code."""
-    others = {
-        "--checkpoint": options.request.checkpoint, "--stats": options.stats,
-        "--report": options.report,
-    }  # fmt: skip
     running.check_files(replace(options, output=target), paths)
-    refuse_clashes(others, {"--memory": base})
+    running.check_files(replace(options, output=None), memory=base)  # -o may replace it
     writing.check_writable(target)
     running.check_early(options)
     if base is None:
@@ -123,16 +117,13 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
                 running.show_plan(plan, options, output)
                 return 0
             inputs.tell_pages(reporter, pages)
-            with reading(interrupts):
-                memory = shown(
-                    model.memory_of(sources, request), running.noting(reporter.show, interrupts)
-                )
+            events = model.memory_of(sources, request)
+            memory = running.read_to_end(events, reporter, interrupts)
         else:
             memory = open_memory(base, options, reporter)
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
-            with reading(interrupts):
-                shown(memory.read_on(sources, request), running.noting(reporter.show, interrupts))
+            running.read_to_end(memory.read_on(sources, request), reporter, interrupts)
         _write(memory, target, options, output, reporter)
         return INTERRUPTED if memory.interrupted else 0
 

@@ -78,10 +78,9 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, b
         output: Any = None
         alone = replace(options, each=False)
         load = cache(partial(query_model, alone))
-        for name, found in for_each(
+        for name, (records, told) in for_each(
             paths, options, failed, lambda some: _answered(some, alone, asked, interrupts, load)
         ):
-            records, told = found
             if records and output is None:
                 refuse_closed(options.output)
                 # If a model answers, too, the file or folder of -o is for its answers.
@@ -103,13 +102,13 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, b
             rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
         answered = output is not None
         if options.each and answered and options.output not in (None, Path("-")):
-            notes |= {NO_FILES.format(options.output): None}
+            notes[NO_FILES.format(options.output)] = None
         if options.json and failed:
             output = output or opened_output(stack, replace(options, output=None))
             for name, reason in failed.items():
                 output.write(json_line({"document": name, "error": reason}, output))
     if rest.keys() == {()} and (options.report or options.stats):
-        notes |= {NO_RUN: None}
+        notes[NO_RUN] = None
     for note in notes:
         if not options.quiet or note.startswith("Warning: "):
             say(note)
@@ -119,10 +118,6 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, b
             some = {question: asked[question] for question in questions}
             left.append((names if options.each else paths, _for_model(paths, options, some)))
     return SOME_FAILED if failed else 0, left, answered
-
-
-def _never() -> bool:
-    return False
 
 
 def for_each(
@@ -135,9 +130,9 @@ def for_each(
 
     With --each, `failed` gets a source that cannot be read, and why; the others are read.
     """
-    whole = replace(options, request=replace(options.request, only=None, since=None, until=None))
     names = [""]
     if options.each:
+        whole = options.asking(only=None, since=None, until=None)
         opened = open_sources(paths, whole, lambda: False)
         names = opened.names
         for warning in opened.warnings:
@@ -357,12 +352,10 @@ def _of_part(
         return options
     [each] = asked.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
-    timed = bool(times) and has_times(open_sources(paths, options, _never))
+    read = partial(open_sources, paths, stop=lambda: False)
+    timed = bool(times) and has_times(read(options))
     dated = all("-" in time or time[:1].isalpha() for time in times.values())
-    if times and (
-        each.kind == "other" or not timed
-        or not (dated or one_day(open_sources(paths, options, _never)))
-    ):  # fmt: skip
+    if times and (each.kind == "other" or not timed or not (dated or one_day(read(options)))):
         if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
             tell(f"The question names a time, but all of the text is read; {given} reads a part.")
@@ -371,7 +364,7 @@ def _of_part(
         return options
     narrow = options.asking(**times, **({"only": each.scope} if each.scope else {}))
     try:
-        sources = open_sources(paths, narrow, _never)
+        sources = read(narrow)
         next(iter(sources))
     except (SourceError, UsageError) as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from kvstream.api.source_objects import identity
 from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
+from kvstream.cli.shared import reports
 from kvstream.cli.shared.inputs import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
@@ -24,7 +25,17 @@ from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
 from kvstream.cli.shared.watching import SECONDS, UNMATCHED, UNMET, Watch
 from kvstream.errors import SourceError
-from kvstream.events import Answered, AnswerStarted, Event, PartRead, Result, Started, StepDone
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    Event,
+    PartRead,
+    Result,
+    Started,
+    StepDone,
+    Value,
+    returned,
+)
 from kvstream.reporters import plain
 from kvstream.reporters.answer_writer import AnswerWriter
 from kvstream.reporters.citation_lines import match_places
@@ -68,8 +79,6 @@ def prepared(
     reporter.cites = answers and in_file and not options.quiet and sys.stderr.isatty()
     recorders: list[Recorder] = []
     if options.report is not None:
-        from kvstream.cli.shared import reports  # few runs need its page
-
         recorders.append(stack.enter_context(reports.reported(options)))
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
@@ -95,10 +104,9 @@ def check_files(options: Options, sources: Sequence[str] = (), memory: Path | No
 
 def read(paths: Sequence[str], options: Options) -> int:
     """Read the sources, answer or summarize, report progress, and return the exit code."""
+    if options.request.follow and options.request.every is None:
+        options = options.asking(every=Intervals(seconds=SECONDS))
     request = options.request
-    if request.follow and request.every is None:
-        request = replace(request, every=Intervals(seconds=SECONDS))
-        options = replace(options, request=request)
     if request.shards is not None:
         check_shards(paths)
     check_early(options)
@@ -222,15 +230,18 @@ def answer_events(
             yield event
 
 
-def noting(show: Callable[[Event], None], interrupts: Interrupts) -> Callable[[Event], None]:
-    """Return `show`, which then also tells the Ctrl-C handler when a chunk was read."""
+def read_to_end(
+    events: Generator[Event, None, Value], reporter: Teller, interrupts: Interrupts
+) -> Value:
+    """Show the events of a reading that Ctrl-C can stop, and return its value."""
     interrupts.begun = False
 
-    def noted(event: Event) -> None:
+    def show(event: Event) -> None:
         interrupts.begun |= isinstance(event, StepDone | PartRead)
-        show(event)
+        reporter.show(event)
 
-    return noted
+    with reading(interrupts):
+        return returned(events, show)
 
 
 @contextmanager
@@ -272,8 +283,6 @@ def origin(options: Options) -> dict[str, Any]:
         for name, row in ROWS.items()
         if name in options.request.given
     }
-    from kvstream.cli.shared import reports
-
     program = {"kvstream": __version__, "command_line": reports.command_line()}
     return {**program, "options": found}
 
@@ -330,17 +339,15 @@ def can_be_live() -> bool:
 
 def show_plan(started: Started, options: Options, output: Sink) -> None:
     """Write what --dry-run prints for a run."""
-    unused = started.unused
+    unused = [started.unused] if started.unused else []
     if options.json:
-        warnings = [unused] if unused else []
-        record = {"dry_run": True, **started.to_json(), "warnings": warnings}
+        record = {"dry_run": True, **started.to_json(), "warnings": unused}
         output.write(json_text(record) + "\n")
         return
     lines = [plain.plan_line(started), _parts_line(started)]
     if (answering := started.answering) is not None:
         lines += [plain.answering_line(answering), _parts_line(answering)]
-    lines += [unused] if unused else []
-    output.write("".join(f"{line}\n" for line in lines))
+    output.write("".join(f"{line}\n" for line in [*lines, *unused]))
     output.flush()
 
 
