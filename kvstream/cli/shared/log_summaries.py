@@ -98,21 +98,15 @@ def _left_to_the_model() -> bool:
 
 def unrecognized(paths: Sequence[str], *, plain: bool) -> str | None:
     """Return the warning for a file that is named like a log but does not look like one."""
-    for path in paths:
-        named = ".log" in os.path.basename(path) and os.path.isfile(path)
-        if named and not _left_to_the_model() and _has_text(path, plain=plain):
-            return (
-                f"Warning: {path} does not look like a log, so the model reads it; --as log shows "
-                "its templates instead."
-            )
+    for path in () if _left_to_the_model() else paths:
+        if ".log" in os.path.basename(path) and os.path.isfile(path):
+            with suppress(KvstreamError):  # the reading reports it
+                if _head(path, plain=plain).strip():
+                    return (
+                        f"Warning: {path} does not look like a log, so the model reads it; --as "
+                        "log shows its templates instead."
+                    )
     return None
-
-
-def _has_text(path: str, *, plain: bool) -> bool:
-    """Return whether a file has text at its beginning; False if it cannot be read."""
-    with suppress(KvstreamError):
-        return bool(_head(path, plain=plain).strip())
-    return False
 
 
 def _is_empty(path: str) -> bool:
@@ -144,34 +138,29 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
         interrupts.reading, interrupts.gentle = True, follow or every is not None
         interrupts.then = "" if follow else "printing the page of what was read so far"
         untold = follow  # the first wait at the end of a followed log, which the user should know
-
-        def due() -> bool:
-            return untold or request.due()
-
-        sources = open_sources(paths, options, interrupts, due=due, tell=teller.tell)
+        sources = open_sources(
+            paths, options, interrupts, due=lambda: untold or request.due(), tell=teller.tell
+        )
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
         before = paths[:-1] if follow else paths  # the followed log is read last
-        if not all(map(can_be_read_again, before)):
-            before = []
-        if before:
+        if before and all(map(can_be_read_again, before)):
             names = sources.names[:-1] if follow else sources.names
-            sources.reorder(in_order(names, plain=options.request.plain))
+            sources.reorder(in_order(names, plain=request.plain))
         log = logs.LogSummary()
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         with reading(interrupts):
             for block in sources:
-                text_piece = block.text
                 # After a pause, the next text may be the newline that ends the previous source.
-                if block.source != current and (text_piece or not log.sources):
+                if block.source != current and (block.text or not log.sources):
                     log.begin(sources.names[block.source], block.left_out)
                     current = block.source
-                log.feed(text_piece)
+                log.feed(block.text)
                 if interrupts() and not (follow and sources.ends_on_interrupt):
                     break
-                if not text_piece and untold:
+                if not block.text and untold:
                     untold = False
                     if not options.quiet:
                         teller.tell(_following(paths[-1], log.lines, every))
@@ -229,10 +218,9 @@ class _Reports:
         if self._options.json:
             made = {
                 **logs.record(log, self._rows or logs.ROWS, news=news),
-                "new_lines": lines - self._told,
-            }
-            made |= {"interrupted": interrupted, "warnings": self.warnings}
-            made["receipt"] = receipt(self._options, self._sources)
+                "new_lines": lines - self._told, "interrupted": interrupted,
+                "warnings": self.warnings, "receipt": receipt(self._options, self._sources),
+            }  # fmt: skip
             if writes:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
@@ -314,14 +302,14 @@ def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
     order = list(range(len(names)))
     if len(names) < 2:
         return order
-    keys: dict[int, tuple[float, float]] = {}
+    keys: list[tuple[float, float]] = []
     dated = True
-    for i, name in enumerate(names):
+    for name in names:
         parser = logs.LineParser()
         first = math.inf if _is_empty(name) else _first_time(parser, name, plain=plain)
         if first is None:
             return order
-        keys[i] = first, os.stat(name).st_mtime
+        keys.append((first, os.stat(name).st_mtime))
         dated = dated and parser.dated
     return sorted(order, key=lambda i: keys[i] if dated else keys[i][::-1])
 
