@@ -536,8 +536,9 @@ def test_results_do_not_depend_on_stderr(monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sys.stderr", Full())
-    with result_output.progress("plain", 1, quiet=False) as advance:
-        assert result_output.collect([{"n": 1}], advance, lambda rows: "one") == ([{"n": 1}], True)
+    values = {"progress": "plain", "quiet": False, "save": None}
+    trials = [Trial({"n": 1}, dict)]
+    assert result_output.measured(trials, 1, Records(), values, str) == ([{"n": 1}], True)
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -74,53 +74,41 @@ class _Plain:
         say(f"{self.done:,} of {self.total:,}, about {left:,.0f} s left: {text}")
 
 
-def collect(records: Iterable[Row], advance: Callable[[str], None],
-            line: Callable[[list[Row]], str]) -> tuple[list[Row], bool]:  # fmt: skip
-    """Return all records and True, or after Ctrl-C the records so far and False."""
-    found: list[Row] = []
-    try:
-        with printing_to_stderr():
-            for record in records:
-                found.append(record)
-                advance(line(found))
-    except KeyboardInterrupt:
-        say("Interrupted; these are the results so far.")
-        return found, False
-    return found, True
-
-
 def measured(
     trials: Iterable[Trial], total: int, records: Records, values: dict[str, Any],
     so_far: Callable[[list[Row]], str],
 ) -> tuple[list[Row], bool]:  # fmt: skip
-    """Return the record of every trial as `collect` does, with progress, and report errors.
+    """Return the records of all trials and True, or after Ctrl-C those so far and False; show
+    progress, and report errors.
 
     Trials that `records` has are not run again. Raises the first error if none could be measured.
     """
     from kvstream.evaluation.records import measure
 
-    def line(found: list[Row]) -> str:
-        done = [record for record in found if "error" not in record]
-        return so_far(done) if "error" not in found[-1] else f"{found[-1]['method']}: left out"
-
+    found: list[Row] = []
+    complete = True
     with progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = collect(measure(trials, records), advance, line)
+        try:
+            with printing_to_stderr():
+                for record in measure(trials, records):
+                    found.append(record)
+                    done = [each for each in found if "error" not in each]
+                    left_out = "error" in record
+                    advance(f"{record['method']}: left out" if left_out else so_far(done))
+        except KeyboardInterrupt:
+            say("Interrupted; these are the results so far.")
+            complete = False
     if records.reused and not values["quiet"]:
         say(f"{records.reused:,} trials were taken from {values['save']}.")
     if complete and len(records.refusals) == len(found) > 0:
         raise records.refusals[0]
-    _say_left_out(found)
-    return found, complete
-
-
-def _say_left_out(records: Sequence[Row]) -> None:
-    """Report why trials have no answer: each reason, or the first of more than `TOLD`."""
-    messages = [record["error"] for record in records if "error" in record]
+    messages = [record["error"] for record in found if "error" in record]
     different = list(dict.fromkeys(messages))
     for message in different if len(different) <= TOLD else ():
         say(f"Left out: {message}")
     if len(different) > TOLD:
         say(f"Left out {len(messages)} trials, the first for this reason: {different[0]}")
+    return found, complete
 
 
 def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
@@ -170,18 +158,25 @@ def _read(values: dict[str, Any]) -> list[str]:
     return [path for paths in named for path in paths]
 
 
-def write(
+def tell(
     file: PageFile | None,
     title: str,
     settings: Any,
     rows: Sequence[Row],
-    tables: Iterable[Any],
-    plots: Iterable[Chart | Bars] = (),
+    tables: Callable[[Any], Iterable[Any]],
+    plots: Callable[[Any], Iterable[Chart | Bars]] = lambda rows: (),
+    *,
+    as_json: bool,
+    printed: bool = False,
 ) -> None:
-    """Write the page of a benchmark if it was requested and there are rows."""
+    """Print the rows of a benchmark as JSON or as tables, unless they are `printed`, and write its
+    page if it was requested and there are rows.
+    """
+    if not printed:
+        show(rows, lambda: tables(rows), as_json=as_json)
     if file is None or not rows:
         return
-    shown, drawn = list(tables), list(plots)
+    shown, drawn = list(tables(rows)), list(plots(rows))
     methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
     page = rendered(
         title,
@@ -192,21 +187,6 @@ def write(
         warnings=[each for each in shown if isinstance(each, str)],
     )
     file.write_page(page)
-
-
-def tell(
-    file: PageFile | None,
-    title: str,
-    settings: Any,
-    rows: Sequence[Row],
-    tables: Callable[[Any], Iterable[Any]],
-    plots: Callable[[Any], Iterable[Chart | Bars]] = lambda rows: (),
-    *,
-    as_json: bool,
-) -> None:
-    """Print the rows of a benchmark as JSON or as tables, and write its page."""
-    show(rows, lambda: tables(rows), as_json=as_json)
-    write(file, title, settings, rows, tables(rows), plots(rows))
 
 
 def as_table(table: RichTable) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,7 +69,6 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
-    from kvstream.evaluation import report
     from kvstream.evaluation.speed import systems, timing
     from kvstream.evaluation.speed.measure import Bench
 
@@ -84,17 +82,13 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
     every = systems.systems(session, cases, against)
     total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
     rows: list[Any] = []
-    with ExitStack() as stack:
-        advance = stack.enter_context(
-            result_output.progress(values["progress"], total, quiet=values["quiet"])
-        )
+    with result_output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
         model = session.model
         flops = timing.measured_flops(model.device, model.layers[0].dtype)
         limits = values["limit"], values["give_up"]
         bench = Bench(session, every, values["runs"], *limits, flops, advance)
-        question = session.settle(Request((systems.QUESTION,), cases[0].run)).prompt.tail(
-            systems.QUESTION
-        )
+        settled = session.settle(Request((systems.QUESTION,), cases[0].run))
+        question = settled.prompt.tail(systems.QUESTION)
         texts = _texts(session, values)
         complete = True
         try:
@@ -109,9 +103,10 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
                 raise
             say("Interrupted; these are the results so far.")
             complete = False
-    if not values["json"]:
-        result_output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
-    result_output.write(page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows))
+    result_output.tell(
+        page, "Speed", settings, rows, lambda rows: _tables(rows, flops), _plots,
+        as_json=False, printed=values["json"],
+    )  # fmt: skip
     return 0 if complete else 130
 
 
@@ -149,7 +144,9 @@ def _plots(rows: list[Any]) -> Any:
         )  # fmt: skip
 
 
-def _tables(rows: list[Any], report: Any, flops: float) -> Any:
+def _tables(rows: list[Any], flops: float) -> Any:
+    from kvstream.evaluation import report
+
     ours = [r for r in rows if r["system"] == "kvstream"]
     columns = [
         ("", lambda r: _name(r, ours)),
@@ -182,11 +179,10 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
     for row in (r for r in rows if r.get("setting")):
         setting = ", ".join(f"{name} {value}" for name, value in row["setting"].items())
         yield f"{_name(row, ours)}, {report.count(row['tokens'])}: {setting}."
-    told = dict.fromkeys(
+    yield from dict.fromkeys(
         f"{_name(r, ours).strip()}, {report.count(r['tokens'])}: {r['error']}"
         for r in rows if "error" in r
     )  # fmt: skip
-    yield from told
     for row in (r for r in rows if "measured_tokens" in r):
         yield f"{_name(row, ours)} is extrapolated from {row['measured_tokens']:,} tokens."
     yield f"Measured peak of this machine in products of matrices: {flops / 1e9:,.0f} GFLOP/s."
