@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,9 @@ def for_command(
                 continue
             name = key.replace("-", "_")
             if name not in options:
+                close = meant(key.replace("_", "-"), (o.replace("_", "-") for o in options))
                 raise UsageError(
-                    f"{place(path, *keys, key)}: {key!r} is not an option of {whose}."
-                    f"{_like(key, options)}"
+                    f"{place(path, *keys, key)}: {key!r} is not an option of {whose}.{close}"
                 )
             if name in own:
                 try:
@@ -174,7 +174,3 @@ def _refuse_twice(table: Mapping[str, Any], path: Path, *keys: str) -> None:
                 f"{place(path, *keys, key)}: {key} and {earlier} are the same option; leave one "
                 "out."
             )
-
-
-def _like(key: str, names: Iterable[str]) -> str:
-    return meant(key.replace("_", "-"), (name.replace("_", "-") for name in names))

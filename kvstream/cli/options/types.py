@@ -30,7 +30,7 @@ class Parsed(click.ParamType):
         try:
             return self.parse(value)
         except UsageError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(str(error))
 
 
 SIZE = Parsed(size_of, "size")
@@ -44,7 +44,7 @@ class Finite(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.")
         return number
 
 
@@ -59,11 +59,7 @@ class MethodsType(click.ParamType):
             # The name of a plugin's method may differ from its entry point; it is checked later.
             if name not in known and not any(plugins()):
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
-                self.fail(
-                    f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
-                    param,
-                    ctx,
-                )
+                self.fail(f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.")
         return value
 
     def shell_complete(
@@ -87,9 +83,7 @@ class ModelType(click.ParamType):
         name = str(value)
         if len(name) > config.LONGEST_NAME:
             self.fail(
-                f"The model name has {len(name)} characters, too many for any model; check it.",
-                param,
-                ctx,
+                f"The model name has {len(name)} characters, too many for any model; check it."
             )
         return config.model_name(name)
 
@@ -129,7 +123,7 @@ class FileType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
-            self.fail("The name is empty; name a file, or leave the option out.", param, ctx)
+            self.fail("The name is empty; name a file, or leave the option out.")
         if str(value) == "-" and not self.streams:
-            self.fail("This needs a file, and - stands for standard input or output.", param, ctx)
+            self.fail("This needs a file, and - stands for standard input or output.")
         return super().convert(value, param, ctx)
