@@ -67,11 +67,8 @@ def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
 
 _NO_MEMORY = (
-    "bad_alloc",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "failed to map segment",
-)
+    "bad_alloc", "can't allocate memory", "cannot allocate memory", "failed to map segment"
+)  # fmt: skip
 
 
 def is_out_of_memory(error: BaseException) -> bool:

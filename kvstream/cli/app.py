@@ -37,7 +37,6 @@ KERNELS = "12"
 """Number of compiled CPU kernels to keep. One step needs fewer."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
-ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
 @contextmanager
@@ -80,8 +79,7 @@ class App(Modules):
         from kvstream.cli import config
 
         path = config.config_path()
-        values = config.load(path)
-        if not values:
+        if not (values := config.load(path)):
             return {}
         from kvstream.cli.options.option import configured, key_of
 
@@ -117,15 +115,10 @@ class App(Modules):
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
         """Return the options of each command that have an effect. Imports all commands."""
-        found = {}
-        for name in self.modules:
-            command = self.get_command(ctx, name)
-            assert command is not None
-            without = getattr(command, "without", ())
-            found[name] = [
-                p for p in command.params if isinstance(p, click.Option) and p.name not in without
-            ]
-        return found
+        from kvstream.cli.options.command import effective
+
+        commands = {name: self.get_command(ctx, name) for name in self.modules}
+        return {name: effective(command) for name, command in commands.items() if command}
 
 
 @click.group(
@@ -201,7 +194,10 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception
-            return _report(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
+            return _report(
+                f"The model's tokenizer fails: {error}. Download its tokenizer.json again, or "
+                "choose another model.", 4, verbose
+            )  # fmt: skip
         if isinstance(error, SystemExit) and (
             f"_{command.name}_COMPLETE".upper() in os.environ  # click has completed words
             or (isinstance(error.code, int) and error.code > 128)  # of a signal

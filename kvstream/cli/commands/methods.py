@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 import click
 
@@ -73,7 +72,9 @@ def _page(method: MethodInfo) -> str:
         help_text = each.help
         if limits := ", ".join(each.choices) or each.allowed:
             help_text += f" ({limits})"
-        lines += [f"  --set {name}.{each.name}={_typed(each.default)}", _filled(help_text)]
+        default = str(each.default)
+        default = default.lower() if isinstance(each.default, bool) else default
+        lines += [f"  --set {name}.{each.name}={default}", _filled(help_text)]
     if lines:
         paragraphs.append("\n".join(lines))
     if method.preset is not None:
@@ -93,7 +94,3 @@ def _filled(text: str, *, whole: bool = False) -> str:
         text, WIDTH, initial_indent=indent, subsequent_indent=indent,
         break_on_hyphens=not whole, break_long_words=not whole,
     )  # fmt: skip
-
-
-def _typed(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

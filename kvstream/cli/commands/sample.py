@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -105,24 +105,20 @@ def command(
 
 def _text_of(name: str) -> tuple[int, Iterator[str]]:
     """Return the characters of a text, and its blocks: it is read twice, and never held."""
-    if name != "-":
-        return sum(map(len, _blocks(name, None))), _blocks(name, None)
-    if sys.stdin is None:
-        raise SourceError("Standard input is closed; name a file instead.")
-    spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  lives as long as the blocks
-    while data := sys.stdin.buffer.read(BUFFER):
-        spool.write(data)
-    spool.seek(0)
-    characters = sum(map(len, _blocks(name, spool)))
-    spool.seek(0)
-    return characters, _blocks(name, spool)
+    spool = None
+    if name == "-":
+        if sys.stdin is None:
+            raise SourceError("Standard input is closed; name a file instead.")
+        spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  as long as the blocks
+        shutil.copyfileobj(sys.stdin.buffer, spool, BUFFER)
 
+    def blocks() -> Iterator[str]:
+        if spool is not None:
+            spool.seek(0)
+        for block in open_sources(name if spool is None else Source(spool, name)):
+            yield block.text
 
-def _blocks(
-    name: str, stdin: io.IOBase | tempfile.SpooledTemporaryFile[bytes] | None
-) -> Iterator[str]:
-    for block in open_sources(name if stdin is None else Source(stdin, name)):
-        yield block.text
+    return sum(map(len, blocks())), blocks()
 
 
 def _write(pieces: Iterable[str], sink: Sink) -> None:

@@ -51,8 +51,7 @@ class SectionedCommand(click.Command):
         end = args.index("--") if "--" in args else len(args)
         try:
             rest = super().parse_args(ctx, list(args))
-            self._refuse_without_effect(ctx)
-            self._refuse_repeated(ctx, args)
+            self._check(ctx, args)
             return rest
         except KvstreamError as error:  # of a value
             self._add_elsewhere(ctx, error)
@@ -104,22 +103,20 @@ class SectionedCommand(click.Command):
             told += _elsewhere(ctx, name) if close is None else f" Did you mean --{close}?"
         return click.UsageError(told, ctx)
 
-    def _refuse_without_effect(self, ctx: click.Context) -> None:
+    def _check(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """Refuse options without effect, and a second value of one that takes one."""
         for param in self.params:
             if param.name in self.without and typed(param.name):
                 name = max(param.opts, key=len)
                 raise click.UsageError(
                     f"{name} has no effect in {ctx.command_path}: {self.without[param.name]}", ctx
                 )
-
-    def _refuse_repeated(self, ctx: click.Context, args: Sequence[str]) -> None:
         limited = [p for p in self.params if isinstance(p, Option) and p.once]
-        if not limited:
-            return
-        *_, order = self.make_parser(ctx).parse_args(list(args))
-        for param in limited:
-            if order.count(param) > 1:
-                raise click.UsageError(param.once, ctx)
+        if limited:
+            *_, order = self.make_parser(ctx).parse_args(list(args))
+            for param in limited:
+                if order.count(param) > 1:
+                    raise click.UsageError(param.once, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -141,11 +138,14 @@ CLOSE = 0.75
 """Minimum similarity of an unknown option and a suggested one."""
 
 
-def _long_options(command: click.Command) -> set[str]:
-    """Return the long options that have an effect in a command, as they are typed."""
+def effective(command: click.Command) -> list[click.Option]:
+    """Return the options that have an effect in a command."""
     without = getattr(command, "without", ())
-    options = (p for p in command.params if isinstance(p, click.Option) and p.name not in without)
-    return {name for option in options for name in option.opts if name.startswith("--")}
+    return [p for p in command.params if isinstance(p, click.Option) and p.name not in without]
+
+
+def _long_options(command: click.Command) -> set[str]:
+    return {name for o in effective(command) for name in o.opts if name.startswith("--")}
 
 
 def _elsewhere(ctx: click.Context, name: str) -> str:

@@ -49,7 +49,7 @@ def read_each(command: str, paths: Sequence[str], options: Options) -> int:
             ray=options.ray, into=into, progress=reporter.note, interrupted=interrupts,
         )  # fmt: skip
         interrupts.reading = True
-        code, withheld = 0, False
+        withheld = False
         printed = options.json or (into is None and command != "remember")
         labels = len(options.request.questions) > 1, compares
         for outcome in outcomes:
@@ -67,8 +67,8 @@ def read_each(command: str, paths: Sequence[str], options: Options) -> int:
                 reporter.tell(_not_read(tally.left, into))
             return INTERRUPTED
         if tally.failed:
-            code = SOME_FAILED if tally.done else tally.code
-        return code or (WITHHELD if withheld else 0)
+            return SOME_FAILED if tally.done else tally.code
+        return WITHHELD if withheld else 0
 
 
 def _not_read(documents: int, into: Path | None) -> str:

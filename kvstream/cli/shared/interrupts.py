@@ -78,7 +78,11 @@ class Interrupts:
         if any(each.co_filename.startswith("<frozen importlib") for each in code):
             # A module is being imported. An exception here would pass through the C++ code of
             # torch, which aborts. Waiting for the end of the import can take long.
-            self._leave(f"{told}.", number)
+            if self.leave is not None:
+                with suppress(Exception):
+                    self.tell(f"{told}.")
+                    self.leave()
+                os._exit(128 + number)
         elif not any(each.co_name == "__del__" or each.co_filename in WEAK for each in code):
             # As an object is freed, Python would print and drop an exception.
             if pressed:
@@ -88,15 +92,6 @@ class Interrupts:
         again_later = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
         again_later.daemon = True
         again_later.start()
-
-    def _leave(self, message: str, number: int) -> None:
-        """End the process at once, if `leave` can close what is open."""
-        if self.leave is None:
-            return
-        with suppress(Exception):
-            self.tell(message)
-            self.leave()
-        os._exit(128 + number)
 
 
 def _running(frame: FrameType | None) -> Iterator[CodeType]:

@@ -82,7 +82,9 @@ class OutputFile:
         prefix = f"{writing.hidden_name(target)}."
         handle, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)
         self.temporary = Path(name)
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask
         os.chmod(name, mode)
         return open(handle, "w", encoding="utf-8", errors="backslashreplace")
 
@@ -176,12 +178,6 @@ class OutputFile:
         self.close()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def refuse_clashes(
     outputs: Mapping[str, Path | None],
     inputs: Mapping[str, Path | None],
@@ -190,14 +186,12 @@ def refuse_clashes(
     """Raise UsageError if an output would destroy another one or an input, by option. Stdout always
     is an output, because a shell may append it to a source.
     """
-    named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
+    named = [(option, path) for option, path in outputs.items() if path and path != Path("-")]
     read = [(option, path) for option, path in inputs.items() if path and os.path.isfile(path)]
     texts = [("a source", Path(source if source != "-" else STDIN)) for source in sources]
     named.append(("standard output", STDOUT))
     for number, (option, path) in enumerate(named):
-        assert path is not None
         for other, place in named[number + 1 :] + read + texts:
-            assert place is not None
             if writing.same(path, place):
                 raise UsageError(
                     f"{option} {path} and {other} {place} are the same file, and one would "

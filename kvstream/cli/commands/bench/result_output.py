@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,20 +143,15 @@ def opened(values: dict[str, Any]) -> PageFile | None:
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"]}
     inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
-    refuse_clashes(results, inputs, _read(values))
+    data = values.get("data") or ()
+    read = [(data,) if isinstance(data, str) else data]
+    read += [values.get(name) or () for name in ("text", "more", "files")]
+    refuse_clashes(results, inputs, [*chain(*read)])
     if path is None:
         return None
     file = PageFile(path, quiet=values["quiet"])
     click.get_current_context().call_on_close(file.discard)
     return file
-
-
-def _read(values: dict[str, Any]) -> list[str]:
-    """Return the files that a benchmark reads, texts and records, from all its options."""
-    data = values.get("data") or ()
-    named = [(data,) if isinstance(data, str) else data]
-    named += [values.get(name) or () for name in ("text", "more", "files")]
-    return [path for paths in named for path in paths]
 
 
 def tell(
