@@ -160,9 +160,13 @@ class Options:
     @property
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
-        request, names = self.request, self.request.given & set(api.PER_ANSWER)
-        given = {n: getattr(request if hasattr(request, n) else request.run, n) for n in names}
+        given = {name: self.value(name) for name in self.request.given & set(api.PER_ANSWER)}
         return api.effective(given)  # without options of sampling that come from the config file
+
+    def value(self, name: str) -> Any:
+        """Return the value of an option of the table."""
+        holders = (self, self.request, self.request.run, self.loading)
+        return next(getattr(each, name) for each in holders if hasattr(each, name))
 
     def of_method(self, name: str) -> Request:
         """Return the request of a method."""

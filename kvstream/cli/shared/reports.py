@@ -78,12 +78,11 @@ def of(reporter: Teller) -> Report | None:
 
 def _settings(options: Options) -> dict[str, object]:
     """Return the given settings that the events do not have."""
-    request = options.request
-    given: dict[str, object] = {}
-    for name in TABLE:
-        holder = request if hasattr(request, name) else request.run
-        if name in request.given and name not in SHOWN_ELSEWHERE:
-            given[name.replace("_", "-")] = getattr(holder, name)
+    given: dict[str, object] = {
+        name.replace("_", "-"): options.value(name)
+        for name in TABLE
+        if name in options.request.given and name not in SHOWN_ELSEWHERE
+    }
     for method, settings in options.settings.items():
         given |= {f"{method}.{name}": value for name, value in settings.items()}
     for name in ("device", "dtype", "attn", "quantize", "revision", "threads"):

@@ -140,11 +140,12 @@ def read(paths: Sequence[str], options: Options) -> int:
         events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
         writer = answer_writer(stack, output, options)
         apart = request.every is not None and not options.json and not writer.labels
-        if not request.follow:
-            return _show(events, writer, output, reporter, options, apart=apart)
         watch = Watch(options.until_answer, request.every.seconds if request.every else None)
-        news = watch.news(events)
-        code = _show(news, writer, output, reporter, options, apart=apart)
+        if request.follow:
+            events = watch.news(events)
+        code = _show(events, writer, output, reporter, options, apart=apart)
+        if not request.follow:
+            return code
         if watch.changed_at and not watch.is_news and not options.quiet:
             reporter.tell(f"Stopped following. The last change was at {watch.changed_at}.")
         if options.until_answer is not None and not watch.met:
@@ -277,9 +278,8 @@ def reading_line(memory: Memory) -> str:
 
 def origin(options: Options) -> dict[str, Any]:
     """Return the command line and the options that the user set anywhere, for a receipt."""
-    holders = (options, options.request, options.request.run, options.loading)
     found = {
-        row.key: jsonable(next(getattr(each, name) for each in holders if hasattr(each, name)))
+        row.key: jsonable(options.value(name))
         for name, row in ROWS.items()
         if name in options.request.given
     }
