@@ -6,7 +6,6 @@ import json
 import random
 from pathlib import Path
 
-import click
 import pytest
 from make_documents import chapter, docx, drawn, epub, pdf
 
