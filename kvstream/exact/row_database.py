@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
+from itertools import islice
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -27,6 +28,8 @@ CLOSE = 0.7
 """Least likeness of the name of a column to one that a query has."""
 LONGEST = 60.0
 """Seconds that a query may take."""
+BATCH = 1000
+"""Rows that are copied at once."""
 ROW = 200
 """Characters of a row that is shown."""
 UNITS = 8
@@ -74,16 +77,17 @@ class RowDatabase:
         named = zip(columns.names, kinds, strict=True)
         every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in named)
         base.execute(f"CREATE TABLE t ({every})")
-        base.execute("CREATE TABLE places (source, line, last, text)")
+        base.execute("CREATE TABLE places (source, line, last, cells)")
         base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
         base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
         base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
         into = f"INSERT INTO t VALUES ({', '.join('?' * len(kinds))})"
-        for row in table:
-            base.execute(into, [self._value(row, column) for column in range(len(kinds))])
-            place = (row.source, row.line, row.last, _clean(self._shown(row)))
-            base.execute("INSERT INTO places VALUES (?, ?, ?, ?)", place)
-            self.read += 1
+        rows = iter(table)
+        while some := [*islice(rows, BATCH)]:
+            base.executemany(into, map(self._values, some))
+            places = ((r.source, r.line, r.last, _clean("\0".join(r.cells))) for r in some)
+            base.executemany("INSERT INTO places VALUES (?, ?, ?, ?)", places)
+            self.read += len(some)
         base.set_progress_handler(lambda: monotonic() > self.until, 100_000)
         base.set_authorizer(_only_reads)
 
@@ -129,21 +133,17 @@ class RowDatabase:
             "warnings": [*self._warnings(sql), *of_table(self.table)],
         }
 
-    def _value(self, row: Row, column: int) -> Any:
-        text = cell(row, column).strip()
-        if not self.columns.numbers[column]:
-            return _clean(text) or None
-        number = self.columns.styles[column].parse(text)
-        if number is None:
-            empty = text.casefold() in NOTHING
-            self.empty[column] += empty
-            self.wrong[column] += not empty
-            return None
-        return int(number) if number == int(number) and abs(number) < 2**63 else float(number)
-
-    def _shown(self, row: Row) -> str:
-        cells = zip(self.table.header, row.cells, strict=False)
-        return shortened(" | ".join(f"{name}: {value.strip()}" for name, value in cells), ROW)
+    def _values(self, row: Row) -> list[Any]:
+        values: list[Any] = []
+        for column, number in enumerate(self.columns.numbers):
+            text = cell(row, column).strip()
+            value = self.columns.styles[column].value(text) if number else _clean(text) or None
+            if number and value is None:
+                empty = text.casefold() in NOTHING
+                self.empty[column] += empty
+                self.wrong[column] += not empty
+            values.append(value)
+        return values
 
     def _with_known_column(self, sql: str, wrong: str) -> str:
         """Return a query with the column that a `wrong` name means, or as it is."""
@@ -180,7 +180,9 @@ class RowDatabase:
         own = f"SELECT rowid{behind}" if whole else f"SELECT rowid,{sql[len('SELECT') :]}"
         for rowid, *_ in self.base.execute(own).fetchmany(CITED):
             [place] = self.base.execute("SELECT * FROM places WHERE rowid = ?", (rowid,))
-            source, line, last, text = place
+            source, line, last, cells = place
+            named = zip(self.table.header, cells.split("\0"), strict=False)
+            text = shortened(" | ".join(f"{name}: {each.strip()}" for name, each in named), ROW)
             name = self.table.names[source]
             yield {"source": name, "line_start": line, "line_end": last, "text": text}
 
@@ -225,6 +227,8 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _clean(text: str) -> str:
+    if text.isascii():
+        return text
     return text.encode(errors="replace").decode()  # JSON may have half characters
 
 

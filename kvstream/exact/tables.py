@@ -15,6 +15,8 @@ from kvstream.input.table_reader import Row, Table
 
 LONGEST_NUMBER = 60
 """Characters of a cell that may be a number."""
+MOST_DIGITS = 18
+"""Characters of a number that SQLite certainly holds."""
 MOST_APART = 3
 """Mean distance of numbers that may be names."""
 MOST_CELLS = 100_000
@@ -91,6 +93,15 @@ class Numbers:
             return Decimal(plain)
         except InvalidOperation:
             return None
+
+    def value(self, text: str) -> int | float | None:
+        """Return the number of a cell for SQLite; None: it is none."""
+        if self.point == "." and len(text) < MOST_DIGITS and _PLAIN.fullmatch(text):
+            self.units[""] += 1
+            return float(text) if "." in text else int(text)
+        if (number := self.parse(text)) is None:
+            return None
+        return int(number) if number == int(number) and abs(number) < 2**63 else float(number)
 
 
 @dataclass(frozen=True)
