@@ -20,7 +20,7 @@ Templates that differ only in this place are then joined. All groups together ho
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -72,11 +72,9 @@ _TOKEN = re.compile(r"[^\s=:,;()\[\]{}\"'<>|]+")
 _OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
-_HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
-_LONG_HEX = b"\0" * 12
+_LONG_HEX = re.compile(rb"[0-9a-f\0-]{12,}")
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
-_KEPT, _MOST_KEPT = 0xF0000, 4094  # private characters, each of which stands for a value
-_COMMA, _SPACE = "\U000f0ffe", "\U000f0fff"  # and for the separators of the values of a list
+_KEPT = 0xF0000  # private characters, each of which stands for a value or for a separator in a list
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
 _KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
 LONGEST = 4096
@@ -88,10 +86,9 @@ MOST_WORDS = 256
 class Template:
     """The common form of lines."""
 
-    def __init__(self, group: _Group, key: tuple[str, ...]) -> None:
+    def __init__(self, group: _Group, words: tuple[str, ...]) -> None:
         self.group = group
-        self.key = key
-        self.words = key
+        self.words = words
         """Words of the template; ``<*>`` where lines differ."""
         self.count = 0
         self.joined: Template | None = None
@@ -109,63 +106,22 @@ class _Group:
         self.begun = tuple(words)
         """The words of the first line."""
         self.words = list(words)
-        self.seen: list[set[str] | None] = [None if w == WILDCARD else {w} for w in words]
-        """Words seen in each place; None for a variable."""
+        """The same with ``<*>`` in the places of variables."""
+        self.seen = [{word} for word in words]
+        """Words seen in each place."""
         self.templates: dict[tuple[str, ...], Template] = {}
 
-    def key(self, words: list[str]) -> tuple[str, ...]:
+    def key(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the words with ``<*>`` in the places of variables."""
         return tuple(
-            WILDCARD if seen is None else w for w, seen in zip(words, self.seen, strict=True)
+            WILDCARD if own == WILDCARD else word
+            for own, word in zip(self.words, words, strict=True)
         )
 
     def similarity(self, words: list[str]) -> float:
         """Return the share of the words that match, from 0 to 1."""
-        same = 0
-        for mine, theirs in zip(self.words, words, strict=True):
-            if mine in (theirs, WILDCARD):
-                same += 1
+        same = sum(own in (word, WILDCARD) for own, word in zip(self.words, words, strict=True))
         return same / len(words) if words else 1.0
-
-
-class _Leaf:
-    """Groups of lines of one length, indexed by their words: a log of random words has thousands of
-    groups, and a line is similar to few of them."""
-
-    def __init__(self) -> None:
-        self.groups: dict[int, _Group] = {}
-        self._by_word: dict[tuple[int, str], dict[int, _Group]] = {}
-        self.open: dict[int, _Group] = {}
-        """Groups with variables, to which a line with none of their words may belong."""
-
-    def add(self, group: _Group) -> None:
-        """Add a new group."""
-        self.groups[group.number] = group
-        for place in enumerate(group.begun):
-            self._by_word.setdefault(place, {})[group.number] = group
-        if WILDCARD in group.begun:
-            self.open[group.number] = group
-
-    def remove(self, group: _Group) -> None:
-        """Remove a group."""
-        del self.groups[group.number]
-        self.open.pop(group.number, None)
-        for place in enumerate(group.begun):
-            having = self._by_word[place]
-            del having[group.number]
-            if not having:
-                del self._by_word[place]
-
-    def like(self, words: list[str], least: float) -> _Group | None:
-        """Return the most similar group, the oldest of equals; None if all are below `least`."""
-        near = dict(self.open)
-        for place in enumerate(words):
-            near.update(self._by_word.get(place, {}))
-        if not words:
-            near = self.groups
-        fits = ((group.similarity(words), -number) for number, group in near.items())
-        best, number = max(fits, default=(-1.0, 0))
-        return near[-number] if best >= least else None
 
 
 class TemplateTree:
@@ -189,7 +145,10 @@ class TemplateTree:
         self.forgotten = 0
         """Number of lines of dropped templates."""
         self._begun = 0
-        self._leaves: dict[tuple[str, ...], _Leaf] = {}
+        self._groups: defaultdict[tuple[Any, ...], dict[int, _Group]] = defaultdict(dict)
+        """Groups by path and (place, word) of their first line: a log of random words has thousands
+        of groups, and a line is similar to few of them. By path and None: groups with variables, to
+        which a line with none of their words may belong."""
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
         self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
@@ -211,11 +170,11 @@ class TemplateTree:
         """Count a line, and return its template and the component that wrote it."""
         raw = line[:LONGEST].encode("utf-8", "replace")
         if self._has_hex:
-            self._has_hex = len(raw) > len(raw := _without_long_hex(raw))
+            self._has_hex = len(raw) > len(raw := _LONG_HEX.sub(b"", raw))
         key = raw.translate(None, _DIGITS)
         known = self._known.get(key)
         if known is None or known[0].joined is not None:
-            short = key if self._has_hex else _without_long_hex(raw).translate(None, _DIGITS)
+            short = key if self._has_hex else _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
             if len(key) != len(short):
                 known = self._known.get(short)
                 self._has_hex = True
@@ -243,16 +202,16 @@ class TemplateTree:
 
     def _find(self, apart: str, words: list[str]) -> Template:
         path = self._descend(apart, words)
-        leaf = self._leaves.get(path)
-        if leaf is None:
-            leaf = self._leaves[path] = _Leaf()
-        group = leaf.like(words, SIMILARITY)
-        if group is None:
+        group = self._like(path, words)
+        if group is not None:
+            self._widen(group, words)
+        else:
             group = _Group(path, words, self._begun)
             self._begun += 1
-            leaf.add(group)
-        elif self._widen(group, words):
-            leaf.open[group.number] = group
+            for place in enumerate(words):
+                self._groups[path, place][group.number] = group
+        if WILDCARD in group.words or not words:
+            self._groups[path, None][group.number] = group
         key = group.key(words)
         template = group.templates.get(key)
         if template is None:
@@ -262,27 +221,30 @@ class TemplateTree:
                 self._evict()
         return template
 
-    def _widen(self, group: _Group, words: list[str]) -> bool:
-        """Note new words; if a place becomes a variable, join its templates and return True."""
-        became = False
-        for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
-            if seen is None or word in seen:
-                continue
-            seen.add(word)
-            if len(seen) >= VARIANTS or word == WILDCARD:
-                group.seen[place] = None
-                group.words[place] = WILDCARD
-                became = True
-        if became:
-            self._join(group)
-        return became
+    def _like(self, path: tuple[str, ...], words: list[str]) -> _Group | None:
+        """Return the most similar group, the oldest of equals; None if no group is similar."""
+        near: dict[int, _Group] = {}
+        for place in (None, *enumerate(words)):
+            near.update(self._groups.get((path, place), {}))
+        fits = ((group.similarity(words), -number) for number, group in near.items())
+        best, number = max(fits, default=(-1.0, 0))
+        return near[-number] if best >= SIMILARITY else None
 
-    def _join(self, group: _Group) -> None:
-        """Join the templates of a group that no longer differ."""
+    def _widen(self, group: _Group, words: list[str]) -> None:
+        """Note new words. If a place becomes a variable, join templates that no longer differ."""
+        became = False
+        for place, (word, own, seen) in enumerate(zip(words, group.words, group.seen, strict=True)):
+            if own != WILDCARD:
+                seen.add(word)
+                if len(seen) >= VARIANTS or word == WILDCARD:
+                    group.words[place] = WILDCARD
+                    became = True
+        if not became:
+            return
         old, group.templates = group.templates, {}
         for template in old.values():
-            template.key = template.words = group.key(list(template.key))
-            into = group.templates.setdefault(template.key, template)
+            template.words = group.key(template.words)
+            into = group.templates.setdefault(template.words, template)
             if into is not template:
                 into.count += template.count
                 self.on_join(into, template)
@@ -308,28 +270,15 @@ class TemplateTree:
         """Drop the least recently seen template."""
         old, _ = self._recent.popitem(last=False)
         group = old.group
-        del group.templates[old.key]
-        if not group.templates:
-            leaf = self._leaves[group.path]
-            leaf.remove(group)
-            if not leaf.groups:
-                del self._leaves[group.path]
+        del group.templates[old.words]
+        for place in () if group.templates else (None, *enumerate(group.begun)):
+            having = self._groups[group.path, place]
+            having.pop(group.number, None)
+            if not having:
+                del self._groups[group.path, place]
         old.joined = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
-
-
-def _without_long_hex(raw: bytes) -> bytes:
-    """Return the line without runs of 12 or more of ``0-9a-f-``, in half the time of a pattern."""
-    pieces = raw.translate(_HEX).split(_LONG_HEX)
-    if len(pieces) == 1:
-        return raw
-    at = len(pieces[0])
-    kept = [raw[:at]]
-    for piece in pieces[1:]:
-        at += len(_LONG_HEX) + len(piece)
-        kept.append(raw[at - len(piece.lstrip(b"\0")) : at])  # the run may be longer
-    return b"".join(kept)
 
 
 def _plain(message: str) -> str:
@@ -350,57 +299,49 @@ def values_of(message: str) -> list[str]:
 
     def keep(match: re.Match[str]) -> str:
         found.append(match.group())
-        return chr(_KEPT + len(found) - 1) if len(found) <= _MOST_KEPT else _MARK
+        return chr(_KEPT + len(found) - 1)
 
     def join(match: re.Match[str]) -> str:
-        return match.group().replace(",", _COMMA).replace(" ", _SPACE)
+        return re.sub("[, ]", keep, match.group())
 
     def written(match: re.Match[str]) -> str:
-        kept = match.group()
-        return "," if kept == _COMMA else " " if kept == _SPACE else found[ord(kept) - _KEPT]
+        return found[ord(match.group()) - _KEPT]
 
     text = _EMPTY.sub(_MARK, _KEPT_LIST.sub(join, _VALUE.sub(keep, _plain(message))))
-    spans: list[tuple[int, int]] = []
-    wild = False
-    for token in islice(_TOKEN.finditer(text), MOST_WORDS):
-        word = token.group()
-        plain = word if word.isascii() else _KEPT_MARK.sub(_MARK, word)
-        is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
-        if is_value and wild:
-            spans[-1] = spans[-1][0], token.end()
-        else:
-            spans.append(token.span())
-        wild = is_value
+    masked = text if text.isascii() else _KEPT_MARK.sub(_MARK, text)
     values = []
-    for start, end in spans:
-        closing = text[end : end + 1]
-        if closing in _OPENING and _OPENING[closing] in text[start:end]:
-            end += 1
+    for start, end, _ in _spans(masked):
+        end += _closes(masked, start, end)
         values.append(_KEPT_MARK.sub(written, text[start:end]).replace(_MARK, "").rstrip())
     return values
+
+
+def _spans(masked: str, most: int | None = MOST_WORDS) -> list[tuple[int, int, bool]]:
+    """Return start and end of each word, and whether it is a value; adjacent values are one."""
+    spans: list[tuple[int, int, bool]] = []
+    for found in islice(_TOKEN.finditer(masked), most):
+        is_value = not found.group().strip(_MARK) or _DIGIT.search(found.group()) is not None
+        if is_value and spans and spans[-1][2]:
+            spans[-1] = spans[-1][0], found.end(), True
+        else:
+            spans.append((*found.span(), is_value))
+    return spans
+
+
+def _closes(masked: str, start: int, end: int) -> bool:
+    """Return whether a bracket that opens between the values of a word closes behind it."""
+    opening = _OPENING.get(masked[end : end + 1])
+    return opening is not None and opening in masked[start:end]
 
 
 def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
     """Split a line into (text before a word, word of the template) pairs and the rest."""
     masked = mask(message)
     parts: list[tuple[str, str]] = []
-    at = place = 0
-    wild = False
-    between = ""  # text between adjacent values
-    for found in _TOKEN.finditer(masked):
-        word = found.group()
-        is_value = not word.strip(_MARK) or _DIGIT.search(word) is not None
-        gap = masked[at : found.start()]
-        if is_value and wild:
-            between += gap
-        else:
-            if place >= len(words):
-                break
-            if gap[:1] in _OPENING and _OPENING[gap[:1]] in between:
-                gap = gap[1:]
-            parts.append((gap, words[place]))
-            place, between = place + 1, ""
-        at, wild = found.end(), is_value
+    at, closes = 0, False
+    for (start, end, _), word in zip(_spans(masked, None), words, strict=False):
+        parts.append((masked[at + closes : start], word))
+        at, closes = end, _closes(masked, start, end)
     return parts, masked[at:]
 
 
@@ -457,13 +398,7 @@ class ValueReader:
 
 def words_of(masked: str) -> list[str]:
     """Return the words of a masked message, at most MOST_WORDS; adjacent values are one word."""
-    words: list[str] = []
-    for word in _TOKEN.findall(masked)[:MOST_WORDS]:
-        if not word.strip(_MARK) or _DIGIT.search(word):
-            word = WILDCARD
-        else:
-            word = word.replace(_MARK, WILDCARD)
-        if word == WILDCARD and words and words[-1] == WILDCARD:
-            continue
-        words.append(word)
-    return words
+    return [
+        WILDCARD if is_value else masked[start:end].replace(_MARK, WILDCARD)
+        for start, end, is_value in _spans(masked)
+    ]

@@ -82,11 +82,8 @@ def test_what_a_tree_holds_is_bounded() -> None:
     assert len(tree) <= 50
     assert len(tree._known) <= 400
     assert len(tree._masked) <= 400
-    assert sum(len(leaf.groups) for leaf in tree._leaves.values()) <= 50
-    assert (
-        sum(len(having) for leaf in tree._leaves.values() for having in leaf._by_word.values())
-        < 500
-    )
+    assert len({number for groups in tree._groups.values() for number in groups}) <= 50
+    assert sum(map(len, tree._groups.values())) < 500
 
 
 @pytest.mark.parametrize(
@@ -161,8 +158,11 @@ def test_the_group_of_a_line_is_that_of_a_search_through_all(
 
     from kvstream.logs import template_tree as templates
 
-    def slow(self: templates._Leaf, words: list[str], least: float) -> templates._Group | None:
-        fitting = [g for g in self.groups.values() if g.similarity(words) >= least]
+    def slow(
+        self: TemplateTree, path: tuple[str, ...], words: list[str]
+    ) -> templates._Group | None:
+        of_path = {g for (at, _), held in self._groups.items() if at == path for g in held.values()}
+        fitting = [g for g in of_path if g.similarity(words) >= templates.SIMILARITY]
         return max(fitting, key=lambda g: (g.similarity(words), -g.number), default=None)
 
     rng = random.Random(words)
@@ -170,7 +170,7 @@ def test_the_group_of_a_line_is_that_of_a_search_through_all(
     lines = [" ".join(rng.choices(known, k=rng.randint(0, longest))) for _ in range(1500)]
     fast = TemplateTree(capacity=300)
     found = [fast.add(line).words for line in lines]
-    monkeypatch.setattr(templates._Leaf, "like", slow)
+    monkeypatch.setattr(TemplateTree, "_like", slow)
     slowly = TemplateTree(capacity=300)
     assert found == [slowly.add(line).words for line in lines]
     assert fast.forgotten == slowly.forgotten
