@@ -2,27 +2,163 @@
 
 from __future__ import annotations
 
+import heapq
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from rich.panel import Panel
 from rich.text import Text
 
 from kvstream import events
-from kvstream.events import CollectionEvent
+from kvstream.events import CollectionEvent, DocumentDone, DocumentFailed, DocumentStarted
 from kvstream.reporters import format as f
-from kvstream.reporters.live import PanelTeller, panel_width
+from kvstream.reporters.live import PanelTeller, framed, panel_width
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller, kept_share
-from kvstream.reporters.tally import LISTED, Tally
 
 RUNNING = 4
 """Maximum number of documents listed as being read in the panel; the rest is counted."""
 NAME = 28
 """Maximum number of columns for a document's name in the table."""
+RANKED = 20
+"""Maximum number of documents in the table at the end; the results have all."""
+LISTED = 20
+"""Maximum number of failures listed at the end; each was reported when it happened."""
+SHOWN = 200
+"""Maximum number of characters of an answer in the table."""
+
+
+@dataclass(order=True)
+class Ranked:
+    """A row of the table; rows with lower values are worse."""
+
+    support: float
+    order: int
+    """Negative number of the document: among equals, the document done first is the best."""
+    name: str = field(compare=False)
+    answer: str = field(compare=False)
+    warned: bool = field(compare=False)
+
+
+@dataclass
+class Tally:
+    """Counts the progress of a run. The clock starts with the first document."""
+
+    clock: Callable[[], float] = time.monotonic
+    documents: int = 0
+    bytes: int = 0
+    workers: int = 0
+    done: int = 0
+    present: int = 0
+    """Documents of `done` that an earlier run wrote."""
+    failed: int = 0
+    read: int = 0
+    """Tokens of the documents that this run read."""
+    retained: int = 0
+    budget: int = 0
+    """Entries per head."""
+    peak: int = 0
+    """Maximum number of entries that any head held."""
+    bytes_read: int = 0
+    running: dict[str, tuple[DocumentStarted, float]] = field(default_factory=dict)
+    """Documents being read, with the time when each began."""
+    steps: dict[str, events.DocumentStep] = field(default_factory=dict)
+    """The last step of each document that this process reads."""
+    failures: list[DocumentFailed] = field(default_factory=list)
+    best: list[Ranked] = field(default_factory=list)
+    """A heap of at most `RANKED` rows."""
+    began: float | None = None
+    code: int = 0
+    """Exit code of the first failure."""
+
+    def add(self, event: CollectionEvent) -> None:
+        """Count one event."""
+        if isinstance(event, events.CollectionStarted):
+            self.documents, self.bytes, self.workers = event.documents, event.bytes, event.workers
+        elif isinstance(event, DocumentStarted):
+            now = self.clock()
+            self.began = now if self.began is None else self.began
+            self.running[event.name] = event, now
+        elif isinstance(event, events.DocumentStep):
+            self.steps[event.name] = event
+        elif isinstance(event, DocumentDone):
+            self._ended(event.name)
+            self._done(event)
+        elif isinstance(event, DocumentFailed):
+            self._ended(event.name)
+            self.failed += 1
+            self.code = self.code or event.exit_code
+            if len(self.failures) < LISTED:
+                self.failures.append(event)
+
+    @property
+    def left(self) -> int:
+        """Number of documents that have not begun."""
+        return max(0, self.documents - self.done - self.failed - len(self.running))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first document began."""
+        return 0.0 if self.began is None else self.clock() - self.began
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second over the run, of all workers together."""
+        read = self.read + sum(step.tokens for step in self.steps.values())
+        return read / max(self.seconds, 1e-9)
+
+    @property
+    def progress(self) -> float:
+        """Share of documents that are done or failed, with shares of those being read: 0 to 1."""
+        ended = self.done + self.failed + sum(step.share for step in self.steps.values())
+        return min(1.0, ended / max(1, self.documents))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate by the bytes read; None without any, or with results of an earlier run."""
+        read = self.bytes_read + sum(
+            step.share * self.running[name][0].bytes
+            for name, step in self.steps.items()
+            if name in self.running
+        )
+        if not read or self.present:
+            return None
+        return self.seconds * max(0, self.bytes - read) / read
+
+    def _ended(self, name: str) -> None:
+        self.steps.pop(name, None)
+        started = self.running.pop(name, None)
+        if started is not None:
+            self.bytes_read += started[0].bytes
+
+    def _done(self, event: DocumentDone) -> None:
+        self.done += 1
+        self.present += event.present
+        first = next((r for r in event.records if "tokens" in r), None)
+        if first is not None and not event.present:
+            self.read += event.tokens
+            self.retained += first["tokens"]["retained"]
+            self.budget = max(self.budget, first["budget"]["tokens"])
+            self.peak = max(
+                self.peak, *(r["peak"]["kv_tokens"] for r in event.records if "peak" in r)
+            )
+        if event.support is None or first is None:
+            return
+        answer = " / ".join(str(r.get("answer", "")) for r in event.records)
+        row = Ranked(
+            event.support,
+            -self.done,
+            event.name,
+            " ".join(answer.split())[:SHOWN],
+            any(r.get("warnings") for r in event.records),
+        )
+        heapq.heappush(self.best, row)
+        if len(self.best) > RANKED:
+            heapq.heappop(self.best)
 
 
 class Collected(Teller):
@@ -30,7 +166,7 @@ class Collected(Teller):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.tally = Tally(time.monotonic)
+        self.tally = Tally()
         self.lock = threading.Lock()
 
     def note(self, event: CollectionEvent) -> None:
@@ -40,9 +176,9 @@ class Collected(Teller):
             self.tally.add(event)
         if isinstance(event, events.Notice) and not event.note:
             self.tell(f"Warning: {event.message}")
-        elif isinstance(event, events.DocumentFailed):
+        elif isinstance(event, DocumentFailed):
             self.tell(f"Failed: {f.about(event.name, event.reason)}")
-        elif isinstance(event, events.DocumentDone):
+        elif isinstance(event, DocumentDone):
             told = (warning for record in event.records for warning in record.get("warnings", ()))
             for warning in dict.fromkeys(told):  # several methods may have the same one
                 self.tell(f"Warning: {f.about(event.name, warning)}")
@@ -63,11 +199,11 @@ class CollectedLines(Collected):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.wait = FIRST_LINE_AFTER
-        self.next_line = time.monotonic() + self.wait
+        self.next_line = self.tally.clock() + self.wait
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
-        if isinstance(event, events.DocumentDone) and not event.present:
+        if isinstance(event, DocumentDone) and not event.present:
             receipts = (record.get("receipt") or {} for record in event.records)
             for told in dict.fromkeys(note for each in receipts for note in each.get("notes", ())):
                 self.tell(f.about(event.name, told))
@@ -103,7 +239,7 @@ class CollectedLive(CollectedLines, PanelTeller):
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
-        if isinstance(event, events.DocumentStarted) and self.panel is None:
+        if isinstance(event, DocumentStarted) and self.panel is None:
             self._start()
 
     @contextmanager
@@ -121,17 +257,10 @@ class CollectedLive(CollectedLines, PanelTeller):
         self.start_panel(self._draw, transient=True)
 
     def _draw(self) -> Panel:
-        width = panel_width(self.console.width)
         with self.lock:
-            lines = panel_lines(self.tally, max(10, width - 4))
-        return Panel(
-            Text("\n".join(lines), no_wrap=True, overflow="ellipsis"),
-            title=Text("kvstream · many documents", style="bold"),
-            title_align="left",
-            border_style="blue",
-            width=width,
-            padding=(0, 1),
-        )
+            lines = panel_lines(self.tally, max(10, panel_width(self.console.width) - 4))
+        text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+        return framed(text, Text("kvstream · many documents", style="bold"), self.console)
 
 
 def start_line(tally: Tally) -> str:

@@ -136,8 +136,6 @@ class Live(PanelTeller):
         elif isinstance(event, Answered):
             self.view.answering = None
         super().show(event)
-        if isinstance(event, Answered):
-            self.cost(event.result)
 
     def tell(self, message: str) -> None:
         self._clear_line()
@@ -206,6 +204,16 @@ class Live(PanelTeller):
             return replace(self.view, elapsed=self.clock() - self.began)
 
 
+def framed(
+    content: RenderableType, title: Text, console: Console, subtitle: Text | None = None
+) -> Panel:
+    """Return a panel of the width of a console."""
+    return Panel(
+        content, title=title, title_align="left", subtitle=subtitle, subtitle_align="right",
+        border_style="blue", width=panel_width(console.width), padding=(0, 1),
+    )  # fmt: skip
+
+
 def panel_width(console_width: int) -> int:
     """Return the columns of a panel. The terminal writes ^C behind the last line; without room for
     it, a new line would begin, and the panel would be drawn again one line too low.
@@ -264,17 +272,8 @@ class PanelView:
         title = Text(f.visible(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold")
         # A longer title would make the panel wider than the given width.
         title.truncate(most, overflow="ellipsis")
-        sizes = f"memory {started.schedule} · chunks {started.chunk}"
-        yield Panel(
-            rows,
-            title=title,
-            title_align="left",
-            subtitle=Text(sizes, style="dim") if started.schedule else None,
-            subtitle_align="right",
-            border_style="blue",
-            width=panel_width(console.width),
-            padding=(0, 1),
-        )
+        sizes = Text(f"memory {started.schedule} · chunks {started.chunk}", style="dim")
+        yield framed(rows, title, console, sizes if started.schedule else None)
 
     def _rows(self, started: Started, step: StepDone | None) -> list[tuple[str, Text]]:
         if step is None:

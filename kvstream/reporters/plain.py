@@ -31,7 +31,7 @@ class Teller:
     verbose = False
     """Also show the numbers behind a warning."""
     notes = False
-    """Also show notes, which are no reason to doubt an answer."""
+    """Also show the cost of each answer, and notes, which are no reason to doubt one."""
     cites = False
     """Show the passages of each answer, because the answers are written to a file."""
 
@@ -75,6 +75,8 @@ class Teller:
             self.warn_of(event.result)
         for recorder in self.recorders:
             recorder.show(event)
+        if self.notes and isinstance(event, events.Answered):
+            self.cost(event.result)
 
     def cite(self, result: Result) -> None:
         """Write the passages of an answer. From the second answer on, write its question first."""
@@ -116,18 +118,16 @@ class Teller:
 
     def cost(self, result: Result) -> None:
         """Write what an answer cost; under the first one, also what the reading cost."""
-        narrowed = narrowed_line(result)
-        if narrowed is not None:
-            self.tell(narrowed)
+        lines = [narrowed_line(result)]
         if self.number > 0:
-            self.tell(f"answered in {duration(result.answer_s)}")
-            return
-        if self.verbose:
-            left = coverage_line(result, pictures=self.unicode)
-            for line in (left, support_line(result), skim_line(result), verbose_line(result)):
-                if line is not None:
-                    self.tell(line)
-        self.tell(summary(result))
+            lines.append(f"answered in {duration(result.answer_s)}")
+        else:
+            if self.verbose:
+                lines += [coverage_line(result, pictures=self.unicode), support_line(result)]
+                lines += [skim_line(result), verbose_line(result)]
+            lines.append(summary(result))
+        for line in filter(None, lines):
+            self.tell(line)
 
     def tell_waiting(self) -> None:
         """Tell the messages that had to wait."""
@@ -136,12 +136,9 @@ class Teller:
             self.tell(message)
 
     def write(self, line: str) -> None:
-        """Write one line. A closed stderr must not end the run."""
+        """Write one line, below those that had to wait. A closed stderr must not end the run. If a
+        signal handler interrupts a write, that write continues."""
         self.waiting.append(line)
-        self.write_waiting()
-
-    def write_waiting(self) -> None:
-        """Write the waiting lines. If a signal handler interrupts a write, that write continues."""
         while self.waiting:
             line = self.waiting.pop(0)
             shown = in_lines(line) if self.is_terminal else visible(line)
@@ -157,7 +154,7 @@ class Teller:
 
     def close(self) -> None:
         """End the report and leave the terminal as it was. May be called twice."""
-        self.write_waiting()
+        self.tell_waiting()
 
 
 class Plain(Teller):
@@ -189,8 +186,6 @@ class Plain(Teller):
             tokens = counted(event.tokens, "token")
             self.write(f"{part} · {tokens} · {duration(event.seconds)}")
         super().show(event)
-        if isinstance(event, events.Answered):
-            self.cost(event.result)
 
 
 def plan_line(event: Started) -> str:

@@ -31,13 +31,15 @@ from kvstream.events import (
     DocumentStep,
 )
 from kvstream.reporters.document_progress import (
+    LISTED,
+    RANKED,
     Collected,
     CollectedLive,
+    Tally,
     last_lines,
     panel_lines,
     table,
 )
-from kvstream.reporters.tally import LISTED, RANKED, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--budget", "256", "-n", "8")
