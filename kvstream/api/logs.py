@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from kvstream.logs.findings import ROWS
 from kvstream.logs.line_parser import LineParser, looks_like_log
-from kvstream.logs.summary import LogSummary
+from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.telling import MOST_TOKENS, NOTHING_LEFT, QUESTION, ROWS_READ, checked
 from kvstream.logs.text_page import WIDTH, page, page_of_screen, record
-from kvstream.logs.time_format import Clock
 
 __all__ = [
     "MOST_TOKENS", "NOTHING_LEFT", "QUESTION", "ROWS", "ROWS_READ", "WIDTH", "Clock", "LineParser",

@@ -1,17 +1,19 @@
-"""Bursts of a template, and rare lines shortly before them.
+"""Bursts of a template, rare lines shortly before them, and silences of templates and components.
 
 A burst is one or more time buckets with far more lines than a Poisson process with the usual rate
-of the template gives.
+of the template gives. A silence is a gap that is improbable, given the number of all lines in this
+time.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.series import RUSH, Series
+from kvstream.logs.series import RUSH, Component, Gap, Series, run_around
 from kvstream.logs.shape import Shape
 from kvstream.logs.summary import LogSummary
 
@@ -26,6 +28,12 @@ LONG = 0.1
 LONGEST_GAP = 900.0
 """Maximum seconds (lines, in a log without times) between a burst and an earlier line that may
 explain it, and between two bursts that count as one event."""
+LONGER = 2.5
+"""Minimum length of a silence of a component, as a multiple of its second longest gap."""
+USUAL = 0.6
+"""Minimum share of the time buckets in which a component writes; otherwise silence says little."""
+LEAST = 30
+"""Minimum number of lines expected during a silence of a component."""
 
 
 @dataclass(frozen=True)
@@ -52,40 +60,31 @@ class Onset:
     """Number of the first line, if the template is new then; else 0."""
 
 
-def telling_burst(shape: Shape, log: LogSummary, order: list[int]) -> Burst | None:
-    """Return the strongest burst, or None: people cause small bursts of info and debug."""
-    burst = strongest_burst(shape, log, order)
-    harmless = shape.level in ("info", "debug")
-    return None if burst is None or (harmless and burst.factor < HARMLESS) else burst
-
-
-def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst | None:
-    """Return the strongest burst of a series; `order` has the buckets of the log."""
-    if series.count < 10 or len(order) < 8 or not series.buckets:
+def burst_of(shape: Shape, log: LogSummary, order: list[int]) -> Burst | None:
+    """Return the strongest burst of a template; `order` has the buckets of the log. People cause
+    small bursts of info and debug, which do not count."""
+    if shape.count < 10 or len(order) < 8 or not shape.buckets:
         return None
-    top, most = max(series.buckets.items(), key=lambda item: item[1])
-    counts = [series.buckets.get(b, 0) for b in order]
+    top, most = max(shape.buckets.items(), key=lambda item: item[1])
+    counts = [shape.buckets.get(b, 0) for b in order]
     usual = median(counts)
     spread = median(abs(c - usual) for c in counts)
-    elsewhere = max(usual, (series.count - most) / (len(order) - 1) if len(order) > 20 else usual)
+    elsewhere = max(usual, (shape.count - most) / (len(order) - 1) if len(order) > 20 else usual)
     floor = usual + 8 * max(spread * 1.5, math.sqrt(max(usual, 0.1)), 1)
     # If the whole log has more lines for a while, that is not a burst of one template.
     total = log.total.buckets[top]
-    share = series.count / log.total.count
+    share = shape.count / log.total.count
     if most < 10 or most < floor or most < 3 * max(share * total, 0.1) * (1 - share) ** 2:
         return None
-    place = order.index(top)
-    start = end = place
     low = max(floor / 2, most / 8)
-    while start > 0 and counts[start - 1] >= low:
-        start -= 1
-    while end + 1 < len(order) and counts[end + 1] >= low:
-        end += 1
-    if (end - start + 1) * 3 > len(order):
-        return None
+    start, end = run_around(order.index(top), [count >= low for count in counts])
+    length = end - start + 1
     lines = sum(counts[start : end + 1])
-    rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
-    factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
+    rest = (shape.count - lines) / max(len(order) - length, 1)
+    factor = lines / length / max(rest or elsewhere, 0.1)
+    harmless = shape.level in ("info", "debug") and factor < HARMLESS
+    if harmless or length * 3 > len(order):
+        return None
     return Burst(order[start], order[end], lines, factor)
 
 
@@ -135,3 +134,61 @@ def burst_after(
         ):
             best = max(gap, 0.0), flood
     return best
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Buckets without lines of a template or component."""
+
+    start: int
+    end: int | None
+    """The bucket of the next line; None: it lasts until the end of the log."""
+    expected: float
+    """Number of lines expected in this time."""
+
+
+def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | None:
+    """Return the most improbable silence of a series; `order` has the buckets of the log."""
+    if series.count < 20 or len(order) < 8 or not series.buckets:
+        return None  # no buckets: its lines came before any time
+    places = [i for i, b in enumerate(order) if b in series.buckets]
+    span = places[-1] - places[0] + 1
+    if span < 4 or len(places) < 0.6 * span:
+        return None  # it comes and goes
+    totals = [log.total.buckets[b] for b in order]
+    best: Silence | None = None
+    gaps = [(a + 1, b) for a, b in pairwise(places) if b - a > 1]
+    gaps.append((places[-1] + 1, len(order)))
+    inside = sum(totals[places[0] : places[-1] + 1])
+    rate = series.count / max(inside, 1)
+    for start, end in gaps:
+        length = end - start
+        # A flood of other lines must not raise the expected number.
+        expected = min(rate * sum(totals[start:end]), length * series.count / len(places))
+        if expected < 15 or length < 3 or length < 0.03 * len(order):
+            continue
+        if best is None or expected > best.expected:
+            best = Silence(order[start], None if end == len(order) else order[end], expected)
+    if best is not None and best.end is not None and len(gaps) > 6:
+        return None
+    return best
+
+
+def gap_of(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
+    """Return a gap that is far longer than all others, and the expected number of lines."""
+    gap, second = series.longest, series.second
+    low, high, now = series.first_time, series.high, log.total.high
+    start, since = series.before
+    if len(series.buckets) < USUAL * len(log.total.buckets):
+        return None  # it comes and goes
+    if low is None or high is None or now is None or since is None:
+        return None
+    last = Gap(now - since, log.lines - start, start, since)
+    if last.length > gap.length:
+        gap, second = last, gap.length
+    if gap.length < LONGER * second:
+        return None
+    # A flood of other lines, or a jump of the clock, must not raise the expected number.
+    share = min(gap.lines / max(log.total.count, 1), gap.length / max(now - low, 1.0))
+    expected = share * series.count
+    return (gap, expected) if expected >= LEAST else None

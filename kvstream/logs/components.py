@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kvstream.logs.levels import LEVEL_FIRST
+
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}"
     r"(?:(?:\[[A-Za-z]{1,11}\]|[A-Z]{1,11}|(?i:trace|debug|info|notice|warn(?:ing)?|err(?:or)?"
@@ -21,13 +23,6 @@ _LOGGER = re.compile(
     r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
     r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
 )
-LEVEL_FIRST = re.compile(
-    r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO(?:RMATION)?|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
-    r"|(?:VRB|DBG|INF|WRN|ERR|FTL)(?=\]))\b(?:\s*\])?"
-    r":?[|,\-]*\s*(?:[:|,\-]+\s+)*",
-    re.IGNORECASE,
-)
-"""A level at the beginning of a line without its time, and what follows it."""
 _FIELDS = re.compile(
     r" ?\S+ (?P<app>\S+) (?P<process>\S+) \S+ "
     r"(?:(?:-|(?:\[(?:\\.|[^\]\\])*\])+)(?: |$))?\ufeff?"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from kvstream.input.controls import without_controls
-from kvstream.logs.components import LEVEL_FIRST
+from kvstream.logs.levels import LEVEL_FIRST
 
 LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
@@ -24,8 +25,9 @@ _RUNTIME = re.compile(
 )
 _DOCKER = {"log", "stream", "time", "attrs"}
 """Keys of the records in which Docker stores lines. A collector may add others."""
-_CONTAINER = re.compile(r"[-_]\d+$|/")
-"""In a name: the number that compose adds, or what is between pod and container."""
+CONTAINER = re.compile(r"[-_]\d+$|/")
+"""In a name before a line: the number that compose adds, or what is between pod and container. The
+first column of a table has neither."""
 
 
 class ContainerLine(NamedTuple):
@@ -46,31 +48,25 @@ class ContainerLine(NamedTuple):
     """Number of lines of the log into which the runtime split it."""
 
 
-def container_line(line: str) -> ContainerLine | None:
-    """Take off a line that begins like ADDED what a container runtime adds to it; None: nothing."""
+def container_line(line: str, number: int) -> ContainerLine:
+    """Take off a line that begins like ADDED what a container runtime adds to it, if anything."""
     name = ""
     if (found := _NAME.match(line)) is not None:
         name, line = found.group(found.lastindex or 1), line[found.end() :]
     if (found := _RUNTIME.match(line)) is not None:
         stream, whole = found["stream"] or "", found["flag"] != "P"
-        return ContainerLine(line[found.end() :], name, found.group(), stream, whole)
+        return ContainerLine(line[found.end() :], name, found.group(), stream, whole, number)
+    record: dict[str, Any] = {}
     if '"log"' in line and line.lstrip()[:1] == "{":
-        return _docker_line(line, name)
-    return ContainerLine(line, name) if name else None
-
-
-def _docker_line(line: str, name: str) -> ContainerLine | None:
-    """Return the line in a record of Docker, and its time; None for another record."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        record = {}
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
     stream, text = str(record.get("stream", "")), record.get("log")
     known = record.keys() <= _DOCKER or stream in ("stdout", "stderr")
     if not isinstance(text, str) or not known:
-        return ContainerLine(line, name) if name else None
-    stamp, whole = f"{record.get('time', '')} ", text[-1:] == "\n" or None
-    return ContainerLine(without_controls(text.rstrip("\r\n")), name, stamp, stream, whole)
+        return ContainerLine(line, name, number=number)
+    stamp, ends = f"{record.get('time', '')} ", text[-1:] == "\n" or None
+    text = without_controls(text.rstrip("\r\n"))
+    return ContainerLine(text, name, stamp, stream, ends, number)
 
 
 class SplitLines:
@@ -97,11 +93,6 @@ class SplitLines:
         """Return the lines whose end is missing, and forget them."""
         lines, self._open, self._ends = list(self._open.values()), {}, False
         return lines
-
-
-def names_container(name: str) -> bool:
-    """Return whether a name before a line is one of compose or Kubernetes, and of no table row."""
-    return _CONTAINER.search(name) is not None
 
 
 def with_name(name: str, rest: str) -> str:

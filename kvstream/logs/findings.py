@@ -8,8 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kvstream.logs.bursts import LONGEST_GAP
-from kvstream.logs.summary import LogSummary
-from kvstream.logs.time_format import Clock
+from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding, Unusual
 
 ROWS = 16
@@ -35,13 +34,12 @@ class Report:
     begun: list[Finding]
     """The most important errors and warnings that do not occur in the first quarter of the log, in
     order of time. Small screens have no room for the rows of all."""
-    templates: int
-    """Number of templates that could be reported."""
-    lines_told: int
-    """Lines of the templates in `findings`."""
-    lines: int
+    more_templates: int
+    """Number of templates that are not in `findings`."""
+    more_lines: int
+    """Their lines."""
     left: dict[str, int]
-    """Lines of templates that are not in `findings`, by level, for errors and warnings."""
+    """Their lines by level, for errors and warnings."""
 
 
 def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
@@ -55,31 +53,24 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
         for finding in chosen:  # a note that most rows have does not distinguish them
             finding.notes = [note for note in finding.notes if note != "new"]
-    in_rows: Counter[str] = Counter()
-    for finding in chosen:
-        in_rows[finding.level] += finding.count if finding.templates else 0
     begun = [] if news or log.by_line else _begun(found, log)
     left: Counter[str] = Counter()
     for shape in shapes:
         left[shape.level] += unusual.count(shape)
-    every = left.total()
-    left.subtract(in_rows)
+    for finding in chosen:
+        left[finding.level] -= finding.count if finding.templates else 0
     severe = {level: left[level] for level in SEVERITY if left[level]}
-    return Report(chosen, begun, len(shapes), in_rows.total(), every, severe)
+    told = sum(finding.templates for finding in chosen)
+    return Report(chosen, begun, len(shapes) - told, left.total(), severe)
 
 
 def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
     """Return the most important errors and warnings that begin late, in order of time."""
-    late: list[tuple[float, int, Finding]] = []
-    first = [f for f in found if f.section == SECTIONS[0]]
-    for finding in sorted(first, key=lambda f: -f.score)[:BEGUN]:
-        low = finding.low
-        if low is not None:
-            bucket = int(low // log.width)
-            before = sum(n for b, n in log.total.buckets.items() if b < bucket)
-            if before > LATE * log.total.count:
-                late.append((low, finding.first_line, finding))
-    return [finding for *_, finding in sorted(late, key=lambda each: each[:2])]
+    first = sorted((f for f in found if f.section == SECTIONS[0]), key=lambda f: -f.score)[:BEGUN]
+    late = [
+        f for f in first if f.low is not None and log.share_before(int(f.low // log.width)) > LATE
+    ]
+    return sorted(late, key=lambda f: (f.low or 0.0, f.first_line))
 
 
 def _chosen(found: list[Finding], rows: int) -> list[Finding]:

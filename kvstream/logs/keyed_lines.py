@@ -135,8 +135,9 @@ def line_of(record: dict[str, Any]) -> str:
     else:
         text = f"{text} status={status}" if failure else text
         error = next((record[k] for k in _CAUSE if record.get(k)), None)
-        cause = _cause(error)
-        text = f"{text}: {cause}" if cause and cause not in text else text
+        cause = error.get("message") or error.get("msg") if isinstance(error, dict) else error
+        if isinstance(cause, str) and cause and cause not in text:
+            text = f"{text}: {cause}"
         if isinstance(error, dict):
             record = record | {k: f"\n{v}" for k, v in error.items() if isinstance(v, str)}
     trace = next((record[k] for k in _TRACE if record.get(k)), "")
@@ -170,10 +171,3 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return str(next((value[key] for key in _OWN if key in value), value))
     return str(value)
-
-
-def _cause(value: Any) -> str:
-    """Return the cause of an error that a field of a record names: text, or an object's message."""
-    if isinstance(value, dict):
-        value = value.get("message") or value.get("msg")
-    return value if isinstance(value, str) else ""

@@ -12,44 +12,21 @@ from time import gmtime
 from typing import Any, NamedTuple
 
 from kvstream.input.controls import without_controls
+from kvstream.logs import levels, stamps
 from kvstream.logs.components import without_fields
 from kvstream.logs.containers import (
     ADDED,
+    CONTAINER,
     LONGEST_LINE,
     MOST_STREAMS,
     ContainerLine,
     SplitLines,
     container_line,
-    names_container,
     with_name,
 )
-from kvstream.logs.keyed_lines import (
-    LONGEST_KEY,
-    TIMES,
-    inner_line,
-    line_of,
-    record_of,
-)
-from kvstream.logs.levels import SEVERE, SYSLOG, begins_with_level, level_of
-from kvstream.logs.requests import (
-    FIELDS,
-    place_of_status,
-    with_failure,
-    with_status,
-    with_status_at,
-)
-from kvstream.logs.stamps import (
-    ACCESS,
-    ENDS,
-    EPOCH,
-    HOUR,
-    KERNEL,
-    LOOSE,
-    MONTHS,
-    PATTERNS,
-    YEAR_FIRST,
-)
-from kvstream.logs.traces import Continuation, is_trace
+from kvstream.logs.keyed_lines import LONGEST_KEY, TIMES, inner_line, line_of, record_of
+from kvstream.logs.stamps import EPOCH, HOUR, KERNEL, LOOSE, PATTERNS
+from kvstream.logs.traces import TRACE, Continuation
 
 LONGEST_HOUR = 16
 """A text with fewer characters can be a time without a date."""
@@ -139,13 +116,11 @@ class LineParser:
             element = line.lstrip(" [")
             record = record_of(element)
             line = line if record is None or self._time_in(record) is None else element
-        added = container_line(line) if ADDED.match(line) else None
-        if added is None:
+        if not ADDED.match(line):
             return self._entry(ContainerLine(line, number=number))
-        added = added._replace(number=number)
-        if added.stamp:
-            added = self._split_lines.joined(added)
-        return None if added is None else self._entry(added)
+        added = container_line(line, number)
+        whole = self._split_lines.joined(added) if added.stamp else added
+        return None if whole is None else self._entry(whole)
 
     def rest(self) -> list[Entry]:
         """Return the split lines whose end is missing, at the end of a source."""
@@ -190,20 +165,20 @@ class LineParser:
             return None
         message = rest[found.end() :]
         if message and not message.isspace():
-            trace = self._in_trace or continuation.expects or is_trace(message)
+            trace = self._in_trace or continuation.expects or TRACE.match(message)
             self._in_trace = bool(trace) and continuation.continues(message, surely=True)
         return message if self._in_trace or not message else None
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a line, or None, and its rest; failed requests get a level."""
-        if line.startswith(FIELDS):
-            self._status = place_of_status(line)
+        if line.startswith(levels.FIELDS):
+            self._status = levels.place_of_status(line)
         time, rest = self._split(line)
         if time is not None and rest[-1:] == "}" and line[:1] != "{":
             rest = inner_line(rest)
         if self._status is not None and time is not None:
-            return time, with_status_at(self._status, line, rest)
-        return time, with_failure(rest)
+            return time, levels.with_status_at(self._status, line, rest)
+        return time, levels.with_failure(rest)
 
     def _split(self, line: str) -> tuple[float | None, str]:
         record = record_of(line) if line[:1] == "{" or "=" in line[:LONGEST_KEY] else None
@@ -215,9 +190,9 @@ class LineParser:
             known = self._begun.get(line[:length])
             if known is not None:
                 seconds, before, pattern = known
-                end = ENDS[pattern].match(line, length)
+                end = stamps.ENDS[pattern].match(line, length)
                 if end is not None:
-                    return self._ended(line, seconds, before, end, end.groups(), pattern)
+                    return self._ended(line, end, seconds, before, pattern)
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
@@ -252,19 +227,13 @@ class LineParser:
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
-        return self._ended(line, seconds, before, match, match.group("f", "zone"), match.re)
+        return self._ended(line, match, seconds, before, match.re)
 
     def _ended(
-        self,
-        line: str,
-        seconds: float,
-        before: str,
-        match: re.Match[str],
-        groups: tuple[str | None, ...],
-        pattern: re.Pattern[str],
+        self, line: str, end: re.Match[str], seconds: float, before: str, pattern: re.Pattern[str]
     ) -> tuple[float, str]:
         """Return the time with fraction and zone applied, and the rest of the line."""
-        fraction, zone = groups
+        fraction, zone = end.group("f", "zone")
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")
         zone = (zone or "").strip()
@@ -278,15 +247,15 @@ class LineParser:
             offset = int(zone[1:3]) * 3600 + int(zone[3:].lstrip(":") or 0) * 60
             self.zone = offset if zone[0] == "+" else -offset
             seconds -= self.zone
-        rest = line[match.end() :]
-        if pattern is ACCESS:
-            return seconds, with_status(before, rest)
-        if match.group().endswith("]"):
+        rest = line[end.end() :]
+        if pattern is stamps.ACCESS:
+            return seconds, levels.with_status(before, rest)
+        if line[end.end() - 1] == "]":
             before = before.removesuffix("[").rstrip()
         if (priority := _PRIORITY.match(before)) is not None:
-            level = SYSLOG[int(priority.group(1)) % 8]
+            level = levels.SYSLOG[int(priority.group(1)) % 8]
             # Most programs write all of their lines as info or notice.
-            before = level.upper() if level in SEVERE else ""
+            before = level.upper() if level in levels.SEVERE else ""
             rest = without_fields(rest) if priority.group(2) else rest
         if before[-1:] == rest[:1] == '"':  # a time in quotes
             before, rest = before[:-1], rest[1:]
@@ -302,7 +271,7 @@ class LineParser:
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
         year = _year_of(parts.get("y"))
-        if match.re is YEAR_FIRST and year is not None and gmtime().tm_year < year <= 2031:
+        if match.re is stamps.YEAR_FIRST and year is not None and gmtime().tm_year < year <= 2031:
             # It can be a day.
             raise ValueError(parts["stamp"])
         if parts.get("a"):
@@ -310,7 +279,7 @@ class LineParser:
             month, day = self._month_and_day(first, second, likely="half" in parts)
         else:
             named = parts.get("mo") or "1"
-            month = MONTHS.get(named[:3].title()) or int(named)
+            month = stamps.MONTHS.get(named[:3].title()) or int(named)
             day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts.get("s") or 0)
         if half := parts.get("half"):
@@ -340,15 +309,11 @@ class LineParser:
         if self._made_up is None:
             self._made_up = year is None
         self.dated = self.dated and year is not None
-        if year is None or self._made_up:
-            return self._likely_year(month)
-        if self.dated:  # afterwards, a date in a message must not change the year of other lines
-            self._first_year, self._year, self._month = year - 1, year, month
-        return year
-
-    def _likely_year(self, month: int) -> int:
-        """Return the year for a time without one. A February 29 of a common year is March 1."""
-        if not self._month:
+        if year is not None and not self._made_up:
+            if self.dated:  # afterwards, a date in a message must not change that of other lines
+                self._first_year, self._year, self._month = year - 1, year, month
+            return year
+        if not self._month:  # a February 29 of a common year is March 1
             self._first_year = self._year = _LEAP_YEAR if month <= 2 else _LEAP_YEAR - 1
         elif self._month - month >= 10:
             self._year += 1
@@ -361,13 +326,12 @@ class LineParser:
         """Return the seconds of a value under a key of times; None if it is not a valid time."""
         if isinstance(value, bool) or value is None:
             return None
+        if isinstance(value, str) and value.replace(".", "", 1).isdecimal():
+            value = float(value)
         if isinstance(value, int | float):
             self.has_days = True
             return _seconds_of(value)
         text = str(value)
-        if text.replace(".", "", 1).isdecimal():
-            self.has_days = True
-            return _seconds_of(float(text))
         if text[2:3] == "/":  # time_local of nginx
             text = f"[{text}]"
         return self._split(text)[0] if text[:1] != "{" else None
@@ -428,11 +392,12 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
         if text.startswith("# User@Host: "):  # MySQL; its statements have several lines
             return True
         own += 1
-        if entry.time is not None or begins_with_level(text) or names_container(entry.container):
+        begins = entry.time is not None or bool(levels.BEGINS_WITH_LEVEL.match(text))
+        if begins or CONTAINER.search(entry.container):
             stamped += 1
             least = 1 if len(text) >= LONG else least
             separator = next((c for c in ",;\t" if entry.rest.lstrip('"')[:1] == c), None)
-            if separator is not None and level_of(entry.rest) in ("", "suspect"):
+            if separator is not None and levels.level_of(entry.rest) in ("", "suspect"):
                 rows += 1
                 widths.add(entry.rest.count(separator))
     if stamped < least or stamped * 2 < own:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 RUSH = 60.0
 """Seconds (lines, in a log without times) in which the lines of an error are counted together."""
 
 
+@dataclass(eq=False)
 class Series:
     """How often something occurs, over time."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.buckets: Counter[int] = Counter()
-        self.first_time: float | None = None
-        self.last_time: float | None = None
-        self.low: float | None = None
-        self.high: float | None = None
-        """`low` and `high` are the earliest and the latest time, because clocks can go back."""
-        self.first_line = 0
-        self.last_line = 0
+    count: int = 0
+    buckets: Counter[int] = field(default_factory=Counter)
+    first_time: float | None = None
+    last_time: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """`low` and `high` are the earliest and the latest time, because clocks can go back."""
+    first_line: int = 0
+    last_line: int = 0
 
     def take(self, line: int, time: float | None, bucket: int | None) -> None:
         """Count a line."""
@@ -33,10 +35,12 @@ class Series:
         if bucket is not None:
             self.buckets[bucket] += 1
         if time is not None:
-            if self.low is None or time < self.low:
-                self.low = time
-            if self.high is None or time > self.high:
-                self.high = time
+            self.low = time if self.low is None else min(self.low, time)
+            self.high = time if self.high is None else max(self.high, time)
+
+    def span(self) -> dict[str, Any]:
+        """Return the fields of a series, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(Series)}
 
     def merge(self, other: Series) -> None:
         """Add the counts of another series."""
@@ -64,45 +68,41 @@ class Gap:
     end: float | None = None
 
 
+@dataclass(eq=False)
 class Component(Series):
     """The lines of one program, service or class."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: tuple[int, float | None] = 0, None
-        """Number and time of the line before the last one."""
-        self.longest = Gap()
-        self.second = 0.0
-        """Length of the second longest gap that does not overlap the longest."""
+    before: tuple[int, float | None] = 0, None
+    """Number and time of the line before the last one."""
+    longest: Gap = field(default_factory=Gap)
+    second: float = 0.0
+    """Length of the second longest gap that does not overlap the longest."""
 
     def take(self, line: int, time: float | None, bucket: int | None) -> None:
         """Count a line, and note the time since the line before the last one, as one line does not
         end a silence."""
         start, since = self.before
         self.before = self.last_line, self.last_time
-        if start:
-            length = line - start if time is None or since is None else time - since
-            if length > self.second:
-                self._note_gap(Gap(length, line - start, start, since, time))
+        length = line - start if time is None or since is None else time - since
+        if start and length > self.second:
+            apart = start >= self.longest.line + self.longest.lines
+            if length > self.longest.length:
+                if apart:
+                    self.second = self.longest.length
+                self.longest = Gap(length, line - start, start, since, time)
+            elif apart:
+                self.second = length
         Series.take(self, line, time, bucket)
 
-    def _note_gap(self, gap: Gap) -> None:
-        apart = gap.line >= self.longest.line + self.longest.lines
-        if gap.length > self.longest.length:
-            if apart:
-                self.second = self.longest.length
-            self.longest = gap
-        elif apart:
-            self.second = gap.length
 
-
+@dataclass
 class Rush:
     """The minute with most lines of a template: when a burst begins in buckets of hours."""
 
-    def __init__(self) -> None:
-        self._since, self._lines = -math.inf, 0
-        self.begin = 0.0
-        self.lines = 0
+    begin: float = 0.0
+    lines: int = 0
+    _since: float = -math.inf
+    _lines: int = 0
 
     def take(self, at: float) -> None:
         """Count a line at this time (or with this number). A minute begins with a line."""
@@ -111,3 +111,13 @@ class Rush:
         self._lines += 1
         if self._lines > self.lines:
             self.lines, self.begin = self._lines, self._since
+
+
+def run_around(place: int, holds: Sequence[bool]) -> tuple[int, int]:
+    """Return the first and the last place of the run of true values around a place."""
+    first = last = place
+    while first > 0 and holds[first - 1]:
+        first -= 1
+    while last + 1 < len(holds) and holds[last + 1]:
+        last += 1
+    return first, last

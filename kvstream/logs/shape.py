@@ -20,7 +20,7 @@ from kvstream.logs.line_parser import Entry
 from kvstream.logs.series import Rush, Series
 from kvstream.logs.swings import Swings
 from kvstream.logs.template_tree import WILDCARD, Template, ValueReader, shown, values_of
-from kvstream.logs.traces import EXAMPLE, Trace, is_trace
+from kvstream.logs.traces import EXAMPLE, TRACE, Trace
 
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
 """Number of first lines of a template whose values are all read; then one line per step is read.
@@ -35,16 +35,15 @@ MOST_SAME, LONGEST_SAME = 32, 80
 one."""
 MEASURED = 5
 """Step of the lines whose quantities are read for short changes."""
-_QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
+_QUANTITY = re.compile(r"<?(?![-\d.]{10})(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
+"""A number of at most nine characters, and its unit."""
 
 
 def add_sums(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]]) -> None:
     """Add the sums of `more` to `means`, bucket by bucket."""
     for bucket, sums in more:
-        held = means.get(bucket)
-        means[bucket] = (
-            list(sums) if held is None else [a + b for a, b in zip(held, sums, strict=True)]
-        )
+        held = means.get(bucket, (0.0, 0.0, 0.0))
+        means[bucket] = [a + b for a, b in zip(held, sums, strict=True)]
 
 
 def add_limited(counts: Counter[str], key: str, count: int = 1) -> bool:
@@ -53,14 +52,6 @@ def add_limited(counts: Counter[str], key: str, count: int = 1) -> bool:
         return False
     counts[key] += count
     return True
-
-
-def _reader(message: str, words: tuple[str, ...], values: list[str]) -> ValueReader | None:
-    """Return a reader of such lines; None if it does not read the values of this one."""
-    if WILDCARD in message:  # the reader would take it for a value
-        return None
-    reader = ValueReader(message, words)
-    return reader if reader.read(message) == values else None
 
 
 @dataclass
@@ -84,7 +75,7 @@ class Variable:
         self.looked_at += 1
         self.other += not add_limited(self.values, raw)
         found = _QUANTITY.match(raw)
-        if found is None or bucket is None or len(found.group(1)) > 9:
+        if found is None or bucket is None:
             return
         number = float(found.group(1))
         self.unit = found.group(2) or self.unit
@@ -94,15 +85,12 @@ class Variable:
             self.rises += 1
         self.previous = number
         size = math.log1p(abs(number))
-        held = self.means.setdefault(bucket, [0.0, 0.0, 0.0])
-        held[0] += 1
-        held[1] += size
-        held[2] += size * size
+        add_sums(self.means, [(bucket, [1.0, size, size * size])])
 
     def measure(self, raw: str, at: float) -> None:
         """Add a quantity to the swings without counting it."""
         found = _QUANTITY.match(raw)
-        if self.swings is not None and found is not None and len(found.group(1)) <= 9:
+        if self.swings is not None and found is not None:
             self.swings.take(math.log1p(abs(float(found.group(1)))), at)
 
     def merge(self, other: Variable) -> None:
@@ -221,8 +209,11 @@ class Shape(Series):
             self._check(rest)
         if self.rush is not None:
             self.rush.take(at)
-        if self.measured and self.count % MEASURED == 0:
-            self._measure(rest, at)
+        if self.reader and self.measured and self.count % MEASURED == 0:
+            values = self.reader.read(message_of(rest))
+            if values is not None:
+                for place, variable in self.measured:
+                    variable.measure(values[place].lstrip(), at)
 
     def goes_well(self, line: str) -> bool:
         """Return whether several lines went well before one that a trace follows. The trace is then
@@ -245,7 +236,7 @@ class Shape(Series):
                 first.trace.line = self.last_line
                 first.trace.add(line)
         alone = self.level in ("", "info") and self.count == 1
-        if (alone or self.level == "suspect") and is_trace(line):
+        if (alone or self.level == "suspect") and TRACE.match(line):
             self.fail()
 
     def fail(self) -> None:
@@ -276,8 +267,10 @@ class Shape(Series):
             if len(every) != len(self.words):
                 return
             values = [every[place] for place in self.places]
-            if self.reader is None and self.count > ALL_VALUES:
-                self.reader = _reader(message, self.words, values)
+            # The reader would take a wildcard in the message for a value.
+            if self.reader is None and self.count > ALL_VALUES and WILDCARD not in message:
+                reader = ValueReader(message, self.words)
+                self.reader = reader if reader.read(message) == values else None
         self._compare(values)
         if self.count == ALL_VALUES or (self.count > ALL_VALUES and len(self.same) != held):
             self._fix()
@@ -296,13 +289,6 @@ class Shape(Series):
                 for at, place in enumerate(self.places)
                 if place in self.variables and self.variables[place].swings is not None
             ]
-
-    def _measure(self, rest: str, at: float) -> None:
-        """Add the quantities of a line at this time (or line) to their swings."""
-        values = None if self.reader is None else self.reader.read(message_of(rest))
-        if values is not None:
-            for place, variable in self.measured:
-                variable.measure(values[place].lstrip(), at)
 
     def take_over(self, other: Shape) -> None:
         """Add the counts of a template that has joined this one."""

@@ -10,6 +10,7 @@ when there are too many.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from time import gmtime, strftime
 
 from kvstream.logs.components import component_of, message_of
 from kvstream.logs.containers import LONGEST_LINE, MOST_STREAMS
@@ -18,7 +19,7 @@ from kvstream.logs.line_parser import Entry, LineParser, LineSplitter
 from kvstream.logs.series import Component, Series
 from kvstream.logs.shape import FirstLine, Shape, add_limited, add_sums
 from kvstream.logs.template_tree import Template, TemplateTree
-from kvstream.logs.traces import is_trace
+from kvstream.logs.traces import TRACE
 
 MOST_BUCKETS = 240
 """Maximum number of time buckets with lines."""
@@ -28,10 +29,6 @@ JUMP = 60.0
 """Maximum seconds by which a clock may go back without a jump."""
 UNTIMED = 1000
 """Number of lines without any time after which line numbers serve as the clock."""
-
-
-def _split(rest: str) -> tuple[str, str]:
-    return level_of(rest), message_of(rest)
 
 
 class LogSummary:
@@ -46,7 +43,7 @@ class LogSummary:
             capacity=capacity,
             on_join=self._on_join,
             on_evict=self._on_evict,
-            split=_split,
+            split=lambda rest: (level_of(rest), message_of(rest)),
             name=component_of,
         )
         self.total = Series()
@@ -131,6 +128,11 @@ class LogSummary:
                 name, before = each, lines
         return name, line - before
 
+    def share_before(self, bucket: int) -> float:
+        """Return the share of the lines that come before a bucket."""
+        before = sum(n for each, n in self.total.buckets.items() if each < bucket)
+        return before / max(self.total.count, 1)
+
     def mark(self) -> None:
         """Mark all lines that were read as reported."""
         self.marked = self.lines
@@ -169,7 +171,7 @@ class LogSummary:
                 return
             held = self._before.get(writer) if continues else None
             before = None if held is None else held[0]
-            apart = before is not None and is_trace(text) and before.goes_well(text)
+            apart = bool(before and TRACE.match(text) and before.goes_well(text))
             if held is not None and before is not None and not apart:
                 self.continued += 1
                 before.continued += 1
@@ -192,9 +194,8 @@ class LogSummary:
                 return
         if self.by_line or (self._time is None and number > UNTIMED):
             self.by_line, time = True, None
-            bucket: int | None = int(number // self.width)
-        else:
-            bucket = None if time is None else int(time // self.width)
+        at = number if time is None else time
+        bucket = int(at // self.width) if self.by_line or time is not None else None
         template, component = self.tree.add_named(rest)
         if template.data is None:
             template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
@@ -211,22 +212,18 @@ class LogSummary:
         near = 0 if bucket is None else shape.buckets[bucket]
         if len(self.total.buckets) > MOST_BUCKETS:
             self._widen()
-            bucket = int((number if time is None else time) // self.width)
+            bucket = int(at // self.width)
         if component is not None:
-            series = self.components.get(component) or self._begun(component)
+            if component not in self.components:
+                self.components[component] = Component()
+                if len(self.components) > MOST_COMPONENTS:
+                    self.components.popitem(last=False)
             self.components.move_to_end(component)
-            series.take(number, time, bucket)
+            self.components[component].take(number, time, bucket)
             add_limited(shape.components, component)
-        shape.read(rest, near, bucket, number if time is None else time)
+        shape.read(rest, near, bucket, at)
         for line in more:
             shape.trail(line)
-
-    def _begun(self, name: str) -> Component:
-        """Return a new component, and drop the one whose last line is the oldest if needed."""
-        series = self.components[name] = Component()
-        if len(self.components) > MOST_COMPONENTS:
-            self.components.popitem(last=False)
-        return series
 
     def _widen(self) -> None:
         """Double the width of the buckets until there are at most MOST_BUCKETS / 2."""
@@ -244,15 +241,68 @@ class LogSummary:
                     variable.means = wide
 
     def _on_join(self, into: Template, gone: Template) -> None:
-        if gone.data is None:
-            return
-        if into.data is None:
-            into.data = gone.data
-            into.data.template = into
-            return
-        into.data.take_over(gone.data)
+        if gone.data is not None and into.data is not None:
+            into.data.take_over(gone.data)
+        elif gone.data is not None:
+            into.data, gone.data.template = gone.data, into
 
     def _on_evict(self, template: Template) -> None:
         self.left += 1
         if template.data is not None:
             self.left_levels[template.data.level] += template.count
+
+
+class Clock:
+    """Formats times in the zone of the first one, with the day only if the log spans several."""
+
+    def __init__(self, log: LogSummary) -> None:
+        self.log = log
+        first, last = self._local(log.total.low), self._local(log.total.high)
+        buckets = log.total.buckets
+        self.days = self.years = False
+        if first is not None and last is not None and buckets and not log.by_line:
+            self.days = int(first // 86400) != int(last // 86400)
+            self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
+            # Only of years that gmtime supports.
+            years = {gmtime(min(max(at, 0.0), 2e11)).tm_year for at in (first, last)}
+            self.years = log.parser.dated and len(years) > 1
+
+    def _local(self, moment: float | None) -> float | None:
+        return None if moment is None else moment + self.log.zone
+
+    def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
+        full = full and self.log.parser.has_days
+        year = self.log.parser.dated and (full or self.years)
+        form = ("%Y-" if year else "") + "%m-%d " if self.days or full else ""
+        return self._as(f"{form}%H:%M:%S", moment, line)
+
+    def _as(self, form: str, moment: float | None, line: int) -> str:
+        local = self._local(moment)
+        if local is None or self.log.by_line:
+            return f"line {line:,}"
+        try:
+            return strftime(form, gmtime(local))
+        except (ValueError, OverflowError, OSError):  # the year is out of range
+            return f"line {line:,}"
+
+    def after(self, low: float | None, moment: float | None, line: int) -> str:
+        """Format a time that is shown after the time `low`, with the day only if it differs."""
+        first, last = self._local(low), self._local(moment)
+        if first is None or last is None or first // 86400 != last // 86400:
+            return self(moment, line)
+        return self._as("%H:%M:%S", moment, line)
+
+    def bucket(self, bucket: int) -> str:
+        """Format the beginning of a bucket."""
+        start = bucket * self.log.width
+        return self(start, max(int(start), 1))
+
+    def buckets(self, shape: Shape, start: int, end: int) -> str:
+        """Format the span of buckets, limited to the lines of the template."""
+        low, high = start * self.log.width, (end + 1) * self.log.width
+        if shape.low is not None and shape.high is not None:
+            low, high = max(low, shape.low), min(high, shape.high)
+        first, last = self(low, max(int(low), 1)), self(high, int(high))
+        if first == last:
+            return f"from {first}"
+        return f"from {first} to {self.after(low, high, int(high))}"

@@ -9,12 +9,16 @@ because a quantity that swings every night says nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SIZES = (16, 64, 256)
 """Numbers of values in a mean."""
 LEAST = 32
 """Number of means before the first swing."""
+DEVIATIONS = 6.0
+"""Minimum deviations of a short change from the usual mean."""
+FARTHER = 1.4
+"""Minimum distance of a short change, as a multiple of the second farthest one."""
 AWAY = 3.0
 """Minimum standard deviations between a swing and the usual mean."""
 
@@ -32,22 +36,22 @@ class Swing:
     end: float = 0.0
 
 
+@dataclass(slots=True)
 class Means:
     """Finds swings up (`sign` 1) or down (-1) in means of `size` consecutive values."""
 
-    __slots__ = (
-        "_count", "_mean", "_now", "_seen", "_sign", "_size", "_squares", "_start", "_sum",
-        "farthest", "second",
-    )  # fmt: skip
-
-    def __init__(self, size: int, sign: int) -> None:
-        self._size, self._sign = size, sign
-        self._count, self._sum, self._start = 0, 0.0, 0.0
-        self._seen, self._mean, self._squares = 0, 0.0, 0.0
-        self._now: Swing | None = None
-        self.farthest = Swing()
-        self.second = 0.0
-        """Standard deviations of the second farthest swing."""
+    size: int
+    sign: int
+    farthest: Swing = field(default_factory=Swing)
+    second: float = 0.0
+    """Standard deviations of the second farthest swing."""
+    _count: int = 0
+    _sum: float = 0.0
+    _start: float = 0.0
+    _seen: int = 0
+    _mean: float = 0.0
+    _squares: float = 0.0
+    _now: Swing | None = None
 
     def take(self, total: float, count: int, start: float, end: float) -> None:
         """Add the sum of `count` values, and the times of the first and the last."""
@@ -55,7 +59,7 @@ class Means:
             self._start = start
         self._count += count
         self._sum += total
-        if self._count < self._size:
+        if self._count < self.size:
             return
         mean = self._sum / self._count
         self._count, self._sum = 0, 0.0
@@ -68,13 +72,11 @@ class Means:
 
     def _swings(self, mean: float, end: float) -> bool:
         deviation = math.sqrt(max(self._squares / (self._seen - 1), 1e-6))
-        z = self._sign * (mean - self._mean) / deviation
+        z = self.sign * (mean - self._mean) / deviation
         if z < AWAY:
             self._now = None
             return False
-        if self._now is None:
-            self._now = Swing(start=self._start)
-        now = self._now
+        now = self._now = self._now or Swing(start=self._start)
         now.end = end
         if z > now.deviations:
             now.deviations, now.mean, now.usual = z, mean, self._mean
@@ -106,11 +108,13 @@ class Swings:
                 level.take(self._sum, self._count, self._start, at)
             self._count, self._sum = 0, 0.0
 
-    def farthest(self, least: float, times: float) -> Swing | None:
-        """Return the largest swing of `least` deviations, `times` as far as others of its size."""
+    def farthest(self) -> Swing | None:
+        """Return the largest swing that goes far beyond others of its size; None without one."""
         far = [
-            level.farthest
-            for level in self._levels
-            if level.farthest.deviations >= max(least, times * level.second)
+            each.farthest
+            for each in self._levels
+            if each.farthest.deviations >= max(DEVIATIONS, FARTHER * each.second)
         ]
-        return max(far, key=lambda swing: abs(swing.mean - swing.usual), default=None)
+        swing = max(far, key=lambda swing: abs(swing.mean - swing.usual), default=Swing())
+        low, high = sorted(math.expm1(mean) for mean in (swing.usual, swing.mean))
+        return swing if high >= max(1.5 * low, 0.01) else None

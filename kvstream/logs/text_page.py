@@ -7,6 +7,7 @@ page has the template in the first line, and place, times and notes in the secon
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from textwrap import wrap
@@ -15,15 +16,13 @@ from typing import Any
 from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.line_parser import LONGEST_LINE
-from kvstream.logs.summary import LogSummary
-from kvstream.logs.time_format import Clock
+from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
 from kvstream.reporters.format import beginning, cells, counted, visible
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
 NARROW = 120
-NEWLINE = "\n"
 BRIEF = 40
 """On a screen with fewer lines, a page may have short rows and no blank lines."""
 BRIEF_ORDER = 2
@@ -39,9 +38,7 @@ LONGEST_NAME = 40
 LEAST_ROOM = 8
 """Minimum number of characters for the message, if the place is in the same line."""
 BETWEEN = "  · "
-_INDENT = " " * 11
 _IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
-_NARROW_INDENT = " " * 8
 
 
 def _shown(text: str, width: int) -> str:
@@ -52,10 +49,6 @@ def _shown(text: str, width: int) -> str:
     end = max(width // 3, 1)
     begin = beginning(text, max(width - end - 1, 0))
     return beginning(f"{begin}…{beginning(text[::-1], end)[::-1]}", width)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cells(text) <= width else f"{beginning(text, width - 1)}…"
 
 
 def _said(text: str) -> str:
@@ -105,21 +98,14 @@ def _printable(text: str, instead: str = " ") -> str:
 
 def head(log: LogSummary, width: int = WIDTH) -> str:
     """Return the head of the page: the span of time, the number of lines, and notes."""
-    when = Clock(log)
-    total = log.total
-    levels = ", ".join(
-        f"{count:,} {'with words of failure' if level == 'suspect' else level}"
-        for level in ("fatal", "error", "warning", "suspect")
-        if (count := log.levels[level])
-    )
-    first, last = (
-        when(total.low, total.first_line, full=True),
-        when(total.high, total.last_line, full=True),
-    )
-    span = "" if log.by_line or total.low is None else f", {first} to {last}"
-    text = f"{counted(log.lines, 'line')}{span}; {counted(len(log.tree), 'template')}" + (
-        f"; {levels}" if levels else ""
-    )
+    when, total = Clock(log), log.total
+    text = counted(log.lines, "line")
+    if not log.by_line and total.low is not None:
+        text += f", {when(total.low, total.first_line, full=True)}"
+        text += f" to {when(total.high, total.last_line, full=True)}"
+    text += f"; {counted(len(log.tree), 'template')}"
+    if levels := _levels(log.levels):
+        text += f"; {levels}"
     notes = []
     if log.continued:
         notes.append(
@@ -149,6 +135,17 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
     return text + (f"\n{'; '.join(notes)}" if notes else "")
 
 
+def _levels(counts: Mapping[str, int], *, plural: bool = False) -> str:
+    """Return the number of lines of each level of failure."""
+    parts = []
+    for level in ("fatal", "error", "warning", "suspect"):
+        if count := counts.get(level):
+            name = "with words of failure" if level == "suspect" else level
+            several = plural and count > 1 and level in ("error", "warning")
+            parts.append(f"{count:,} {name}{'s' * several}")
+    return ", ".join(parts)
+
+
 def page(
     log: LogSummary,
     rows: int = ROWS,
@@ -162,20 +159,21 @@ def page(
     made = report(log, rows, news=news)
     lines = [line for part in head(log, width).split("\n") for line in wrap(part, width)]
     if len(made.begun) > 1:
-        lines += _in_order(made.begun, log, when, width, BRIEF_ORDER if brief else None)
+        lines += _in_order(made.begun, when, width, BRIEF_ORDER if brief else None)
     section = ""
     for finding in made.findings:
         if finding.section != section:
             section = finding.section
-            lines.append(f"{'' if brief else NEWLINE}{section.capitalize()}")
-        row = _row(finding, log, when, width, brief=brief)
+            lines += [section.capitalize()] if brief else ["", section.capitalize()]
+        row = _row(finding, when, width, brief=brief)
         if brief and len(row) > 2:
-            row[1:] = [_cut(f"{row[1]} {' '.join(part.strip() for part in row[2:])}", width)]
+            second = f"{row[1]} {' '.join(part.strip() for part in row[2:])}"
+            fits = cells(second) <= width
+            row[1:] = [second if fits else f"{beginning(second, width - 1)}…"]
         lines += row
-    told = sum(f.templates for f in made.findings)
-    if made.templates > told:
+    if made.more_templates:
         lines += [] if brief else [""]
-        lines += wrap(_left_out(made, made.templates - told, rows), width)
+        lines += wrap(_left_out(made, rows), width)
     return "\n".join(lines) + "\n"
 
 
@@ -198,18 +196,12 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
     return text
 
 
-def _left_out(made: Report, templates: int, rows: int) -> str:
+def _left_out(made: Report, rows: int) -> str:
     """Say what the page does not show, and how to see it."""
-    names = {"error": "errors", "warning": "warnings", "suspect": "with words of failure"}
-    levels = ", ".join(
-        f"{count:,} {level if count == 1 and level != 'suspect' else names.get(level, level)}"
-        for level in ("fatal", "error", "warning", "suspect")
-        if (count := made.left.get(level))
-    )
-    lines = made.lines - made.lines_told
+    levels = _levels(made.left, plural=True)
     more = MORE if rows < MORE else 2 * rows
     return (
-        f"{counted(templates, 'more template')} with {counted(lines, 'line')}"
+        f"{counted(made.more_templates, 'more template')} with {counted(made.more_lines, 'line')}"
         f"{f' ({levels})' if levels else ''}: --passages {more} shows more."
     )
 
@@ -227,15 +219,14 @@ def _named(name: str, width: int) -> str:
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
 
-def _in_order(
-    found: list[Finding], log: LogSummary, when: Clock, width: int, most: int | None
-) -> list[str]:
+def _in_order(found: list[Finding], when: Clock, width: int, most: int | None) -> list[str]:
     """Say when and where these begin, in at most `most` lines."""
     parts: dict[tuple[str, str], str] = {}
     for finding in found:
         by = _short(next(iter(finding.components), ""))
         at = when(finding.low, finding.first_line)
-        parts.setdefault((at, by), f"{at} {_place(finding.first_line, log, width)} {by}".strip())
+        place = _place(finding.first_line, when.log, width)
+        parts.setdefault((at, by), f"{at} {place} {by}".strip())
     told = list(parts.values())
     lines = wrap(f"first seen, in order of time: {'; '.join(told)}", width)
     while most is not None and len(lines) > most and len(told) > 1:
@@ -244,72 +235,79 @@ def _in_order(
     return lines
 
 
-def _row(
-    finding: Finding, log: LogSummary, when: Clock, width: int, *, brief: bool = False
-) -> list[str]:
+def _row(finding: Finding, when: Clock, width: int, *, brief: bool) -> list[str]:
     """Return the lines of a finding: only one for a single log line on a brief, narrow page."""
-    place = _place(finding.first_line, log, width)
+    place = _place(finding.first_line, when.log, width)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
     by = ", ".join(map(_short, list(finding.components)[:2]))
     by += ", …" if len(finding.components) > 2 else ""
     text = finding.message if finding.count == 1 and finding.message else finding.text
     shape = f"{by}: {_said(text)}" if by else _said(text)
-    told = [*finding.notes]
-    bulk = finding.section == SECTIONS[3]
-    if brief and width < NARROW and finding.count == 1 and not told and not finding.trace.held:
-        row = f"{finding.count:>7,}{level}  {finding.span(when)}  {place}  "
-        if width - cells(row) >= LEAST_ROOM:
-            return [row + _shown(shape, width - cells(row))]
-    if width >= NARROW:
-        row = f"{finding.count:>9,}{level}  {finding.span(when)}  {place}  "
-        indent, lines = _INDENT, [row + _shown(shape, width - cells(row))]
+    told, several = [*finding.notes], finding.count > 1
+    bulk, wide = finding.section == SECTIONS[3], width >= NARROW
+    indent = " " * (11 if wide else 8)
+    count = f"{finding.count:>{9 if wide else 7},}{level}"
+    row = f"{count}  {finding.times(when)}  {place}  "
+
+    def fitting(text: str, before: str = indent) -> str:
+        return before + _shown(text, width - cells(before))
+
+    single = not (wide or several or told or finding.trace.held)
+    if brief and single and width - cells(row) >= LEAST_ROOM:
+        return [fitting(shape, row)]
+    if wide:
+        lines = [fitting(shape, row)]
         behind = lines[0] + BETWEEN if bulk else "; ".join([indent, *told])
-        room = width - cells(behind)
-        values = _values(finding, room) if finding.count > 1 else ""
+        values = _values(finding, width - cells(behind)) if several else ""
         if values and bulk:
             lines[0] += BETWEEN + values
         elif values:
             told.append(values)
         if told:
-            lines.append(indent + _shown("; ".join(told), width - len(indent)))
+            lines.append(fitting("; ".join(told)))
     else:
-        row = f"{finding.count:>7,}{level} "
-        indent, lines = _NARROW_INDENT, [row + _shown(shape, width - len(row))]
-        if not bulk and finding.count > 1 and (values := _values(finding, width)):
+        if several and not bulk and (values := _values(finding, width)):
             told.append(values)
-        second = "; ".join([f"{place}  {finding.span(when)}", *told])
-        cut = wrap(_printable(second), width - len(indent))
-        lines += [indent + _shown(line, width - len(indent)) for line in cut[:1]]
-        if len(cut) > 1:
-            lines.append(indent + _shown(" ".join(cut[1:]), width - len(indent)))
+        second = "; ".join([f"{place}  {finding.times(when)}", *told])
+        first, *others = wrap(_printable(second), width - len(indent))
+        lines = [fitting(shape, f"{count} "), fitting(first)]
+        if others:
+            lines.append(fitting(" ".join(others)))
     if finding.section == SECTIONS[0]:
-        lines += [indent + _shown(line, width - len(indent)) for line in finding.trace.key_lines]
+        lines += map(fitting, finding.trace.key_lines)
     return lines
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
     """Return the page for ``--json``; times are seconds since 1970, and ISO 8601 in UTC."""
     made = report(log, rows, news=news)
-    findings = []
-    for finding in made.findings:
-        source, first = log.where(finding.first_line)
-        findings.append(
-            {
-                "section": finding.section,
-                "count": finding.count,
-                "level": finding.level or None,
-                "template": finding.text.strip(),
-                "templates": finding.templates,
-                "first": {**_time(finding.first_time), "line": first, "source": source or None},
-                "last": {**_time(finding.last_time), "line": log.where(finding.last_line)[1]},
-                "example": finding.example or None,
-                "trace": finding.trace.lines,
-                "notes": finding.notes,
-                "variables": finding.variables,
-                "components": finding.components,
-            }
-        )
+    findings = [
+        {
+            "section": finding.section,
+            "count": finding.count,
+            "level": finding.level or None,
+            "template": finding.text.strip(),
+            "templates": finding.templates,
+            "first": _at(finding.first_time, finding.first_line, log),
+            "last": {**_time(finding.last_time), "line": log.where(finding.last_line)[1]},
+            "example": finding.example or None,
+            "trace": finding.trace.lines,
+            "notes": finding.notes,
+            "variables": finding.variables,
+            "components": finding.components,
+        }
+        for finding in made.findings
+    ]
+    begun = [
+        {
+            **_at(finding.low, finding.first_line, log),
+            "level": finding.level,
+            "template": finding.text.strip(),
+            "components": finding.components,
+        }
+        for finding in made.begun
+    ]
     return {
         "kind": "log",
         "lines": log.lines,
@@ -326,24 +324,17 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "templates": len(log.tree),
         "templates_let_go": log.left,
         "lines_let_go": log.tree.forgotten,
-        "more_templates": made.templates - sum(f.templates for f in made.findings),
-        "more_lines": made.lines - made.lines_told,
-        "first_seen": [_begins(finding, log) for finding in made.begun],
+        "more_templates": made.more_templates,
+        "more_lines": made.more_lines,
+        "first_seen": begun,
         "findings": findings,
     }
 
 
-def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
-    """Return when and where an error or warning begins."""
-    source, line = log.where(finding.first_line)
-    return {
-        **_time(finding.low),
-        "line": line,
-        "source": source or None,
-        "level": finding.level,
-        "template": finding.text.strip(),
-        "components": finding.components,
-    }
+def _at(time: float | None, line: int, log: LogSummary) -> dict[str, Any]:
+    """Return the time and the place of a line."""
+    source, number = log.where(line)
+    return {**_time(time), "line": number, "source": source or None}
 
 
 def _time(seconds: float | None, name: str = "time") -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Thinner:
         """Count a line, and return whether it passes."""
         self.seen += 1
         line = without_controls(line)
-        found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
+        found = frozenset(self._asked.findall(line.casefold()) if self._asked else ())
         if found:
             self._note(found, source, number, line)
         entry = self._parser.entry(line)
@@ -86,7 +86,7 @@ class Thinner:
             count <= FIRST
             or count % min(1 << (count.bit_length() - 1), SELDOM) == 0
             or (bool(found) and count % (1 << (count.bit_length() - 4)) == 0)
-            or (bool(found) and not self._always.isdisjoint(found or ()))
+            or not self._always.isdisjoint(found)
         )
         return self._passed
 
@@ -163,17 +163,12 @@ class ThinnedSource(SourceOver):
     def _look(self) -> None:
         """Read the beginning of a source, and note whether it is a log."""
         self._number, self._begins = self._ahead[0].source, True
-        first = [b for b in self._ahead if b.source == self._number]
-        held = sum(len(b.text) for b in first)
-        while held < HEAD and len(first) == len(self._ahead):
-            block = next(self._blocks, None)
-            if block is None:
-                break
+        first = [*self._ahead]  # one block: what follows is read ahead here alone
+        while sum(len(b.text) for b in first) < HEAD and (block := next(self._blocks, None)):
             self._ahead.append(block)
             if not block.text or block.source != self._number:
                 break
             first.append(block)
-            held += len(block.text)
         text = "".join(b.text for b in first)[:HEAD]
         plain = all(b.place is None for b in first)
         self._is_log = plain and looks_like_log(text.split("\n"))

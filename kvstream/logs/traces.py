@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvstream.logs.levels import begins_with_level
+from kvstream.logs.levels import BEGINS_WITH_LEVEL
 
 TRACE_LINES, EXAMPLE = 12, 400
 """Maximum number of first lines held of a trace, and of characters of a line."""
@@ -27,11 +27,12 @@ _SURELY = re.compile(
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
 _CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
-_TRACE = re.compile(
+TRACE = re.compile(
     rf"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|{_HEADING}"
     r"|\s+from \S+:\d+:in |\s+\S+ called at \S+ line \d|\s+\(\S+ [\d.]+\) \S+:\d+: "
     rf"|note: run with|{_FRAME}|\s*---> |{_ERROR}"
 )
+"""A line that continues another and is part of a stack trace."""
 _SQL = re.compile(
     r"(?:SELECT|FROM|WHERE|AND|OR|(?:[A-Z]+ )?JOIN|ON|SET|VALUES|INSERT INTO|UPDATE|DELETE FROM"
     r"|WITH|(?:ORDER|GROUP) BY|HAVING|LIMIT|UNION)\b"
@@ -43,11 +44,6 @@ _CHAIN = ("During handling of", "The above exception")
 _PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
 _GO = re.compile(r"[\w./-]+(?:\.\(?[\w.*·\[\]]+\)?)*\(.*\)$|created by |panic\(")
 _ANY = re.compile(r"\S")
-
-
-def is_trace(line: str) -> bool:
-    """Return whether a line that continues another is part of a stack trace."""
-    return _TRACE.match(line) is not None
 
 
 class Continuation:
@@ -79,10 +75,10 @@ class Continuation:
         of_sql = self.head != "" and _SQL.match(line)
         known = _SURELY.match(line) or of_sql or (not surely and _CONTINUES.match(line))
         if not expected and not known:
-            of_message = self._left > 0 and not begins_with_level(line)
+            of_message = self._left > 0 and not BEGINS_WITH_LEVEL.match(line)
             self._left = self._left - 1 if of_message else 0
             return of_message
-        if self.head and is_trace(line):
+        if self.head and TRACE.match(line):
             named = _NAMED.match(line) or _CAUSE.match(line.strip())
             self._left = MESSAGE_LINES * (named is not None)
         if line.endswith(_PYTHON) or line.startswith(_CHAIN):
@@ -125,7 +121,7 @@ class Trace:
             _NAMED.match(text) or (not self.held and _RUST in self._head and self._head[-1] == ":")
         ):
             self.exception = text
-        self.is_stack = self.is_stack or is_trace(line)
+        self.is_stack = self.is_stack or TRACE.match(line) is not None
         if len(self.held) < TRACE_LINES:
             self.held.append(line)
 

@@ -6,23 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstream.logs.bursts import (
-    LONGEST_GAP,
-    Burst,
-    Onset,
-    begin_of,
-    burst_after,
-    is_steady,
-    onset_of,
-    telling_burst,
-)
+from kvstream.logs import bursts
+from kvstream.logs.bursts import LONGEST_GAP, Burst, Onset
 from kvstream.logs.components import message_of
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.series import RUSH
+from kvstream.logs.series import RUSH, Series
 from kvstream.logs.shape import Shape
-from kvstream.logs.silences import gap_of, silence_of
-from kvstream.logs.summary import LogSummary
-from kvstream.logs.time_format import Clock
+from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.traces import Trace
 from kvstream.logs.values import changed_value, variables_of
 from kvstream.reporters.format import counted
@@ -40,21 +30,13 @@ SEVERITY = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
 SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
 
 
-@dataclass
-class Finding:
+@dataclass(eq=False, kw_only=True)
+class Finding(Series):
     """One row of the page: a template or a component, and what is unusual about it."""
 
-    section: str
-    count: int
-    level: str
     text: str
-    first_line: int
-    last_line: int
-    first_time: float | None
-    last_time: float | None
-    low: float | None = None
-    high: float | None = None
-    """`low` and `high` are the earliest and the latest time, because the clock can go back."""
+    level: str = ""
+    section: str = ""
     example: str = ""
     message: str = ""
     """The message of `first_line`; empty for a component."""
@@ -79,7 +61,7 @@ class Finding:
         self.score += score
         self.section = SECTIONS[2]
 
-    def span(self, when: Clock) -> str:
+    def times(self, when: Clock) -> str:
         """Format the times of the first and the last line."""
         first, last = when(self.low, self.first_line), when(self.high, self.last_line)
         if self.count == 1 or first == last:
@@ -93,11 +75,11 @@ class Unusual:
     def __init__(self, log: LogSummary, shapes: list[Shape], *, news: bool) -> None:
         self.log, self.news, self.when = log, news, Clock(log)
         self.order = sorted(log.total.buckets)
-        self.bursts = {s.first_line: telling_burst(s, log, self.order) for s in shapes}
+        self.bursts = {s.first_line: bursts.burst_of(s, log, self.order) for s in shapes}
         self.onsets: list[tuple[Onset, Shape]] = [
             (start, shape)
             for shape in shapes
-            if (start := onset_of(shape, self.bursts[shape.first_line], log))
+            if (start := bursts.onset_of(shape, self.bursts[shape.first_line], log))
         ]
 
     def count(self, shape: Shape) -> int:
@@ -110,16 +92,9 @@ class Unusual:
         since = shape.since if self.news and shape.reported else None
         first = since or shape.first
         finding = Finding(
-            section="",
-            count=self.count(shape),
+            **shape.span(),
             level=shape.level,
             text=shape.text,
-            first_line=first.number,
-            last_line=shape.last_line,
-            first_time=first.time,
-            last_time=shape.last_time,
-            low=since.time if since else shape.low,
-            high=shape.high,
             example=first.line,
             message=message_of(first.message),
             trace=first.trace,
@@ -127,9 +102,13 @@ class Unusual:
             same=set(shape.same),
             components=dict(shape.components.most_common(3)),
         )
+        finding.count = self.count(shape)
+        if since is not None:
+            finding.first_line = since.number
+            finding.first_time = finding.low = since.time
         self._tell_news(shape, finding, first.number)
         burst = self.bursts[shape.first_line]
-        if burst is not None and not is_steady(shape, burst, self.order):
+        if burst is not None and not bursts.is_steady(shape, burst, self.order):
             self._tell_burst(shape, burst, finding)
         if not rare:
             self._tell_silence(shape, finding)
@@ -155,12 +134,14 @@ class Unusual:
                 finding.notes.append("new")
                 finding.score += 2
         elif _lateness(shape, self.log) > LATE:
-            if _is_new(shape, self.log):
+            # Its lines, spread over the log, would hardly all come so late by chance.
+            share = self.log.share_before(min(shape.buckets)) if shape.buckets else 0.0
+            if share > LATE and (1 - share) ** len(shape.buckets) < CHANCE:
                 finding.notes.append("new")
             finding.score += 1
 
     def _tell_burst(self, shape: Shape, burst: Burst, finding: Finding) -> None:
-        onset = begin_of(shape, burst, self.log)
+        onset = bursts.begin_of(shape, burst, self.log)
         finding.together, finding.begin = ("burst", burst.start), onset.time
         score = 2 + min(math.log10(burst.lines), 4)
         if burst.lines == shape.count:
@@ -177,20 +158,18 @@ class Unusual:
         finding.change(note, score)
 
     def _tell_silence(self, shape: Shape, finding: Finding) -> None:
-        silence = silence_of(shape, self.log, self.order)
+        silence = bursts.silence_of(shape, self.log, self.order)
         if silence is None:
             return
         # The bucket of its beginning identifies a silence.
         finding.together = finding.together or ("silence", silence.start)
-        until = "since" if silence.end is None else "from"
-        to = "" if silence.end is None else f" to {self.when.bucket(silence.end)}"
-        note = f"silent {until} {self.when.bucket(silence.start)}{to} "
-        note += _expected(silence.expected)
+        end = None if silence.end is None else self.when.bucket(silence.end)
+        note = _silent(self.when.bucket(silence.start), end, silence.expected)
         finding.change(note, 2 + min(math.log10(silence.expected), 4))
 
     def _tell_cause(self, shape: Shape, finding: Finding) -> None:
         """Note a burst that follows and that this line may explain."""
-        before = burst_after(shape, self.onsets, self.log)
+        before = bursts.burst_after(shape, self.onsets, self.log)
         if before is None:
             return
         gap, flood = before
@@ -219,14 +198,14 @@ class Unusual:
         """Return findings about silent components, and move templates that say the same."""
         rows: list[Finding] = []
         for name, series in self.log.components.items():
-            silence = silence_of(series, self.log, self.order)
+            silence = bursts.silence_of(series, self.log, self.order)
             if silence is not None and silence.end is None:
-                expected, note = silence.expected, f"silent since {self.when.bucket(silence.start)}"
-            elif (found_gap := gap_of(series, self.log)) is not None:
+                expected = silence.expected
+                note = _silent(self.when.bucket(silence.start), None, expected)
+            elif (found_gap := bursts.gap_of(series, self.log)) is not None:
                 gap, expected = found_gap
-                until = "since" if gap.end is None else "from"
-                to = "" if gap.end is None else f" to {self.when(gap.end, gap.line)}"
-                note = f"silent {until} {self.when(gap.start, gap.line)}{to}"
+                end = None if gap.end is None else self.when(gap.end, gap.line)
+                note = _silent(self.when(gap.start, gap.line), end, expected)
             else:
                 continue
             for other in found:  # one row about this silence is enough
@@ -237,26 +216,18 @@ class Unusual:
                 ):
                     other.section, other.score = SECTIONS[3], float(other.count)
             rows.append(
-                Finding(SECTIONS[2], series.count, "", f"all lines of {name}", series.first_line,
-                        series.last_line, series.first_time, series.last_time, series.low,
-                        series.high, notes=[f"{note} {_expected(expected)}"],
-                        score=5 + min(math.log10(expected), 4), templates=0)
+                Finding(
+                    **series.span(), text=f"all lines of {name}", section=SECTIONS[2], notes=[note],
+                    score=5 + min(math.log10(expected), 4), templates=0,
+                )
             )  # fmt: skip
         return rows
 
 
-def _expected(lines: float) -> str:
-    return f"(about {lines:,.0f} lines expected)"
-
-
-def _is_new(shape: Shape, log: LogSummary) -> bool:
-    """Return whether its lines, spread over the log, would hardly all come so late by chance."""
-    if not shape.buckets:
-        return False
-    begin = min(shape.buckets)
-    before = sum(n for bucket, n in log.total.buckets.items() if bucket < begin)
-    share = before / max(log.total.count, 1)
-    return share > LATE and (1 - share) ** len(shape.buckets) < CHANCE
+def _silent(begin: str, end: str | None, expected: float) -> str:
+    """Describe a silence; without `end`, until the end of the log."""
+    span = f"since {begin}" if end is None else f"from {begin} to {end}"
+    return f"silent {span} (about {expected:,.0f} lines expected)"
 
 
 def _lateness(shape: Shape, log: LogSummary) -> float:

@@ -10,17 +10,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from kvstream.logs.series import run_around
 from kvstream.logs.shape import Shape, Variable
-from kvstream.logs.swings import Swing
+from kvstream.logs.summary import Clock
+from kvstream.logs.swings import DEVIATIONS
 from kvstream.logs.template_tree import WILDCARD
-from kvstream.logs.time_format import Clock
 
 ENOUGH_VALUES = 8
 """Minimum number of values in a mean that is compared; buckets with fewer are joined."""
-DEVIATIONS = 6.0
-"""Minimum deviations of a short change from the usual mean."""
-FARTHER = 1.4
-"""Minimum distance of a short change, as a multiple of the second farthest one."""
 
 
 def changed_value(
@@ -34,7 +31,7 @@ def changed_value(
     elif (drift := _drift(variable, order)) is not None:
         usual, other, z = drift
         during = ""
-    elif (swing := _swing(variable)) is not None:
+    elif variable.swings and (swing := variable.swings.farthest()) is not None:
         usual, other, z = math.expm1(swing.usual), math.expm1(swing.mean), swing.deviations
         start, end = when(swing.start, int(swing.start)), when(swing.end, int(swing.end))
         during = f"from {start} to {end}"
@@ -69,15 +66,6 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
     return a, b, z
 
 
-def _swing(variable: Variable) -> Swing | None:
-    """Return a short change that goes far beyond all others; None if there is none."""
-    swing = variable.swings and variable.swings.farthest(DEVIATIONS, FARTHER)
-    if not swing:
-        return None
-    a, b = math.expm1(swing.usual), math.expm1(swing.mean)
-    return swing if max(a, b) >= max(1.5 * min(a, b), 0.01) else None
-
-
 def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int, int, float] | None:
     """Return a short change: usual and other value, first and last bucket, deviations."""
     points: list[tuple[int, int, float]] = []  # first and last bucket, mean
@@ -98,14 +86,11 @@ def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int,
     within = sum(squares - total * total / n for n, total, squares in variable.means.values())
     chance = math.sqrt(max(within, 0.0) / max(counted - len(variable.means), 1) / ENOUGH_VALUES)
     spread = max(median(map(abs, off)) * 1.5, chance, 1e-3)
-    first = last = max(range(len(off)), key=lambda i: abs(off[i]))
-    most = off[first]
+    most = max(off, key=abs)
     if abs(most) < DEVIATIONS * spread:
         return None
-    while first > 0 and off[first - 1] * most > abs(most) * DEVIATIONS / 2 * spread:
-        first -= 1
-    while last + 1 < len(off) and off[last + 1] * most > abs(most) * DEVIATIONS / 2 * spread:
-        last += 1
+    far = [each * most > abs(most) * DEVIATIONS / 2 * spread for each in off]
+    first, last = run_around(off.index(most), far)
     a, b = math.expm1(usual), math.expm1(usual + most)
     if (last - first + 1) * 5 > len(points) or max(a, b) < 1.25 * max(min(a, b), 1e-9):
         return None
