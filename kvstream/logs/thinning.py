@@ -14,6 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -152,10 +153,9 @@ class ThinnedSource(SourceOver):
     def _next(self) -> TextBlock | None:
         """Return the next block. At the beginning of a source, read ahead to examine it."""
         if not self._ahead:
-            block = next(self._blocks, None)
-            if block is None:
-                return None
-            self._ahead.append(block)
+            self._ahead += islice(self._blocks, 1)
+        if not self._ahead:
+            return None
         if self._ahead[0].text and self._ahead[0].source != self._number:
             self._look()
         return self._ahead.pop(0)
@@ -176,9 +176,8 @@ class ThinnedSource(SourceOver):
     def size_hint(self) -> int | None:
         """Return the size of the sources in bytes; None for a log, as the part read is unknown."""
         if self._number is None and not self._ahead and self.source.size_hint() is not None:
-            block = next(self._blocks, None)
-            if block is not None:
-                self._ahead.append(block)
+            self._ahead += islice(self._blocks, 1)
+            if self._ahead:
                 self._look()
         return None if self._is_log else self.source.size_hint()
 

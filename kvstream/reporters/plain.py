@@ -62,10 +62,8 @@ class Teller:
             self.answering, self.number = True, event.number
         elif isinstance(event, events.Notice) and not self.answering:
             # A notice during an answer would break its line; the result repeats the notice.
-            if not event.note:
+            if event.loss or not event.note:
                 self.warn(event.message)
-            elif event.loss:
-                self.tell_once(event.message, f"Warning: {event.message}")
             elif self.notes:
                 self.tell_once(event.message, event.message)
         elif isinstance(event, events.Answered):
