@@ -149,7 +149,7 @@ class QueryChecks:
             return True
         words = {*re.findall(r"[^\W\d_]+", asked)}
         same = words.union(*(group for group in SAME if group & words))
-        named = self._named(" ".join(same)) - keys
+        named = self.named(" ".join(same)) - keys
         named |= self.columns.dates if "when" in words else set()
         if named & {self.columns.place(name) for name in shown[1].split(", ")}:
             return True
@@ -163,9 +163,9 @@ class QueryChecks:
         """
         by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
         odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", asked)} - _SORTED_BY
-        return not by or not odd or bool(by & self._named(asked))
+        return not by or not odd or bool(by & self.named(asked))
 
-    def _named(self, asked: str) -> set[int]:
+    def named(self, asked: str) -> set[int]:
         """Return the columns that share a stem with a word of the question."""
         stems = {word[:STEM] for word in re.findall(r"\w+", asked)}
         return {
@@ -182,7 +182,7 @@ class QueryChecks:
             self.columns.place(name) for names in _SORTED.findall(bare) for name in names
         } - {None}
         numbers = {column for column, number in enumerate(self.columns.numbers) if number}
-        named = self._named(asked)
+        named = self.named(asked)
         pairs = [{*map(self.columns.place, names)} for names in _TWO.findall(bare)]
         used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
         pairs += [
@@ -201,7 +201,7 @@ class QueryChecks:
         numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
         numbers |= {each.lstrip("0") for each in numbers}
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
-        flags = self.columns.flags.keys() & self._named(asked)
+        flags = self.columns.flags.keys() & self.named(asked)
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
             own = {*re.findall(r"\w+", loose(text))}
             if text.casefold() in FLAGS:

@@ -147,6 +147,11 @@ class QueryWriter:
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
 
+        sums = re.search(r"(?i)(?<= ORDER BY )(?:SUM|AVG)\((\w+)\)", sql)
+        most = re.search(r"(?i)\b(?:most|fewest|least) [^\W\d_]+s\b", question)
+        if sums and most and self.columns.place(sums[1]) not in self.checks.named(loose(question)):
+            sql = sql.replace(sums[0], "COUNT(*)")  # of rows: the fewest charges
+
         def different(found: re.Match[str]) -> str:
             column = self.columns.place(found[1])
             if column is None or column not in self.columns.shared:

@@ -103,6 +103,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("when did Ida first see the light of day", "SELECT born FROM t WHERE Pet_Name = 'Ida'",
          "2022-03-09\nPet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no",
          [6]),
+        ("the kind with the fewest animals",
+         "SELECT kind FROM t GROUP BY kind ORDER BY SUM(weight_kg) LIMIT 1", "hen", []),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
     ],
