@@ -268,11 +268,8 @@ def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
     except Exception:  # a template may raise anything
         return ends
     closing = text.partition(mark)[2].lstrip()
-    longest_first = sorted(tokenizer.special_strings, key=len, reverse=True)
-    for token in longest_first:
-        if closing.startswith(token):
-            return tokenizer.encode_template(token, continuing=True)[:1] + ends
-    return ends
+    token = max(filter(closing.startswith, tokenizer.special_strings), key=len, default="")
+    return (tokenizer.encode_template(token, continuing=True)[:1] if token else []) + ends
 
 
 def _encode(

@@ -83,7 +83,7 @@ class _Talk:
 
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
         self._service, self._request = service, request
-        self._events: asyncio.Queue[Sent] = asyncio.Queue()
+        self._events: asyncio.Queue[Sent | None] = asyncio.Queue()
         put, told = asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait
         self._job = Job(body, lambda event: put(told, event), service.settings.timeout)
         usage = body.stream_options is not None and body.stream_options.include_usage
@@ -147,38 +147,31 @@ class _Talk:
         Raises the error of the job, an error if the request still waits for its turn when its time
         is over, or if the server ends at once and cancels this task; TimeoutError after `seconds`.
         """
-        if self._left.done():
-            return None
         job = self._job
-        event = asyncio.ensure_future(self._events.get())
+        end = job.arrived + job.timeout
         try:
             while True:
-                rest = max(0.0, job.arrived + job.timeout - time.monotonic())
+                rest = end - time.monotonic()
                 wait = seconds if job.begun else rest if seconds is None else min(rest, seconds)
-                done, _ = await asyncio.wait(
-                    {event, self._left}, timeout=wait, return_when=asyncio.FIRST_COMPLETED
-                )
-                if event in done:
-                    sent = event.result()
-                    if isinstance(sent, ApiError):
-                        raise sent
-                    if isinstance(sent, Reply):
-                        self._service.note(job, sent)
-                    return sent
-                if done:
-                    return None
-                if not job.begun and time.monotonic() > job.arrived + job.timeout:
-                    self._count = "failed"
-                    raise timed_out(job.timeout, saved=False)
-                if seconds is not None:
-                    raise TimeoutError
+                try:
+                    event = await asyncio.wait_for(self._events.get(), wait)
+                    break
+                except TimeoutError:
+                    if not job.begun and time.monotonic() > end:
+                        self._count = "failed"
+                        raise timed_out(job.timeout, saved=False) from None
+                    if seconds is not None:
+                        raise
         except asyncio.CancelledError:
             if not self._service.worker.draining:
                 raise
             self._service.worker.stop()
             raise shut_down(saved=False) from None
-        finally:
-            event.cancel()
+        if isinstance(event, ApiError):
+            raise event
+        if isinstance(event, Reply):
+            self._service.note(job, event)
+        return event
 
     async def _leaving(self) -> None:
         """Wait until the client has left, and cancel the job.
@@ -189,6 +182,7 @@ class _Talk:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
         self._service.worker.cancel(self._job, self._count)
+        self._events.put_nowait(None)
 
     def _end(self) -> None:
         """Cancel the job. This has no effect if the worker is done with it."""
