@@ -49,15 +49,9 @@ class Service:
         """Write a line to the log for a request, without any of its text."""
         result = reply.result
         log.info(
-            "%s: %.2f s, %s tokens read (%s cached), %s kept, %s written",
-            job.request.model,
-            time.monotonic() - job.arrived,
-            *(
-                f"{count:,}"  # logging has no format with thousands separators
-                for count in (
-                    reply.prompt_tokens, reply.cached_tokens, result.retained, result.generated,
-                )
-            ),
+            "%s: %.2f s, %s", job.request.model, time.monotonic() - job.arrived,
+            f"{reply.prompt_tokens:,} tokens read ({reply.cached_tokens:,} cached), "
+            f"{result.retained:,} kept, {result.generated:,} written",
         )  # fmt: skip
 
     def health(self) -> dict[str, Any]:
