@@ -74,6 +74,8 @@ class Reader:
         self.evictor = Evictor(
             self.cache, self.method, len(self.head), self.generator, memory, learned
         )
+        self.compressible: list[LayerStore] = self.evictor.layers
+        """Layers in which the method selects the entries that stay."""
         self.planned = estimate
         """Expected length in tokens when the schedule was created."""
         self.schedule: Schedule | NoEviction = schedule_for(
@@ -236,11 +238,6 @@ class Reader:
             yield max(store.used for store in evictor.layers)
 
     # Memory
-
-    @property
-    def compressible(self) -> list[LayerStore]:
-        """Layers in which the method selects the entries that stay."""
-        return self.evictor.layers
 
     @property
     def seen(self) -> int:

@@ -181,7 +181,6 @@ OPTIONS = {
     "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
 }  # fmt: skip
 """Options and words by which users know the settings in a checkpoint."""
-_SETTING = "method.settings."
 FIRST = ("name", "budget", "question")
 """Settings whose difference explains other differences; an error names them first."""
 
@@ -193,10 +192,9 @@ def differs(name: str, then: Any, now: Any) -> str:
         for key in keys:
             if then.get(key) != now.get(key):
                 return differs(f"{name}.{key}", then.get(key), now.get(key))
-    if name.startswith(_SETTING):
-        label = f"the setting {name.removeprefix(_SETTING)} of the method (--set)"
-    else:
-        label = OPTIONS.get(name, name.replace(".", " ").replace("_", " "))
+    label = OPTIONS.get(name, name.replace(".", " ").replace("_", " "))
+    if name.startswith("method.settings."):
+        label = f"the setting {name.removeprefix('method.settings.')} of the method (--set)"
     return f"{label} was {_short(then)}, and is {_short(now)} here"
 
 

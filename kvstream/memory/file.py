@@ -135,11 +135,12 @@ def read(path: Path) -> Content:
     if (digest, seal) != (metadata["memory"], metadata["file"]):
         raise unusable(path, "its content does not match its digest")
     state, notes = _texts(path, metadata)
-    try:
-        for name, tensor in tensors.items():
-            _check_numbers(name, tensor)
-    except ValueError as error:
-        raise unusable(path, str(error)) from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = (float(t) for t in tensor.aminmax())
+            if not -LARGEST <= low <= high <= LARGEST:  # or NaN
+                why = f"{name} has numbers from {low:g} to {high:g}, which no model makes"
+                raise unusable(path, why)
     return Content(state, notes, tensors, digest)
 
 
@@ -217,14 +218,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise SourceError(f"There is no memory file {path}; check the path.") from None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _check_numbers(name: str, tensor: Tensor) -> None:
-    """Raise ValueError for NaN, infinity, and numbers so large that products overflow."""
-    if tensor.is_floating_point() and tensor.numel():
-        low, high = (float(t) for t in tensor.aminmax())
-        if not -LARGEST <= low <= high <= LARGEST:
-            raise ValueError(f"{name} has numbers from {low:g} to {high:g}, which no model makes")
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
+from kvstream.methods.base import Preset, Step, setting
+from kvstream.methods.h2o import Attended
 from kvstream.methods.tools.scoring import pool, pooling_width
 from kvstream.methods.tools.submodular import (
     CONCAVE,
@@ -25,7 +26,7 @@ MOST_SAMPLES = 256
 
 
 @dataclass(frozen=True)
-class BumbleBee(Method):
+class BumbleBee(Attended):
     """Keeps entries that represent all others (facility location) and received attention.
 
     Kumari et al., "BumbleBee: Dynamic KV-Cache Streaming Submodular Summarization for
@@ -85,18 +86,6 @@ class BumbleBee(Method):
     )
     recent: int = setting(32, "newest tokens that always stay")
     centered: bool = setting(False, "subtract the mean key of each head; false: the paper's")
-
-    def evidence(self) -> Evidence:
-        return Evidence(accumulated_attention=True)
-
-    def tensors(self) -> tuple[EntryTensor, ...]:
-        return (EntryTensor("attention"),)
-
-    def absorb(self, step: Step) -> None:
-        attention = step.state["attention"]  # [G, K, n], as in `h2o`
-        attention[..., attention.shape[-1] - step.new :] = 0
-        if step.accumulated_attention is not None:
-            attention += step.accumulated_attention
 
     @property
     def needs_keys(self) -> bool:

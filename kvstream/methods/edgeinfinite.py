@@ -38,9 +38,6 @@ POOL = 15
 WEIGHT = math.e
 """Weight of a folded entry, as a multiple of the attention that it got."""
 
-Written = tuple[Tensor, Tensor, Tensor]
-"""Keys [K, n, D] and values [K, n, E] to fold into memory, and the weight of each [K, n]."""
-
 
 @dataclass(frozen=True)
 class EdgeInfinite(Method):
@@ -148,8 +145,9 @@ class EdgeInfinite(Method):
     def select(self, step: Step, keep: int) -> Tensor:
         return latest(step, keep)
 
-    def written(self, step: Step, leave: int) -> Iterator[Written]:
-        """Yield, in blocks, what to fold of the `leave` oldest entries of a layer.
+    def written(self, step: Step, leave: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield, in blocks, what to fold of the `leave` oldest entries of a layer: keys [K, n, D],
+        values [K, n, E], and the weight of each [K, n].
 
         When an answer evicts while decoding, the window attention is that of one token, so these
         entries get little weight.

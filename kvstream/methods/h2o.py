@@ -7,13 +7,29 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Step, setting
+from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
 from kvstream.methods.scored import ScoredMethod
 from kvstream.methods.tools.scoring import pool, pooling_width
 
 
+class Attended(Method):
+    """Sums for each entry the attention of all queries so far: ``attention`` [G, K, n]."""
+
+    def evidence(self) -> Evidence:
+        return Evidence(accumulated_attention=True)
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("attention"),)
+
+    def absorb(self, step: Step) -> None:
+        attention = step.state["attention"]
+        attention[..., attention.shape[-1] - step.new :] = 0  # these places have values of others
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
+
+
 @dataclass(frozen=True)
-class H2O(ScoredMethod):
+class H2O(Attended, ScoredMethod):
     """Keeps what all tokens so far attended to most (heavy hitters), and the newest.
 
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
@@ -31,18 +47,6 @@ class H2O(ScoredMethod):
 
     recent: float = setting(0.5, "share of memory that belongs to the newest tokens", most=1)
     pool: int = pooling_width(1)
-
-    def evidence(self) -> Evidence:
-        return Evidence(accumulated_attention=True)
-
-    def tensors(self) -> tuple[EntryTensor, ...]:
-        return (EntryTensor("attention"),)
-
-    def absorb(self, step: Step) -> None:
-        attention = step.state["attention"]  # [G, K, n]
-        attention[..., attention.shape[-1] - step.new :] = 0  # these places have values of others
-        if step.accumulated_attention is not None:
-            attention += step.accumulated_attention
 
     def score(self, step: Step) -> Tensor:
         return pool(step.state["attention"], step.origin, self.pool)

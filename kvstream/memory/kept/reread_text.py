@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +138,7 @@ class _Gathered:
             self._ends(batch.starts, batch.end)
             seen += len(batch)
         found.tokens = np.concatenate(parts) if parts else found.tokens
-        found.pieces = [_joined(pieces) for pieces in _runs(found.pieces)]
+        found.pieces = _joined(found.pieces)
         return found
 
     def _ends(self, starts: np.ndarray, end: int) -> None:
@@ -175,25 +175,23 @@ class _Gathered:
         self.line += block.text.count("\n", counted)
 
 
-def _runs(pieces: list[Piece]) -> list[list[Piece]]:
-    """Group pieces that are adjacent and in the same place of a source."""
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """Join pieces that are adjacent and in the same place of a source."""
     runs: list[list[Piece]] = []
     for piece in pieces:
-        last = runs[-1][-1] if runs else piece
-        if (last.source, last.place, last.end) == (piece.source, piece.place, piece.start):
+        place, last = (piece.source, piece.place, piece.start), runs[-1][-1] if runs else None
+        if last is not None and (last.source, last.place, last.end) == place:
             runs[-1].append(piece)
         else:
             runs.append([piece])
-    return runs
-
-
-def _joined(pieces: list[Piece]) -> Piece:
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    offsets = [*(piece.offsets[:-1] for piece in pieces), pieces[-1].offsets[-1:]]
-    text = "".join(piece.text for piece in pieces)
-    return Piece(first.source, text, np.concatenate(offsets), first.line, first.place)
+    return [
+        replace(
+            run[0],
+            text="".join(piece.text for piece in run),
+            offsets=np.concatenate([*(p.offsets[:-1] for p in run), run[-1].offsets[-1:]]),
+        )
+        for run in runs
+    ]
 
 
 def held_pieces(of: Kept) -> list[Piece]:
