@@ -274,12 +274,10 @@ def row_questions(
     from kvstream.input.blocks import TextBlock
 
     def write(system: str, text: str) -> tuple[str, float]:
-        from kvstream.session.writing import written
-
         assert load
         assert run
         some = replace(run, max_tokens=MOST_TOKENS)
-        return written(load().session, some, system, text, start=START)
+        return load().session.write(some, system, text, start=START)
 
     made = partial(TableQuestions, questions=questions, write=write if load else None, known=known)
     if isinstance(sources, str):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kvstream.input.blocks import TextBlock, utf8_starts
-from kvstream.input.source import Source, SourceRecord
+from kvstream.input.source import SourceRecord
 from kvstream.input.table_reader import header_of
 from kvstream.tokenization.passages import Passage, Passages
 
@@ -113,15 +113,6 @@ class ExcerptCutter:
         return Excerpt(passages, names_columns=self._header != "")
 
 
-def excerpts_of(sources: Source) -> Iterator[Excerpt]:
-    """Yield the sources as excerpts, in order; holds only a few blocks of text at a time."""
-    cutter = ExcerptCutter()
-    for block in sources:
-        cutter.feed(block)
-        yield from cutter.take()
-    yield from cutter.take(final=True)
-
-
 class Excerpts:
     """Excerpts as a source, with their byte offsets in the original sources."""
 
@@ -138,10 +129,6 @@ class Excerpts:
         self.ended_line = True
         self.bytes_read = 0
         self._chosen = list(chosen)
-
-    def __len__(self) -> int:
-        """Return the number of excerpts."""
-        return len(self._chosen)
 
     @property
     def passages(self) -> Passages:

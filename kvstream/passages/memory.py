@@ -9,7 +9,7 @@ model reads them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,16 +47,9 @@ class _Entry:
     """Counts for each known question."""
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Passages in the order of their evidence for a question."""
-
-    order: np.ndarray
-    """Indices of the passages, best first; int64 [n]."""
-    words: np.ndarray
-    """Scores of the passages by the words of the question; float [n]."""
-    candidates: int
-    """How many of the first passages are worth judging."""
+Chooser = Callable[[Judge | None], list[Excerpt]]
+"""Returns all passages, best first. A judge reads the first ones, and its log-odds are added to the
+scores by words."""
 
 
 class PassageMemory:
@@ -128,13 +121,13 @@ class PassageMemory:
         # Of passages without a score, the newest stay: memory may score them later.
         return sorted(range(len(every)), key=lambda i: (-scores[i], -i))
 
-    def ranked(self, question: str, memory: Memory | None, cited: Sequence[Passage]) -> Ranking:
-        """Return the passages in the order of their evidence for a question.
+    def ranked(self, question: str, memory: Memory | None, cited: Sequence[Passage]) -> Chooser:
+        """Rank the passages by their evidence for a question; memory may be released then.
 
         `cited`: passages, with weights, that the question and the scout's answer attended to.
         If the question was not known, its words rank first, and memory breaks ties.
         """
-        every = self._kept
+        every, excerpts = self._kept, self.excerpts
         words = self._scores(question)
         rankings = [words]
         if memory is not None:
@@ -148,19 +141,16 @@ class PassageMemory:
         candidates = len(every)
         if memory is None and candidates:
             candidates = int((words >= LEAST_SHARE * words.max()).sum())
-        return Ranking(order, words, min(candidates, MOST))
 
-    def best(self, ranking: Ranking, judge: Judge | None = None) -> list[Excerpt]:
-        """Return all passages, best first.
+        def choose(judge: Judge | None = None) -> list[Excerpt]:
+            best = order
+            if judge is not None and every:
+                first, rest = np.split(order, [min(candidates, MOST)])
+                scores = words[first] + judge([excerpts[i] for i in first])
+                best = np.concatenate((first[np.argsort(-scores, kind="stable")], rest))
+            return [excerpts[i] for i in best]
 
-        The `judge` reads the first ones, and its log-odds are added to the scores by words.
-        """
-        order = ranking.order
-        if judge is not None and ranking.candidates:
-            first, rest = np.split(order, [ranking.candidates])
-            scores = ranking.words[first] + judge([self._kept[i].excerpt for i in first])
-            order = np.concatenate((first[np.argsort(-scores, kind="stable")], rest))
-        return [self._kept[i].excerpt for i in order]
+        return choose
 
     def totals(self, question: str) -> list[int] | None:
         """Return `QuestionWords.totals` of a question; None if it was not known."""

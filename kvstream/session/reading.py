@@ -160,11 +160,12 @@ class Reading:
             length = feed.estimate()
             if length is not None and feed.stream.at_end:
                 schedule.revise(length)
-        feed.limit = self._limit(feed)
+        if (every := self.request.every) is not None:
+            feed.limit = lambda: every.room(feed.read_tokens) or sys.maxsize
         if self.checkpoint is not None:
             self.checkpoint.take_up(memory, feed, self.request.interrupted)
-        if self.request.every is not None:
-            self.request.every.answered = memory.trace.read
+        if every is not None:
+            every.answered = memory.trace.read
 
     def _steps(
         self, memory: Memory, feed: TokenFeed, seconds: Callable[[], float]
@@ -277,7 +278,7 @@ class Reading:
             shown = [self._look, passages.feed, words.feed, self.show]
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         request = self.request
-        stream = TokenStream(self.tokenizer, self.sources, _each_of(shown))
+        stream = TokenStream(self.tokenizer, self.sources, each_of(shown))
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
         # Reading ahead shows the bytes per token of this text, before the schedule is solved, and
@@ -299,20 +300,13 @@ class Reading:
         after = trace.read, trace.end
         # None: the words of the earlier text are unknown.
         words = None if trace.words is None else trace.words.feed
-        shown = _each_of([trace.passages.feed, words, self.show])
+        shown = each_of([trace.passages.feed, words, self.show])
         stream = TokenStream(self.tokenizer, self.sources, shown, after)
         feed = TokenFeed(stream, trace.origins)
         feed.end = trace.end
         feed.look_ahead(FIRST_LOOK)
         memory.reader.reopen(feed.estimate())
         return memory, feed
-
-    def _limit(self, feed: TokenFeed) -> Callable[[], int] | None:
-        """Return the maximum size of a chunk as a function, if an answer may be due."""
-        every = self.request.every
-        if every is None:
-            return None
-        return lambda: every.room(feed.read_tokens) or sys.maxsize
 
     def _look(self, block: TextBlock) -> None:
         self._blank = self._blank and (not block.text or block.text.isspace())
@@ -329,7 +323,9 @@ def _beyond(feed: TokenFeed, tokens: int) -> Callable[[], bool]:
     return lambda: feed.read_tokens >= tokens
 
 
-def _each_of(functions: Sequence[Show | None]) -> Show:
+def each_of(functions: Sequence[Show | None]) -> Show:
+    """Return a function that passes a block to each of several."""
+
     def show(block: TextBlock) -> None:
         for function in functions:
             if function is not None:

@@ -27,7 +27,6 @@ from kvstream.events import (
     changed,
     returned,
 )
-from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.kept import positions
@@ -36,13 +35,19 @@ from kvstream.methods.whole import Passages
 from kvstream.model.loading import refuse_together
 from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts
 from kvstream.passages.judge import Judge
-from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting, near_the_best, recalled
+from kvstream.passages.memory import (
+    BYTES_A_TOKEN,
+    Chooser,
+    PassageMemory,
+    fitting,
+    near_the_best,
+    recalled,
+)
 from kvstream.run.request import Request
-from kvstream.session.reading import nothing_read, started, stopped_after
+from kvstream.session.reading import each_of, nothing_read, started, stopped_after
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import TokenStream, WordForms
-from kvstream.tokenization.passages import Passage
 
 GUESS = 32
 """Maximum tokens of the scout's own answer, whose attention helps to choose passages."""
@@ -177,7 +182,7 @@ class Scouting:
         scouted = yield from self._read(replayed, request)
         if scouted.scout is None:
             for number, question in enumerate(request.questions):
-                choose = self._candidates(scouted, question, ())
+                choose = scouted.passages.ranked(question, None, ())
                 of = partial(self._of_words, scouted)
                 yield from self._from_passages(scouted, question, choose, number, of)
             return
@@ -186,7 +191,7 @@ class Scouting:
         held = positions.kept(memory)
         # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
         ready = [
-            self._candidates(scouted, question, basis.regions)
+            scouted.passages.ranked(question, memory, basis.regions)
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
         memory.release()
@@ -269,12 +274,8 @@ class Scouting:
         """Read the sources without a model: the words of the questions choose passages."""
         words, passages = WordForms(), scouted.passages
         trace = scouted.trace = Trace(sources.names, sources.bases, words=words)
-
-        def show(block: TextBlock) -> None:
-            passages.feed(block)
-            words.feed(block)
-
         began = time.perf_counter()
+        show = each_of([passages.feed, words.feed])
         stream = TokenStream(self.answerer.tokenizer, sources, show)
         yield self._started_by_words(scouted.request, stream.estimate())
         # After Ctrl-C a pipe ends by itself, after the text that has already arrived.
@@ -347,17 +348,11 @@ class Scouting:
     ) -> Generator[Event, None, None]:
         """Yield the events of one answer from passages; memory stays unchanged."""
         first, basis = answered(scouted.memory, question)
-        make = self._candidates(scouted, question, basis.regions)
+        make = scouted.passages.ranked(question, scouted.scout, basis.regions)
         of = partial(self._together, scouted, first)
         held = partial(positions.kept, scouted.memory)
         yield from self._from_passages(
             scouted, first.question, make, number, of, held, earlier, stop
-        )
-
-    def _candidates(self, scouted: Scouted, question: str, regions: Sequence[Passage]) -> Chooser:
-        """Return a function that ranks passages with a judge, after memory has been released."""
-        return partial(
-            scouted.passages.best, scouted.passages.ranked(question, scouted.scout, regions)
         )
 
     def _from_passages(
@@ -415,10 +410,6 @@ class Scouting:
         second = made.result
         larger = max(first, second, key=lambda result: result.peak_kv_bytes)
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
-        warnings = (
-            *scouted.memory.warnings, *second.warnings,
-            *self._refusal(scouted, made), *made.doubt,
-        )  # fmt: skip
         return replace(
             first,
             **{name: getattr(second, name) for name in _SECOND},
@@ -431,7 +422,7 @@ class Scouting:
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
             budget_bytes=(second.budget_bytes + beside if beside else larger.budget_bytes),
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
-            warnings=tuple(dict.fromkeys(warnings)),
+            warnings=made.warnings(scouted.memory.warnings, scouted.passages),
             skim=made.to_json(self.reader.model_name, scouted.passages, first),
             receipt={
                 **(first.receipt or {}),
@@ -443,10 +434,7 @@ class Scouting:
     def _of_words(self, scouted: Scouted, made: Second) -> Result:
         """Return the answer as the result of a run that read all of the text."""
         said, read = made.result, scouted.trace.read
-        warnings = (
-            *scouted.warnings, *said.warnings, *self._refusal(scouted, made),
-            *_unfound(scouted.passages, said.question), *made.doubt,
-        )  # fmt: skip
+        unfound = _unfound(scouted.passages, said.question)
         return replace(
             said,
             method=Passages.name,
@@ -458,25 +446,10 @@ class Scouting:
             tokens_per_s=read / scouted.seconds if scouted.seconds else 0.0,
             coverage=None,
             interrupted=scouted.trace.interrupted,
-            warnings=tuple(dict.fromkeys(warnings)),
+            warnings=made.warnings(scouted.warnings, scouted.passages, unfound),
             of_reading=tuple(scouted.warnings),
             skim=made.to_json(None, scouted.passages, None),
             receipt={**(said.receipt or {}), "input": identity(scouted.trace.records)},
-        )
-
-    def _refusal(self, scouted: Scouted, made: Second) -> tuple[str, ...]:
-        """Return a warning for a refusal, because the model read only some passages of the text."""
-        if not abstains(made.result.answer):
-            return ()
-        tokens = " and ".join(f"{each.read:,}" for each in (made.result, made.other) if each)
-        where = f"The answer is not in the {tokens} tokens of passages that were read; "
-        if dropped := scouted.passages.dropped:
-            return (
-                f"{where}it may be in the rest, of which {dropped:,} bytes were dropped and cannot "
-                "be read again. Read the text again with a larger --budget.",
-            )
-        return (
-            f"{where}it may be in the rest of the text. Use words of the text in the question.",
         )
 
 
@@ -515,10 +488,6 @@ def choose_scout(session: Session, size: int | None, request: Request) -> Scouti
     return Scouting(session, None, f"Words of the question choose passages: {slow}.")
 
 
-Chooser = Callable[[Judge | None], list[Excerpt]]
-"""Returns all passages, best first, with or without a judge."""
-
-
 @dataclass(frozen=True)
 class Second:
     """An answer from passages, and what was read for it."""
@@ -537,15 +506,26 @@ class Second:
         found: float = (self.result.support or {}).get("confidence", 0.0)
         return found
 
-    @property
-    def doubt(self) -> tuple[str, ...]:
-        """A warning, if the judge found no passage that is likelier to have the answer than not."""
-        judge = self.judge
-        if judge is None or not judge.judged or judge.best >= 0:
-            return ()
+    def warnings(
+        self, reading: Sequence[str], passages: PassageMemory, unfound: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Return all warnings: of the `reading`, of the answer, and of what was read for it."""
+        told, judge = [*reading, *self.result.warnings], self.judge
         if abstains(self.result.answer):
-            return ()
-        return (NO_PASSAGE,)
+            tokens = " and ".join(f"{each.read:,}" for each in (self.result, self.other) if each)
+            rest = "the rest of the text. Use words of the text in the question."
+            if passages.dropped:
+                rest = (
+                    f"the rest, of which {passages.dropped:,} bytes were dropped and cannot be "
+                    "read again. Read the text again with a larger --budget."
+                )
+            told.append(
+                f"The answer is not in the {tokens} tokens of passages that were read; it may be "
+                f"in {rest}"
+            )
+        elif judge is not None and judge.judged and judge.best < 0:
+            unfound = (*unfound, NO_PASSAGE)
+        return tuple(dict.fromkeys((*told, *unfound)))
 
     def to_json(
         self, model: str | None, passages: PassageMemory, first: Result | None

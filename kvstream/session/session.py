@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from torch import Tensor
+
 from kvstream.answer.answering import answers, refusal_limit
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
@@ -24,6 +26,7 @@ from kvstream.model.loading import POCKET, folder, load, must_be_cached
 from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.judge import Judge
 from kvstream.run.plan import RunPlan, budget_tokens
+from kvstream.run.prompt import Layout
 from kvstream.run.request import Request
 from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
 from kvstream.settings import INT8, Budget, ModelSettings, RunSettings, table
@@ -243,6 +246,26 @@ class Session:
         """Read excerpts into memory, whole; `words` are those of the text."""
         plan, passages = self.settle(request), excerpts.passages
         return returned(self._reading(excerpts, plan, request, passages=passages, words=words))
+
+    def write(self, run: RunSettings, system: str, text: str, *, start: str) -> tuple[str, float]:
+        """Return what the model writes behind `start`, outside of any memory, and the mean
+        log-probability of its tokens. The budget of `run` holds all of the prompt. Raises
+        BudgetError if it cannot.
+        """
+        run = replace(run, method="full", set={})
+        plan = self.settle(Request((text,), run, system=system, layout=Layout("")))
+        ids = [*plan.prompt.tail(text), *self.tokenizer.encode(start, continuing=True)]
+        reader, shares = plan.reader(self.model, run, 0), list[float]()
+
+        def choose(logits: Tensor) -> int:
+            likely = logits.log_softmax(-1)
+            best = int(likely.argmax())
+            shares.append(float(likely[best]))
+            return best
+
+        found = [*reader.answer(ids, choose, frozenset(plan.prompt.stop_ids), run.max_tokens)]
+        reader.release()
+        return self.tokenizer.decode(found), sum(shares) / max(1, len(shares))
 
     def _reading(
         self, sources: Source, plan: RunPlan, request: Request, **more: Any

@@ -106,7 +106,7 @@ def read_shards(
     if request.interrupted() and (cut_short or read < len(parts)):
         memory.trace.interrupted = True
         others = [told for told in memory.warnings if not told.startswith(STOPPED)]
-        memory.warnings = [*others, before.stopped()]
+        memory.warnings = [*others, stopped_after(before.tokens, before.expected)]
         yield Notice(memory.warnings[-1])
     memory.shards = Shards(read, max(most, joiner.most), memory.reader.cache.capacity_bytes)
     return memory
@@ -132,9 +132,6 @@ class _Before:
         self.steps += reader.steps
         self.seconds += memory.prefill_s
         self.peak = max(self.peak, reader.cache.peak.tokens)
-
-    def stopped(self) -> str:
-        return stopped_after(self.tokens, self.expected)
 
     def moved(self, event: Event) -> Event | None:
         """Return an event of the next part with numbers of the whole text; None for its start."""

@@ -11,6 +11,7 @@ from statistics import mean, median
 from typing import Any
 
 import pytest
+from cutting import excerpts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from kvstream.input import table_reader
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import NotReadError, header_of, tables_of
-from kvstream.passages.excerpts import Excerpts, excerpts_of
+from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.memory import PassageMemory
 
 

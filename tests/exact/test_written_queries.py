@@ -247,19 +247,18 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callab
     monkeypatch.chdir(tmp_path)
     loaded: list[str] = []
 
-    def load(options: Options) -> Any:
-        loaded.append(options.model)
-        return SimpleNamespace(name="mine", session=None)
-
     def tell(query: str | Exception, *arguments: str) -> tuple[int, str, str, int]:
         def write(*args: Any, **more: Any) -> tuple[str, float]:
             if isinstance(query, Exception):
                 raise query
             return query.removeprefix("SELECT"), 0.0
 
+        def load(options: Options) -> Any:
+            loaded.append(options.model)
+            return SimpleNamespace(name="mine", session=SimpleNamespace(write=write))
+
         loaded.clear()
         monkeypatch.setattr("kvstream.cli.shared.model_choice.open_model", load)
-        monkeypatch.setattr("kvstream.session.writing.written", write)
         code = run(["ask", "-m", "mine/model", *arguments])
         out, err = capsys.readouterr()
         return code, out, " ".join(err.split()), len(loaded)

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cutting import excerpts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.events import Result
 from kvstream.input.sources import open_sources
-from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts, excerpts_of
+from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts
 from kvstream.passages.memory import fitting, fused, weights_in
 from kvstream.sample.document import make_facts
 from kvstream.tokenization.passages import Passage

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cutting import excerpts_of
 from transformers import AutoModelForCausalLM
 
 from kvstream.answer import answering
@@ -19,7 +20,7 @@ from kvstream.events import Answered, AnswerStarted, AnswerToken, Result
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
 from kvstream.passages import memory as passages_memory
-from kvstream.passages.excerpts import Excerpt, excerpts_of
+from kvstream.passages.excerpts import Excerpt
 from kvstream.passages.judge import Judge
 from kvstream.passages.memory import NEAR, PassageMemory, fitting, near_the_best
 from kvstream.reporters.plain import skim_line
@@ -137,8 +138,12 @@ def readings(session: Session, monkeypatch: pytest.MonkeyPatch, text: str) -> li
     for near in (lambda ranked: ranked, near_the_best):
         with monkeypatch.context() as patch:
             patch.setattr(Session, "calibrated", False)
-            best = PassageMemory.best
-            patch.setattr(PassageMemory, "best", lambda self, *how: near(best(self, *how)))  # noqa: B023
+            ranked = PassageMemory.ranked
+            patch.setattr(
+                PassageMemory,
+                "ranked",
+                lambda *of: lambda judge: near(ranked(*of)(judge)),  # noqa: B023
+            )
             one.append(search(session, text))
     return one
 
@@ -234,7 +239,7 @@ def test_only_the_best_passages_are_reranked(
             return 100.0 * np.arange(len(excerpts))
 
     def choose(passages: PassageMemory, sizes: tuple[int, int]) -> list[Excerpt]:
-        best = passages.best(passages.ranked(QUESTION, None, ()), Backwards())
+        best = passages.ranked(QUESTION, None, ())(Backwards())
         return fitting(best, session.tokenizer, sizes)
 
     everything = choose(kept, sizes)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from adapters import tiny_reader
+from cutting import excerpts_of
 
 import kvstream
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
 from kvstream.input.inspection import NamedStream
 from kvstream.input.sources import open_sources
-from kvstream.passages.excerpts import excerpts_of
 from kvstream.passages.memory import BYTES_A_TOKEN
 from kvstream.run.request import Request
 from kvstream.sample.document import make_facts

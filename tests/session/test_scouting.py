@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from adapters import tiny_reader
+from cutting import excerpts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
 from kvstream.passages.bm25 import QuestionWords, near_by
-from kvstream.passages.excerpts import Excerpt, Excerpts, excerpts_of
+from kvstream.passages.excerpts import Excerpt, Excerpts
 from kvstream.passages.joining import shares
 from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting
 from kvstream.run.request import Request
@@ -289,8 +290,8 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
             passages.feed(block)
         passages.note(memory.trace.end, memory, final=True)
         assert len(passages) == len(lines)
-        ranking = passages.ranked(question, memory, cited)
-        [first] = fitting(passages.best(ranking), session.tokenizer, (200, 1))
+        ranked = passages.ranked(question, memory, cited)
+        [first] = fitting(ranked(None), session.tokenizer, (200, 1))
         firsts[bool(questions)] = first.passages[0].text.strip()
     assert firsts[False] == lines[1].strip()
     assert firsts[True] in (lines[1].strip(), lines[2].strip())

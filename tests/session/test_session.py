@@ -22,6 +22,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.contents import Memory
 from kvstream.run import feed
 from kvstream.run.intervals import Intervals
+from kvstream.run.prompt import Layout
 from kvstream.run.request import Request
 from kvstream.session import reading
 from kvstream.session.session import Session
@@ -281,3 +282,29 @@ def test_nothing_to_read(session: Session, tmp_path: Path) -> None:
 def test_a_budget_below_prompt_question_and_chunk(session: Session, story: Path) -> None:
     with pytest.raises(BudgetError, match="--budget"):
         run(session, story, RunSettings(budget=Budget(tokens=40)))
+
+
+def test_the_model_writes_the_likeliest_tokens_of_a_whole_pass(session: Session) -> None:
+    run = RunSettings(Budget(tokens=300), max_tokens=6)
+    text, likely = session.write(run, "You count.", "one two three", start="one two")
+    request = Request(("one two three",), run, system="You count.", layout=Layout(""))
+    prompt, tokenizer = session.settle(request).prompt, session.tokenizer
+    ids = [*prompt.head, *prompt.tail("one two three")]
+    ids += tokenizer.encode("one two", continuing=True)
+    shares, found = [], list[int]()
+    for _ in range(6):
+        hidden = session.model.forward(ids + found, session.model.new_cache(300))
+        logits = session.model.logits(hidden[-1:])[0]
+        best = int(logits.argmax())
+        shares.append(float(logits.float().log_softmax(-1)[best]))
+        if best in prompt.stop_ids:
+            break
+        found.append(best)
+    assert text == tokenizer.decode(found)
+    assert likely == pytest.approx(sum(shares) / len(shares), abs=1e-3)
+
+
+def test_a_budget_without_room_to_write(session: Session) -> None:
+    run = RunSettings(Budget(tokens=100), max_tokens=6)
+    with pytest.raises(BudgetError):
+        session.write(run, "You count.", "one two " * 200, start="one")

@@ -20,6 +20,7 @@ from typing import Any
 import click
 import numpy as np
 import torch
+from cutting import excerpts_of
 
 from kvstream.answer.answering import answer
 from kvstream.api.options import settings_by_method
@@ -35,7 +36,6 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
 from kvstream.memory.saving import look
 from kvstream.methods.registry import available
-from kvstream.passages.excerpts import excerpts_of
 from kvstream.reporters.format import visible
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request

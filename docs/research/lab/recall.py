@@ -44,8 +44,8 @@ def places(text: str, asked: list[dict[str, Any]]) -> Iterator[int]:
             if one.start < start + len(section) and one.end > start
         }
         best = {i for i, n in shared.items() if n == max(shared.values())}
-        order = passages.ranked(each["question"], None, ()).order.tolist()
-        yield min(map(order.index, best))
+        order = [*map(id, passages.ranked(each["question"], None, ())(None))]
+        yield min(order.index(id(passages.excerpts[i])) for i in best)
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from kvstream.exact.table_answers import TableQuestions
 from kvstream.exact.written_queries import MOST_TOKENS, START
 from kvstream.input.blocks import TextBlock
 from kvstream.session.session import Session
-from kvstream.session.writing import written
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 
@@ -58,7 +57,7 @@ def main() -> None:
     if options.model:
         session = Session.open(ModelSettings(options.model, quantize=options.quantize))
         run = RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS)
-        write = partial(written, session, run, start=START)
+        write = partial(session.write, run, start=START)
     counts: Counter[str] = Counter()
     for name, table, expected, question in (
         q for file in options.files for q in questions_of(file)
