@@ -92,7 +92,6 @@ _LIMITS = (
 )
 """What limits a count beside its words, other than a part and times of the clock."""
 _PLAINER = (
-    (r"\b(which|what) of the ", r"\1 "),
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
     (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
 )
@@ -173,10 +172,10 @@ _ON = re.compile(
 )
 """The day of a span of hours, before or after it."""
 _HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
-_DATE = (
-    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
-    rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
-    r"|(?P<day3>\d\d?)[./](?P<month3>\d\d?)[./](?P<year3>\d{4})"
+_DATES = (
+    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?",
+    rf"\b(?P<month>{_MONTH}) (?P<day>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year>\d{{4}}))?",
+    r"(?P<day>\d\d?)[./](?P<month>\d\d?)[./](?P<year>\d{4})",
 )
 
 
@@ -188,8 +187,7 @@ def route(question: str) -> Asked:
     for pattern, plainer in _PLAINER:
         text = pattern_of(pattern).sub(plainer, text)
     bare = text.rstrip("?!. ")
-    dated = pattern_of(_DATE).sub(_iso, bare) if any(map(str.isdigit, bare)) else bare
-    if (found := _span(dated)) is not None:
+    if (found := _span(_dated(bare))) is not None:
         rest, since, until = found
         asked = _asked(rest)
         if asked.kind != "count":
@@ -225,7 +223,7 @@ def _several(text: str) -> Asked | None:
     names = [_BEFORE.sub("", name, count=1) for name in names or re.split(f"{_AND}|, ", found[0])]
     before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[:begin])
     asked = _asked(f"{before}{found['first']}{text[end:]}")
-    if len(names) < 2 or asked.words != names[0] or any(map(_NO_WORDS.match, names)):
+    if asked.words != names[0] or any(map(_NO_WORDS.match, names)):
         return None
     if asked.unit and not asked.place:
         return None
@@ -316,19 +314,20 @@ def _span(text: str) -> tuple[str, str, str] | None:
 
 def iso_dates(text: str) -> str:
     """Return a text with its dates as ``2026-05-14``, and months of a year as ``2026-05``."""
-    dated = pattern_of(_DATE).sub(_iso, text)
     return pattern_of(rf"\b({_MONTH}),? (\d{{4}})\b").sub(
-        lambda found: f"{found[2]}-{1 + _MONTHS.index(found[1][:3].lower()):02}", dated
+        lambda found: f"{found[2]}-{1 + _MONTHS.index(found[1][:3].lower()):02}", _dated(text)
     )
+
+
+def _dated(text: str) -> str:
+    for pattern in _DATES if any(map(str.isdigit, text)) else ():
+        text = pattern_of(pattern).sub(_iso, text)
+    return text
 
 
 def _iso(found: re.Match[str]) -> str:
     """Return a date as ``2026-05-14`` or ``May 14``; as it is if day and month may be swapped."""
-    parts = found.groupdict()
-    day, month, year = (
-        next(filter(None, (parts[f"{name}{n}"] for n in ("", "2", "3"))), "")
-        for name in ("day", "month", "year")
-    )
+    day, month, year = found.group("day", "month", "year")
     if month.isdigit():
         if int(month) > 12:
             day, month = month, day
