@@ -172,10 +172,10 @@ _ON = re.compile(
 )
 """The day of a span of hours, before or after it."""
 _HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
-_DATES = (
-    rf"(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?",
-    rf"\b(?P<month>{_MONTH}) (?P<day>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year>\d{{4}}))?",
-    r"(?P<day>\d\d?)[./](?P<month>\d\d?)[./](?P<year>\d{4})",
+_DATE = (
+    rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
+    rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
+    r"|\b(?P<day3>\d\d?)[./](?P<month3>\d\d?)[./](?P<year3>\d{4})"
 )
 
 
@@ -320,14 +320,15 @@ def iso_dates(text: str) -> str:
 
 
 def _dated(text: str) -> str:
-    for pattern in _DATES if any(map(str.isdigit, text)) else ():
-        text = pattern_of(pattern).sub(_iso, text)
-    return text
+    return pattern_of(_DATE).sub(_iso, text) if any(map(str.isdigit, text)) else text
 
 
 def _iso(found: re.Match[str]) -> str:
     """Return a date as ``2026-05-14`` or ``May 14``; as it is if day and month may be swapped."""
-    day, month, year = found.group("day", "month", "year")
+    day, month, year = (
+        next(filter(None, found.group(name, f"{name}2", f"{name}3")), "")
+        for name in ("day", "month", "year")
+    )
     if month.isdigit():
         if int(month) > 12:
             day, month = month, day

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.exact import plain_queries, routing, wording
-from kvstream.exact.routing import Asked, route
+from kvstream.exact.routing import Asked, iso_dates, route
 from kvstream.exact.tables import Columns
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import tables_of
@@ -499,6 +499,10 @@ def test_the_rest_of_a_question() -> None:
 def test_times(question: str) -> None:
     asked = route(question)
     assert (asked.kind, asked.since, asked.until) == TIMES[question]
+
+
+def test_a_year_before_a_month_is_no_day() -> None:
+    assert iso_dates("in 2021 May 5 came before 12 June") == "in 2021 May 5 came before Jun 12"
 
 
 @pytest.mark.parametrize("question", COUNTS)
