@@ -198,9 +198,11 @@ def _written(
     """Yield the text of the answer, held back while it may be a loop or a stop string."""
     decoder = memory.tokenizer.decoder()
     text, shown, ends = "", 0, [0]
+    asks = memory.prompt.task == "ask"
+    limit = refusal_limit(memory.reader.model, memory.tokenizer) if asks else None
     tokens = memory.reader.answer(
         tail,
-        make_sampler(memory.run, _limit(memory)),
+        make_sampler(memory.run, limit),
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
@@ -228,11 +230,6 @@ def _written(
     yield text[shown:end]
 
 
-def _limit(memory: Memory) -> RefusalLimit | None:
-    asks = memory.prompt.task == "ask"
-    return refusal_limit(memory.reader.model, memory.tokenizer) if asks else None
-
-
 def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | None:
     """Return the refusal limit of a calibrated model; None if it has none."""
     calibration = Calibration.of(model.facts.folder)
@@ -256,15 +253,18 @@ def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
 
 def _with_versions(memory: Memory, result: Result) -> Result:
     """Return the result with the newest value and a warning if sources say the same with others."""
-    trace = memory.trace
-    if trace.passages is None or len(trace.names) < 2:
-        return result
-    trace.prune(memory.reader.retained())
-    held = trace.passages.held()[0]
-    found = disagreement(result.answer, held, trace.names, result.question)
+    names = memory.trace.names
+    held = _held(memory) if len(names) > 1 else ()
+    found = disagreement(result.answer, held, names, result.question)
     if found is None:
         return result
     return replace(result, answer=found[1], warnings=(*result.warnings, found[0]))
+
+
+def _held(memory: Memory) -> Sequence[Passage]:
+    """Return the passages of which memory retains tokens."""
+    memory.trace.prune(memory.reader.retained())
+    return () if memory.trace.passages is None else memory.trace.passages.held()[0]
 
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:
@@ -273,8 +273,7 @@ def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     forms, known = trace.words, "the text"
     if forms is None and trace.passages is not None:
         forms, known = WordForms(), _seen(result)
-        trace.prune(memory.reader.retained())
-        forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
+        forms.add("\n".join(passage.text for passage in _held(memory)))
     calibration = Calibration.of(memory.reader.model.facts.folder)
     return judge(calibration, basis, result.question, result.answer, forms, known)
 
@@ -381,16 +380,15 @@ def forgotten(result: Result, trained: int) -> Result:
             "words of the question; it may be in another source. If you know which, name it in "
             "the question."
         )
-        return replace(result, warnings=(*result.warnings, warning))
-    if result.interrupted:
-        remedy = "Run the command again, and let it read to the end."
-    elif result.evicted:
+    elif result.interrupted or result.evicted:
         remedy = "Read the text again with a larger --budget."
-        if result.budget_tokens >= trained:
+        if result.interrupted:
+            remedy = "Run the command again, and let it read to the end."
+        elif result.budget_tokens >= trained:
             remedy = "Use words of the text in the question, or --skim self."
+        warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"
     else:
         return result
-    warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"
     return replace(result, warnings=(*result.warnings, warning))
 
 

@@ -34,7 +34,6 @@ class Version:
 
     value: str
     """The part of the sentence that differs, with the word behind it."""
-    source: int
     passage: Passage
 
 
@@ -55,7 +54,7 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
                 continue
             for own, part, place in ((text, parts[0], passage), (other_text, parts[1], other)):
                 value = " ".join(_WORD.findall(own)[part.start : part.stop + 1])
-                values.setdefault(value.casefold(), Version(value, place.source, place))
+                values.setdefault(value.casefold(), Version(value, place))
         if values:
             return list(values.values())
     return []
@@ -99,7 +98,8 @@ def disagreement(
             days.setdefault(passage.source, day[0])
     lines = []
     for version in different:
-        name, day_of = names[version.source], days.get(version.source, "")
+        source = version.passage.source
+        name, day_of = names[source], days.get(source, "")
         date = _DATE.search(name)
         line = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
         lines.append((re.sub(r"\D", "", date[0] if date else day_of), line))

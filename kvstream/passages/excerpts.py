@@ -116,19 +116,17 @@ class ExcerptCutter:
 class Excerpts:
     """Excerpts as a source, with their byte offsets in the original sources."""
 
-    ends_on_interrupt = False
+    ends_on_interrupt, ended_line = False, True
     unread: int | None = None
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    records: Sequence[SourceRecord] = ()
 
     def __init__(
         self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
     ) -> None:
-        self.names, self.bases = list(names), list(bases)
-        self.warnings: list[str] = []
-        self.notes: list[str] = []
-        self.records: list[SourceRecord] = []
-        self.ended_line = True
+        self.names, self.bases, self._chosen = list(names), list(bases), list(chosen)
         self.bytes_read = 0
-        self._chosen = list(chosen)
 
     @property
     def passages(self) -> Passages:
