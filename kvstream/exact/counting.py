@@ -151,10 +151,9 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
         held: list[tuple[int, TextBlock]] = []
         for block in own:
             if not block.text:
-                end = "".join(texts).rfind("\n") + 1 if grown else 0
-                if end:
-                    whole = ["".join(texts)[:end]]
-                    yield Window(whole, held, end, newlines, final=True, paused=True)
+                text = "".join(texts) if grown else ""
+                if end := text.rfind("\n") + 1:
+                    yield Window([text[:end]], held, end, newlines, final=True, paused=True)
                 grown = False
                 continue
             grown = True

@@ -126,6 +126,12 @@ def number_of(text: str) -> str:
     return text if len(text) == 1 else ""
 
 
+def of_kind(parts: Sequence[Part], kind: str) -> list[Part]:
+    """Return the parts of a kind; chapters are those with a Roman number if no heading says so."""
+    found = [part for part in parts if part.kind == kind]
+    return found or [part for part in parts if kind == "chapter" and part.kind == "numeral"]
+
+
 def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
     ends: dict[int, Line] = {}

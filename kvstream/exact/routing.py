@@ -249,7 +249,7 @@ def _asked(text: str) -> Asked:
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
     words = re.sub(r"^(?:the|an?) (?=.)", "", marks.get("words", ""), flags=re.IGNORECASE)
     unit = _unit(marks.get("unit"))
-    limited = pattern_of(_LIMITS).search(text.replace(words, "") if words else text)
+    limited = pattern_of(_LIMITS).search(text.replace(words, ""))
     if re.match("[a-z]+ [A-Z]", words):  # the dog Rex is called Rex elsewhere
         limited = limited or re.search(rf"\b(?:the|an?) {re.escape(words)}", text)
     if limited or (_NO_WORDS.match(words) and f'"{words}"' not in text):

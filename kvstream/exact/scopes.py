@@ -18,7 +18,7 @@ from math import inf
 from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.outline import Part, in_english, number_of, outline
+from kvstream.exact.outline import Part, in_english, number_of, of_kind, outline
 from kvstream.exact.routing import INNER, OUTER
 from kvstream.exact.units import chat_name, is_head
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
@@ -232,7 +232,9 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         titles = {re.split("[.:] ", p.title)[-1].casefold(): p.title for p in parts}
         near = [] if _NUMBERS.fullmatch(only) else get_close_matches(named.casefold(), titles, 1)
         meant = f'Did you mean "{titles[near[0]]}"? ' if near else ""
-        raise SourceError(f"The text has no {named}. {meant}{_told(parts)}")
+        told = "kvstream found no headings in it; --only takes lines 100-200, too."
+        told = f"It has {_listed(parts)}; kvstream inspect FILE shows all." if parts else told
+        raise SourceError(f"The text has no {named}. {meant}{told}")
     numbers = {part.number for part in found}
     if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
         raise SourceError(
@@ -261,10 +263,7 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     if (numbers := _NUMBERS.fullmatch(in_english(only))) and (
         first := number_of(numbers["first"] or numbers["ordinal"])
     ):
-        kind = (numbers["kind"] or numbers["of"]).lower()
-        some = [part for part in parts if part.kind == kind]
-        if kind == "chapter" and not some:
-            some = [part for part in parts if part.kind == "numeral"]
+        some = of_kind(parts, (numbers["kind"] or numbers["of"]).lower())
         if first == "last":
             return some[-1:]
         last = number_of(numbers["last"] or "") or first
@@ -312,12 +311,6 @@ def one_day(blocks: Iterable[TextBlock]) -> bool:
         if len(days) > 1:
             return False
     return bool(days)
-
-
-def _told(parts: list[Part]) -> str:
-    if not parts:
-        return "kvstream found no headings in it; --only takes lines 100-200, too."
-    return f"It has {_listed(parts)}; kvstream inspect FILE shows all."
 
 
 def _listed(parts: list[Part]) -> str:

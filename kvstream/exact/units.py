@@ -14,7 +14,7 @@ from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
 
 from kvstream.exact.counting import Found, Tally
-from kvstream.exact.outline import Part, outline
+from kvstream.exact.outline import Part, of_kind, outline
 from kvstream.exact.routing import HEADINGS
 from kvstream.exact.words import Words
 from kvstream.input.blocks import TextBlock
@@ -71,9 +71,8 @@ def headings(parts: Sequence[Part], unit: str) -> list[Part]:
     """Return the parts of a unit; chapters without numbers by the highest level of several."""
     if unit == "section":
         return [part for part in parts if part.kind in ("section", "")]
-    for kind in (unit, "numeral") if unit == "chapter" else (unit,):
-        if found := [part for part in parts if part.kind == kind]:
-            return found
+    if found := of_kind(parts, unit):
+        return found
     levels = Counter(part.level for part in parts if unit == "chapter" and not part.kind)
     level = min((level for level, count in levels.items() if count > 1), default=None)
     return [part for part in parts if part.level == level and not part.kind]

@@ -236,14 +236,11 @@ def inflections(word: str) -> list[str]:
 def _alternative(form: str, wrap: str) -> str:
     """Return a pattern for a form, with its accents composed or not; `wrap`: for a line's end."""
     spelled = dict.fromkeys((form, unicodedata.normalize("NFD", form)))
-    return "|".join(_wrapped(each, wrap) for each in spelled)
-
-
-def _wrapped(form: str, wrap: str) -> str:
-    if not wrap or form.isascii():
-        return re.escape(form)
-    pairs = [wrap * _wraps(pair) + re.escape(pair[1]) for pair in pairwise(form)]
-    return re.escape(form[0]) + "".join(pairs)
+    return "|".join(
+        re.escape(each[0])
+        + "".join(wrap * _wraps(pair) + re.escape(pair[1]) for pair in pairwise(each))
+        for each in spelled
+    )
 
 
 def _wraps(pair: tuple[str, str]) -> bool:

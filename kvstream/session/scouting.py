@@ -182,9 +182,8 @@ class Scouting:
         scouted = yield from self._read(replayed, request)
         if scouted.scout is None:
             for number, question in enumerate(request.questions):
-                choose = scouted.passages.ranked(question, None, ())
-                of = partial(self._of_words, scouted)
-                yield from self._from_passages(scouted, question, choose, number, of)
+                ranked = scouted.passages.ranked(question, None, ())
+                yield from self._from_passages(scouted, question, ranked, number)
             return
         memory, questions = scouted.memory, request.questions
         guesses = [answered(memory, question) for question in questions]
@@ -195,9 +194,10 @@ class Scouting:
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
         memory.release()
-        for number, ((first, _), make) in enumerate(zip(guesses, ready, strict=True)):
-            of = partial(self._together, scouted, first)
-            yield from self._from_passages(scouted, first.question, make, number, of, lambda: held)
+        for number, ((first, _), ranked) in enumerate(zip(guesses, ready, strict=True)):
+            yield from self._from_passages(
+                scouted, first.question, ranked, number, first, lambda: held
+            )
 
     def read(
         self, sources: RereadableSource, request: Request
@@ -348,11 +348,10 @@ class Scouting:
     ) -> Generator[Event, None, None]:
         """Yield the events of one answer from passages; memory stays unchanged."""
         first, basis = answered(scouted.memory, question)
-        make = scouted.passages.ranked(question, scouted.scout, basis.regions)
-        of = partial(self._together, scouted, first)
+        ranked = scouted.passages.ranked(question, scouted.scout, basis.regions)
         held = partial(positions.kept, scouted.memory)
         yield from self._from_passages(
-            scouted, first.question, make, number, of, held, earlier, stop
+            scouted, question, ranked, number, first, held, earlier, stop
         )
 
     def _from_passages(
@@ -361,12 +360,12 @@ class Scouting:
         question: str,
         ranked: Chooser,
         number: int,
-        of: Callable[[Second], Result],
+        first: Result | None = None,
         held: Callable[[], Kept] | None = None,
         earlier: Sequence[tuple[str, str]] = (),
         stop: Sequence[str] = (),
     ) -> Iterator[Event]:
-        """Yield the events of an answer with the result `of` it; `held`: what the scout holds.
+        """Yield the events of an answer; a scout answered `first`, and `held` is what it holds.
 
         A calibrated model that does not judge reads twice: the best passages, and, if the answer is
         not sure, the best one with the text around it. The more probable answer counts.
@@ -403,7 +402,10 @@ class Scouting:
             made = yield from _likelier([reading(passages), reading(near_the_best(passages))])
         else:
             made = yield from reading(passages)
-        yield Answered(of(replace(made, seconds=time.perf_counter() - began)))
+        made = replace(made, seconds=time.perf_counter() - began)
+        yield Answered(
+            self._together(scouted, first, made) if first else self._of_words(scouted, made)
+        )
 
     def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
         """Return the result of both models: the larger sizes, with the bytes that memory keeps."""
