@@ -10,6 +10,7 @@ with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lt
@@ -45,18 +46,15 @@ class QuestionWords:
     """The words of a question, and the number of excerpts so far that have each word."""
 
     def __init__(self, question: str) -> None:
-        self._asked = {w: i for i, w in enumerate(dict.fromkeys(words_of(question)))}
+        self._asked = [*dict.fromkeys(words_of(question))]
         self._excerpts = self._words = 0
         self._having = np.zeros(len(self._asked), dtype=np.int64)
 
     def count(self, text: str) -> Counts:
         """Add the next excerpt of the text, and return its counts."""
-        asked = np.zeros(len(self._asked), dtype=np.int64)
         found = words_of(text)
-        for word in found:
-            place = self._asked.get(word)
-            if place is not None:
-                asked[place] += 1
+        often = Counter(found)
+        asked = np.array([often[word] for word in self._asked], dtype=np.int64)
         self._excerpts += 1
         self._words += len(found)
         self._having += asked > 0

@@ -87,11 +87,9 @@ class PassageMemory:
     def note(self, end: int, memory: Memory | None = None, *, final: bool = False) -> None:
         """Add the text up to byte `end`; drop the lowest-ranked passages if there is no room."""
         self._coming.extend(self._cutter.take(final=final))
-        new: list[_Entry] = []
         while self._coming and (final or self._coming[0].end <= end):
-            new.append(self._entry(self._coming.popleft()))
-        self._kept += new
-        self.bytes += sum(kept.bytes for kept in new)
+            self._kept.append(self._entry(self._coming.popleft()))
+            self.bytes += self._kept[-1].bytes
         if self.bytes > self.room:
             self.fit(self.room, self.order(memory))
         self.peak = max(self.peak, self.bytes)
@@ -114,7 +112,7 @@ class PassageMemory:
     def order(self, memory: Memory | None) -> list[int]:
         """Return the indices of the held passages, best first."""
         every = self._kept
-        rankings = [self._scores_of(place) for place in range(len(self._words))]
+        rankings = [self._scores(question) for question in self.questions]
         if memory is not None or not rankings:
             rankings.append(_held(every, memory))
         scores = fused(rankings)
@@ -164,13 +162,9 @@ class PassageMemory:
     def _scores(self, question: str) -> np.ndarray:
         """Return scores by the words of a question; if it was not known, among held passages."""
         if (place := self._asked.get(question)) is not None:
-            return self._scores_of(place)
+            return self._words[place].scores([k.counts[place] for k in self._kept], self.excerpts)
         words = QuestionWords(question)
         return words.scores([words.count(e.own_text) for e in self.excerpts], self.excerpts)
-
-    def _scores_of(self, place: int) -> np.ndarray:
-        """Return scores by the words of a known question."""
-        return self._words[place].scores([k.counts[place] for k in self._kept], self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """Return the passages and the answering model, for a memory file."""
