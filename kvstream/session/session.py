@@ -195,7 +195,7 @@ class Session:
         SourceError if nothing could be read.
         """
         checkpoint = _checkpoint(request)
-        memory = yield from self._reading(
+        memory = yield from self.reading(
             sources, self.settle(request), request, checkpoint=checkpoint,
             on_the_way=partial(answers, request=request, may_compress=False),
         )  # fmt: skip
@@ -228,7 +228,7 @@ class Session:
                 )
             sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)
             request = replace(request, run=after.run)
-        return self._reading(
+        return self.reading(
             sources, plan, request, after=after, checkpoint=checkpoint, show=show, on_step=on_step
         )
 
@@ -245,7 +245,7 @@ class Session:
     ) -> Memory:
         """Read excerpts into memory, whole; `words` are those of the text."""
         plan, passages = self.settle(request), excerpts.passages
-        return returned(self._reading(excerpts, plan, request, passages=passages, words=words))
+        return returned(self.reading(excerpts, plan, request, passages=passages, words=words))
 
     def write(self, run: RunSettings, system: str, text: str, *, start: str) -> tuple[str, float]:
         """Return what the model writes behind `start`, outside of any memory, and the mean
@@ -267,7 +267,7 @@ class Session:
         reader.release()
         return self.tokenizer.decode(found), sum(shares) / max(1, len(shares))
 
-    def _reading(
+    def reading(
         self, sources: Source, plan: RunPlan, request: Request, **more: Any
     ) -> Generator[Event, None, Memory]:
         """Yield the events of a reading with `more` of the fields of `Reading`."""

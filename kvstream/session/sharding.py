@@ -16,7 +16,7 @@ from kvstream.input.source import Replayed, RereadableSource, Source, SourceOver
 from kvstream.memory.contents import Memory, Shards
 from kvstream.memory.merging import Joiner, check_can_be_joined
 from kvstream.run.request import Request
-from kvstream.session.reading import STOPPED, NoTextError, Reading, stopped_after
+from kvstream.session.reading import STOPPED, NoTextError, stopped_after
 from kvstream.session.session import Session
 
 
@@ -66,16 +66,8 @@ def read_part(
     plan = session.settle(request)
     # A join evicts entries after the last chunk, so that one is measured, too.
     plan = replace(plan, extract=plan.extract or stretch.count > 1)
-    memory = yield from Reading(
-        session.model,
-        session.tokenizer,
-        PartOfText(sources, stretch),
-        plan,
-        request,
-        session.load_s,
-        may_be_blank=True,
-    ).events()
-    return memory
+    part = PartOfText(sources, stretch)
+    return (yield from session.reading(part, plan, request, may_be_blank=True))
 
 
 def read_shards(
