@@ -113,8 +113,8 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     for key, name in ROUGE.items():
         columns += [
             (name, score(key)),
-            ("lead", lambda r, key=key: f"{100 * r[f'lead_{key}']:.1f}"),
-        ]  # type: ignore[misc]
+            ("lead", lambda r, key=key: f"{100 * r[f'lead_{key}']:.1f}"),  # type: ignore[misc]
+        ]
     yield report.table("Summaries, F-measure in % (95% interval), and the lead's", columns, rows)
 
 
