@@ -37,9 +37,8 @@ def config_path() -> Path:
     return user_config_path("kvstream", appauthor=False) / "config.toml"
 
 
-def load(path: Path | None = None) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     """Return the contents of the file, empty if there is none. Raises UsageError if invalid."""
-    path = path or config_path()
     try:
         text = small_text(path)
     except (FileNotFoundError, NotADirectoryError):

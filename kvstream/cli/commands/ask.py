@@ -9,6 +9,7 @@ import click
 
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
+from kvstream.cli.shared import recalling
 from kvstream.cli.shared.inputs import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.running import SOME_FAILED, read
 from kvstream.errors import SourceError, UsageError
@@ -73,9 +74,7 @@ def command(
                 "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
                 "and no second method. To read sources into it, use kvstream remember --memory."
             )
-        from kvstream.cli.shared.recalling import ask
-
-        return ask(memory, options)
+        return recalling.ask(memory, options)
     given = sources_or_usage(given)
     if several:
         if on_the_way or request.shards is not None or request.checkpoint is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kvstream.api import options as api
 from kvstream.api.options import AUTO, WORDS, Request
 from kvstream.cli.options import types
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import Command, Option, given_options, typed
+from kvstream.cli.options.option import Option, given_options, typed
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.settings import ModelSettings, Row, row, stated, table
@@ -187,9 +187,9 @@ class Options:
         # A setting in the config file may belong to a method that this run does not use.
         settings = api.settings_by_method(typed_settings, methods, strict=typed("set"))
         keys = given_options()
-        given = {name for name, row in ROWS.items() if row.key in keys}
+        given = frozenset(name for name, row in ROWS.items() if row.key in keys)
         options = cls(
-            api.request_from({**values, "method": methods[0], "set": {}}, given=frozenset(given)),
+            api.request_from({**values, "method": methods[0], "set": {}}, given=given),
             ModelSettings(**{n: values[n] for n in (*table(ModelSettings), "quiet")}),
             methods,
             settings=settings,
@@ -264,17 +264,15 @@ def type_of(row: Row) -> click.ParamType | None:
     return None
 
 
-def model_options(command: Command) -> Command:
-    """Add the options of the model to a command that measures or trains."""
-    return added(command, table(ModelSettings).values(), "measure")
-
-
 def added(command: Any, rows: Any, name: str) -> Any:
     """Add options to a function before those that it has, with their help for a command."""
-    params = [click_option(row, name) for row in rows]
     own = getattr(command, "__click_params__", [])
-    command.__click_params__ = [*own, *reversed(params)]
+    command.__click_params__ = [*own, *reversed([click_option(row, name) for row in rows])]
     return command
+
+
+model_options = partial(added, rows=table(ModelSettings).values(), name="measure")
+"""Add the options of the model to a command that measures or trains."""
 
 
 def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -25,26 +26,24 @@ WEAK = (_weakrefset.__file__, weakref.__file__)
 """Modules with callbacks that Python calls as it frees an object."""
 
 
+@dataclass(eq=False)
 class Interrupts:
     """While entered, the first SIGINT during the reading only sets a flag. Any other ends the run,
     because nothing can be finished early.
     """
 
-    def __init__(
-        self, tell: Callable[[str], None], leave: Callable[[], None] | None = None
-    ) -> None:
-        self.tell = tell
-        self.leave = leave
-        """Closes what is open, for a signal during the import of libraries."""
-        self.reading = False
-        self.pressed = False
-        self.gentle = False
-        """Whether SIGTERM acts like the first Ctrl-C: it stops a service that follows a log."""
-        self.then = "answering from what was read so far"
-        """What a command does after its reading is interrupted; empty if the command says it."""
-        self.begun = True
-        """Whether something was read; a command that knows sets False before."""
-        self._before: dict[int, Any] = {}
+    tell: Callable[[str], None]
+    leave: Callable[[], None] | None = None
+    """Closes what is open, for a signal during the import of libraries."""
+    reading: bool = False
+    pressed: bool = False
+    gentle: bool = False
+    """Whether SIGTERM acts like the first Ctrl-C: it stops a service that follows a log."""
+    then: str = "answering from what was read so far"
+    """What a command does after its reading is interrupted; empty if the command says it."""
+    begun: bool = True
+    """Whether something was read; a command that knows sets False before."""
+    _before: dict[int, Any] = field(default_factory=dict)
 
     def __call__(self) -> bool:
         return self.pressed

@@ -283,8 +283,8 @@ def origin(options: Options) -> dict[str, Any]:
         for name, row in ROWS.items()
         if name in options.request.given
     }
-    program = {"kvstream": __version__, "command_line": reports.command_line()}
-    return {**program, "options": found}
+    line = reports.command_line()
+    return {"kvstream": __version__, "command_line": line, "options": found}
 
 
 def receipt(options: Options, sources: Any) -> dict[str, Any]:
