@@ -22,10 +22,7 @@ from kvstream.errors import SourceError, UsageError
     "relevant to the question.", folder=True,
 )  # fmt: skip
 def command(
-    arguments: tuple[str, ...],
-    question: tuple[str, ...],
-    memory: Path | None,
-    options: Options,
+    arguments: tuple[str, ...], question: tuple[str, ...], memory: Path | None, options: Options
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
 

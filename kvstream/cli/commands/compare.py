@@ -43,10 +43,7 @@ COPY = 1 << 20
     help="Print CSV: a header, then one line per method and question.",
 )  # fmt: skip
 def command(
-    arguments: tuple[str, ...],
-    question: tuple[str, ...],
-    as_csv: bool,
-    options: Options,
+    arguments: tuple[str, ...], question: tuple[str, ...], as_csv: bool, options: Options
 ) -> int:
     """Answer the same questions with several methods under the same budget, side by side.
 

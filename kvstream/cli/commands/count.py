@@ -42,11 +42,7 @@ SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "qu
 @option("--case", is_flag=True, envvar=(), help="Count the words only in this case.")
 @partial(added, rows=[ROWS[name] for name in SHARED], name="count")
 def command(
-    arguments: tuple[str, ...],
-    unit: str | None,
-    inflections: bool,
-    case: bool,
-    **values: Any,
+    arguments: tuple[str, ...], unit: str | None, inflections: bool, case: bool, **values: Any
 ) -> int:
     """Count words in texts of any length, in one pass and without a model.
 

@@ -42,10 +42,7 @@ EXPECT = (
 )  # fmt: skip
 @memory_option("Read more text into the memory of this file.")
 def command(
-    sources: tuple[str, ...],
-    question: tuple[str, ...],
-    memory: Path | None,
-    options: Options,
+    sources: tuple[str, ...], question: tuple[str, ...], memory: Path | None, options: Options
 ) -> int:
     """Stream texts through the model under the budget, and save the memory in a file.
 

@@ -9,19 +9,13 @@ from kvstream.cli.shared import log_summaries
 from kvstream.cli.shared.inputs import refuse_question, sources_argument, sources_or_usage
 from kvstream.cli.shared.model_choice import summarizing
 from kvstream.cli.shared.running import read
-from kvstream.cli.shared.saying import say
 
 
 @reading_command("summarize", common=("every", "passages"))
 @sources_argument
 @log_summaries.as_option
 @log_summaries.width_option
-def command(
-    sources: tuple[str, ...],
-    kind: str,
-    width: int | None,
-    options: Options,
-) -> int:
+def command(sources: tuple[str, ...], kind: str, width: int | None, options: Options) -> int:
     """Stream texts of any length through the model under the budget, and summarize them.
 
     With --extract, kvstream prints the sentences or lines that memory retains best, in their order
@@ -46,10 +40,10 @@ def command(
     request, plain = options.request, options.request.plain
     if kind == "log":
         log_summaries.refuse_reading()
-    if options.each and kind == "log":
-        raise click.UsageError(
-            "--each reads every file with the model; leave it out to summarize a log."
-        )
+        if options.each:
+            raise click.UsageError(
+                "--each reads every file with the model; leave it out to summarize a log."
+            )
     paths = () if options.each else sources_or_usage(sources)
     by_model = options.each or request.shards is not None
     if not by_model and log_summaries.is_log(paths, kind, plain=plain, follow=request.follow):
@@ -58,12 +52,10 @@ def command(
         raise click.UsageError(
             "--width has an effect only on the page of a log; --as log takes the text for one."
         )
-    if kind == "auto" and not by_model:
-        told = log_summaries.unrecognized(paths, plain=plain)
-        if told:
-            say(told)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
         return read_each("summarize", sources, options)
+    if kind == "auto" and not by_model:
+        log_summaries.tell_unrecognized(paths, plain=plain)
     return read(paths, options)

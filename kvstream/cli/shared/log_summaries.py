@@ -26,6 +26,7 @@ from kvstream.cli.shared.model_choice import POCKET, open_model
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import check_files, opened_output, reading, receipt
+from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import counted, in_lines, json_text, size
 from kvstream.reporters.plain import Teller
@@ -96,17 +97,15 @@ def _left_to_the_model() -> bool:
     return (pocket and typed("model")) or any(map(typed, _OF_MODEL))
 
 
-def unrecognized(paths: Sequence[str], *, plain: bool) -> str | None:
-    """Return the warning for a file that is named like a log but does not look like one."""
+def tell_unrecognized(paths: Sequence[str], *, plain: bool) -> None:
+    """Warn of the first file that is named like a log but does not look like one."""
     for path in () if _left_to_the_model() else paths:
         if ".log" in os.path.basename(path) and os.path.isfile(path):
             with suppress(KvstreamError):  # the reading reports it
                 if _head(path, plain=plain).strip():
-                    return (
-                        f"Warning: {path} does not look like a log, so the model reads it; --as "
-                        "log shows its templates instead."
-                    )
-    return None
+                    say(f"Warning: {path} does not look like a log, so the model reads it; --as "
+                        "log shows its templates instead.")  # fmt: skip
+                    return
 
 
 def _is_empty(path: str) -> bool:
