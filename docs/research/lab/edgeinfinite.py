@@ -65,7 +65,7 @@ def gate_options(
             "--tokens", type=COUNT, default=tokens, metavar="N",
             section=section, help="Tokens per text, from a random place in it.",
         ),
-        seed_option(section, seed),
+        seed_option(section=section, help=seed),
     )  # fmt: skip
 
 
@@ -102,8 +102,8 @@ def number_option(name: str, default: int | None, help: str) -> Callable[[Any], 
 @number_option("--texts", None, "Maximum texts per epoch of next-token training. [default: all]")
 @number_option("--epochs", 2, "Passes over all texts.")
 @model_options
-@quiet_option("Output")
-@verbose_option("Output", "Show tracebacks and messages of libraries.")
+@quiet_option(section="Output")
+@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def train(**values: Any) -> int:  # fmt: skip
     """Train the gate of edgeinfinite for a model; the model itself does not change.
 
@@ -215,7 +215,7 @@ class _Lines:
     section="Measurement", help="Number of texts.",
 )  # fmt: skip
 @model_options
-@verbose_option("Output", "Show tracebacks and messages of libraries.")
+@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def measure(**values: Any) -> int:  # fmt: skip
     """Measure perplexity with the memory, without it, and with the memory of another text.
 

@@ -55,10 +55,12 @@ KEPT = 1 / 8
     "--epochs", type=click.IntRange(min=1), default=8, metavar="N",
     section="Training", help="Passes over the documents.",
 )  # fmt: skip
-@seed_option("Training", "Random seed for the documents, their order, and the first weights.")
+@seed_option(
+    section="Training", help="Random seed for the documents, their order, and the first weights."
+)
 @model_options
-@quiet_option("Output")
-@verbose_option("Output", "Show tracebacks and messages of libraries.")
+@quiet_option(section="Output")
+@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def command(**values: Any) -> int:  # fmt: skip
     """Train the scorers of foresight for a model; the model itself does not change.
 

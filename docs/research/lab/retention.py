@@ -54,7 +54,7 @@ BY_STEP = {
 )  # fmt: skip
 @heldout_option
 @trials_seed_option
-@tokens_option(24, ROOM)
+@tokens_option(default=24, help=ROOM)
 @case_options
 @model_options
 @result_options

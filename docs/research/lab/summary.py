@@ -45,7 +45,7 @@ ROUGE = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
     section="Measurement", help="Number of passages that --extract uses.",
 )  # fmt: skip
 @trials_seed_option
-@tokens_option(512)
+@tokens_option(default=512)
 @case_options
 @model_options
 @result_options

@@ -47,19 +47,20 @@ NAMES = ListType(click.STRING)
 SHARES = ListType(click.FloatRange(0, 1))
 
 
-def quiet_option(section: str) -> Callable[[Any], Any]:
-    """Return the option -q of a command."""
-    return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
-
-
-def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
-    """Return the option -v of a command."""
-    return option("-v", "--verbose", is_flag=True, section=section, help=help)
-
-
-def seed_option(section: str, help: str) -> Callable[[Any], Any]:
-    """Return the option --seed of a command."""
-    return option("--seed", type=SEED, default=0, metavar="N", section=section, help=help)
+compared_option = partial(option, section="Compared")
+measured_option = partial(option, section="Measurement")
+result_option = partial(option, section="Results")
+quiet_option = partial(option, "-q", "--quiet", is_flag=True, help="Hide progress.")
+verbose_option = partial(option, "-v", "--verbose", is_flag=True, help="Show tracebacks.")
+seed_option = partial(option, "--seed", type=SEED, default=0, metavar="N")
+data_option = partial(measured_option, "--data", multiple=True, required=True, metavar="FILE")
+lengths_option = partial(measured_option, "--lengths", type=COUNTS, default="8k", metavar="N,...")
+tokens_option = partial(
+    measured_option, "-n", "--max-tokens", type=COUNT, metavar="N",
+    help="Maximum tokens per answer.",
+)  # fmt: skip
+ROOM = "Tokens for which memory leaves room, as for an answer."
+"""Help of `tokens_option` where no answer is written."""
 
 
 def listed(name: str, **changes: Any) -> Callable[[Any], Any]:
@@ -73,10 +74,6 @@ def listed(name: str, **changes: Any) -> Callable[[Any], Any]:
     }  # fmt: skip
     return compared_option(row.flag, **(attributes | changes))
 
-
-compared_option = partial(option, section="Compared")
-measured_option = partial(option, section="Measurement")
-result_option = partial(option, section="Results")
 
 case_options = stack(
     listed(
@@ -118,28 +115,18 @@ result_options = stack(
         "--progress", type=click.Choice(PROGRESS), default="auto",
         help="auto: live on a terminal, else plain lines.",
     ),
-    quiet_option("Results"),
-    verbose_option("Results"),
+    quiet_option(section="Results"),
+    verbose_option(section="Results"),
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
 
-trials_seed_option = seed_option("Measurement", "Random seed for documents and randomized methods.")
+trials_seed_option = seed_option(
+    section="Measurement", help="Random seed for documents and randomized methods."
+)
 heldout_option = measured_option(
     "--heldout", is_flag=True,
     help="Use only the tenth of books and documents that pocket was not trained on.",
 )  # fmt: skip
-data_option = partial(measured_option, "--data", multiple=True, required=True, metavar="FILE")
-lengths_option = partial(measured_option, "--lengths", type=COUNTS, default="8k", metavar="N,...")
-
-
-ROOM = "Tokens for which memory leaves room, as for an answer."
-
-
-def tokens_option(default: int, help: str = "Maximum tokens per answer.") -> Callable[[Any], Any]:
-    """Return the option for the maximum length of an answer."""
-    return measured_option(
-        "-n", "--max-tokens", type=COUNT, default=default, metavar="N", help=help
-    )
 
 
 def limit_option(what: str) -> Callable[[Any], Any]:

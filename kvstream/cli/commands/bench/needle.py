@@ -40,7 +40,7 @@ KINDS = ("passkey", "fact", "kv")
 @measured_option("--words", is_flag=True, help="Hide the needles in random made-up words.")
 @common.heldout_option
 @common.trials_seed_option
-@common.tokens_option(24)
+@common.tokens_option(default=24)
 @common.case_options
 @common.whole_option("the whole document")
 @compared_option(

@@ -21,7 +21,7 @@ from kvstream.cli.options.types import COUNT
 )
 @common.heldout_option
 @common.trials_seed_option
-@common.tokens_option(24, common.ROOM)
+@common.tokens_option(default=24, help=common.ROOM)
 @common.case_options
 @model_options
 @common.result_options

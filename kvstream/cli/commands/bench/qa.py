@@ -53,7 +53,7 @@ from kvstream.errors import UsageError
     help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
 )  # fmt: skip
 @common.trials_seed_option
-@common.tokens_option(48)
+@common.tokens_option(default=48)
 @common.case_options
 @common.whole_option("the context alone")
 @model_options

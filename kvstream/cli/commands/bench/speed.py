@@ -44,7 +44,7 @@ speed_options = stack(
 @click.command("speed", cls=SectionedCommand)
 @speed_options
 @common.trials_seed_option
-@common.tokens_option(24)
+@common.tokens_option(default=24)
 @common.case_options
 @model_options
 @common.result_options
