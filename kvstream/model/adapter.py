@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import converted, digest_of
-from kvstream.store import offered
 from kvstream.store.reader import ADAPTER, CARD
-from kvstream.store.writing import replace
 
 SUPPORT = "support.json"
 """The calibration of the merged model, if there is one."""
@@ -87,50 +84,15 @@ class Adapter:
                 f"or from another training. {AGAIN}"
             )
 
-
-def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Path:
-    """Return the merged model folder of an adapter. It is made if the cache does not have it.
-
-    Adapter and base are checked by their digests, which also name the folder. `eight`: with large
-    weights in 8 bits, as in `gguf.converted`. Raises ModelError for a problem with either, or with
-    the cache.
-    """
-    folder = adapter.folder
-    file = offered.fetched(adapter.base)
-    if file is None:
-        raise ModelError(
-            f"{folder / CARD} names the base {adapter.base!r}, which kvstream does not offer. "
-            f"{AGAIN}"
-        )
-    digest = digest_of(file)
-    if digest != adapter.base_sha256:
-        raise ModelError(
-            f"The adapter of {folder} is for the {adapter.base} with the SHA-256 "
-            f"{adapter.base_sha256}, and {file} has {digest}. `kvstream models get {adapter.base}` "
-            "fetches the right one; if it is that one already, the adapter is for another base."
-        )
-    made = converted(file, quiet, eight=eight, change=Sum(adapter))
-    with suppress(OSError):  # a newer calibration needs no new weights
-        content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
-        # Written whole and only if it changed, because other processes may be reading it.
-        if not there.is_file() or there.read_bytes() != content:
-            replace(there, lambda file: file.write(content))
-    return made
-
-
-class Sum:
-    """Adds an adapter to the weights of its base: `gguf.Change`."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter, self.key = adapter, adapter.sha256[:16]
-        self._halves: dict[str, Tensor] = {}
-
-    def refuse_others(self, names: AbstractSet[str]) -> None:
-        """Read the adapter. Raises ModelError if it is not for a model of these weights."""
+    @cached_property
+    def _halves(self) -> dict[str, Tensor]:
         try:
-            self._halves = load_file(self._adapter.folder / ADAPTER)
+            return load_file(self.folder / ADAPTER)
         except (SafetensorError, ValueError) as error:
             raise self._misfit(error) from error
+
+    def refuse_others(self, names: AbstractSet[str]) -> None:
+        """Raise ModelError if the adapter is not for a model with weights of these names."""
         layers = {name.removesuffix(".A") for name in self._halves if name.endswith(".A")}
         strange = sorted(x for x in layers if f"{x}.weight" not in names)
         if strange:
@@ -138,28 +100,25 @@ class Sum:
         if self._halves.keys() != {f"{x}.{side}" for x in layers for side in "AB"}:
             raise self._misfit("a half is missing")
 
-    def changed(self, name: str, weight: Tensor) -> Tensor:
+    def added(self, name: str, weight: Tensor) -> Tensor:
         """Return W + alpha / rank * B A for W `weight` [out, in], A [rank, in] and B [out, rank].
 
         Raises ModelError if the shapes do not fit or a result is not finite.
         """
-        layer, rank = name.removesuffix(".weight"), self._adapter.rank
+        layer = name.removesuffix(".weight")
         if f"{layer}.A" not in self._halves:
             return weight
         down, up = self._halves[f"{layer}.A"], self._halves[f"{layer}.B"]
-        if (down.shape, up.shape) != ((rank, weight.shape[1]), (weight.shape[0], rank)):
+        if (down.shape, up.shape) != ((self.rank, weight.shape[1]), (weight.shape[0], self.rank)):
             raise self._misfit(
                 f"{layer} has {tuple(weight.shape)} weights, and the adapter {tuple(down.shape)} "
                 f"and {tuple(up.shape)}"
             )
-        sum_ = weight.float() + up.float() @ down.float() * (self._adapter.alpha / rank)
+        sum_ = weight.float() + up.float() @ down.float() * (self.alpha / self.rank)
         found = sum_.to(weight.dtype)
         if not bool(torch.isfinite(found).all()):
             raise self._misfit(f"{layer} has numbers beyond {weight.dtype} with the adapter")
         return found
 
     def _misfit(self, why: object) -> ModelError:
-        adapter = self._adapter
-        return ModelError(
-            f"The adapter of {adapter.folder} does not fit {adapter.base}: {why}. {AGAIN}"
-        )
+        return ModelError(f"The adapter of {self.folder} does not fit {self.base}: {why}. {AGAIN}")

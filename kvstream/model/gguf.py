@@ -17,12 +17,12 @@ import shutil
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -30,12 +30,14 @@ from torch import Tensor
 
 from kvstream.errors import ModelError
 from kvstream.model import int8
+from kvstream.model.adapter import AGAIN, SUPPORT, Adapter
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
 from kvstream.model.weights import SINGLE
 from kvstream.reporters.format import visible
-from kvstream.store import gguf_file
+from kvstream.store import gguf_file, offered
 from kvstream.store.gguf_file import GGUF, Place
+from kvstream.store.reader import CARD
 from kvstream.store.stores import CACHE_VARIABLE, converted_folder, refuse_undecodable
 from kvstream.store.writing import replace
 from kvstream.tokenization import gguf as gguf_tokenizer
@@ -45,8 +47,6 @@ FORMAT = 1
 """Version of the conversion. Increase it if files must be converted again."""
 BLOCK = 1 << 18
 """Numbers to unpack at once: several times as fast as more than fit in the processor's cache."""
-READ = 1 << 24
-"""Bytes to read at once for the digest."""
 SPARE = 256 * 1024**2
 """Bytes of the disk to leave free."""
 STALE_S = 24 * 3600
@@ -60,41 +60,58 @@ F32, BF16, MXFP4 = 0, 30, 39
 Tell = Callable[[str], None]
 
 
-class Change(Protocol):
-    """What changes weights while they are converted, such as an adapter."""
-
-    key: str
-    """Names the change in the cache."""
-
-    def refuse_others(self, names: AbstractSet[str]) -> None:
-        """Raise ModelError if it is for other weights than those of these names."""
-
-    def changed(self, name: str, weight: Tensor) -> Tensor:
-        """Return a weight with the change. Raises ModelError if it does not fit."""
-
-
 def converted(
-    path: Path, quiet: bool = False, *, eight: bool = False, change: Change | None = None
+    path: Path, quiet: bool = False, *, eight: bool = False, adapter: Adapter | None = None
 ) -> Path:
     """Return the model folder for a GGUF file. It is made if the cache does not have it.
 
-    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`. `change` is made to the
-    weights before.
+    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`. An `adapter` is added
+    to the weights before.
 
     Raises ModelError for a problem with the file, the disk or the cache.
     """
     refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
     digest = digest_of(path)
-    key = f"-{change.key}" if change else ""
+    key = f"-{adapter.sha256[:16]}" if adapter else ""
     folder = converted_folder() / f"{digest[:32]}-{FORMAT}{key}{int8.SUFFIX if eight else ''}"
     if not is_whole(folder):
-        _convert(path, folder, _teller(quiet), eight, change)
+        _convert(path, folder, _teller(quiet), eight, adapter)
     known = _known(path)
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
             known.parent.mkdir(parents=True, exist_ok=True)
             replace(known, lambda file: file.write(digest.encode("ascii")))
     return folder
+
+
+def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Path:
+    """Return the merged model folder of an adapter. It is made if the cache does not have it.
+
+    Adapter and base are checked by their digests, which also name the folder. `eight`: with large
+    weights in 8 bits, as in `converted`. Raises ModelError for a problem with either, or with
+    the cache.
+    """
+    folder = adapter.folder
+    file = offered.fetched(adapter.base)
+    if file is None:
+        raise ModelError(
+            f"{folder / CARD} names the base {adapter.base!r}, which kvstream does not offer. "
+            f"{AGAIN}"
+        )
+    digest = digest_of(file)
+    if digest != adapter.base_sha256:
+        raise ModelError(
+            f"The adapter of {folder} is for the {adapter.base} with the SHA-256 "
+            f"{adapter.base_sha256}, and {file} has {digest}. `kvstream models get {adapter.base}` "
+            "fetches the right one; if it is that one already, the adapter is for another base."
+        )
+    made = converted(file, quiet, eight=eight, adapter=adapter)
+    with suppress(OSError):  # a newer calibration needs no new weights
+        content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
+        # Written whole and only if it changed, because other processes may be reading it.
+        if not there.is_file() or there.read_bytes() != content:
+            replace(there, lambda file: file.write(content))
+    return made
 
 
 def is_whole(folder: Path) -> bool:
@@ -108,10 +125,14 @@ def digest_of(path: Path) -> str:
         digest = _known(path).read_text("ascii").strip()
         if len(digest) == 64:
             return digest
+    total = hashlib.sha256()
     try:
-        return _digest(gguf_file.parts(path))
+        for part in gguf_file.parts(path):
+            with part.open("rb") as file:
+                hashlib.file_digest(file, lambda: total)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
+    return total.hexdigest()
 
 
 def _known(path: Path) -> Path:
@@ -119,15 +140,6 @@ def _known(path: Path) -> Path:
     stats = [(str(p.resolve()), p.stat()) for p in gguf_file.parts(path)]
     facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     return converted_folder() / "digests" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
-def _digest(paths: Sequence[Path]) -> str:
-    total = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(READ):
-                total.update(block)
-    return total.hexdigest()
 
 
 def _teller(quiet: bool) -> Tell:
@@ -148,7 +160,7 @@ def _teller(quiet: bool) -> Tell:
     return tell
 
 
-def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change | None) -> None:
+def _convert(path: Path, folder: Path, tell: Tell, eight: bool, adapter: Adapter | None) -> None:
     file = gguf_file.read(path, texts=True)
     refuse_architecture(file, path)
     tokenizer, tokenizer_config = gguf_tokenizer.build(file.keys, str(path))
@@ -156,8 +168,8 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
     config = model_config(file, path)
     names = plan(file, config, path)
     small = names.quantized(path.name) if eight else frozenset()
-    if change:
-        change.refuse_others({target.name for target in names.targets})
+    if adapter:
+        adapter.refuse_others({target.name for target in names.targets})
     began = time.perf_counter()
 
     def progress(share: float) -> None:
@@ -166,7 +178,7 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, change: Change |
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):
             try:
-                _write_weights(file, names, part, half, small, change, progress)
+                _write_weights(file, names, part, half, small, adapter, progress)
                 break
             except OverflowError:  # numbers beyond float16: write all of them in bfloat16
                 (part / SINGLE).unlink()  # the second attempt needs the disk space
@@ -225,7 +237,7 @@ def _write_weights(
     folder: Path,
     half: torch.dtype | None,
     small: AbstractSet[str],
-    change: Change | None,
+    adapter: Adapter | None,
     progress: Callable[[float], None],
 ) -> None:
     """Write the tensors, `small` ones in 8 bits. Raises OverflowError over float16, ModelError."""
@@ -260,8 +272,8 @@ def _write_weights(
                     f"{tuple(tensor.shape)}, and its header asks for {target.shape}; "
                     f"{gguf_file.AGAIN}, or choose the model in the hub's format."
                 )
-            if change:
-                tensor = change.changed(target.name, tensor)
+            if adapter:
+                tensor = adapter.added(target.name, tensor)
             if target.name in small:
                 scales = []
                 for rows in tensor.split(max(1, BLOCK // target.shape[1])):

@@ -113,7 +113,8 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
 
 
 def _merged(adapter: Path, settings: ModelSettings) -> Path:
-    from kvstream.model.adapter import Adapter, merged
+    from kvstream.model.adapter import Adapter
+    from kvstream.model.gguf import merged
 
     read = Adapter.of(adapter)
     base = offered.OFFERS.get(read.base)

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from kvstream.errors import ModelError
 from kvstream.model import int8
-from kvstream.model.adapter import Adapter, merged
-from kvstream.model.gguf import converted
+from kvstream.model.adapter import Adapter
+from kvstream.model.gguf import converted, merged
 from kvstream.model.loading import folder, load
 from kvstream.settings import ModelSettings
 from kvstream.store import offered, reader

@@ -239,7 +239,7 @@ def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(converting, "_convert", never)
     moved = path.rename(tmp_path / "other.gguf")
     assert converted(moved) == folder  # found by its digest
-    monkeypatch.setattr(converting, "_digest", never)
+    monkeypatch.setattr(converting.hashlib, "file_digest", never)
     assert converted(moved) == folder  # found by its path: nothing is read
     os.utime(moved, (1, 1))
     with pytest.raises(AssertionError):
