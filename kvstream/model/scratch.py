@@ -7,12 +7,12 @@ pass is metered only if it may need more than the passes before: see `Scratch.du
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GROWN = 1.1
@@ -23,7 +23,7 @@ the first reading of memory."""
 
 
 class Meter(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made inside, until nothing refers to them.
+    """Counts the bytes of the tensors that are made inside, until their storage is freed.
 
     It does not see memory that one operation allocates and frees internally.
     """
@@ -33,9 +33,7 @@ class Meter(TorchDispatchMode):
         self.now = 0
         self.most = 0
         """Maximum of `now` so far."""
-        self._tensors: Counter[int] = Counter()
-        """Number of tensors that share each storage that was made inside."""
-        self._alive: dict[int, weakref.ref[Tensor]] = {}
+        self._alive: dict[int, weakref.ref[UntypedStorage]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -50,35 +48,18 @@ class Meter(TorchDispatchMode):
         for tensor in _tensors(made):
             storage = tensor.untyped_storage()
             at, size = storage._cdata, storage.nbytes()
-            known = at in self._tensors
-            if not size or not (known or self._is_new(at, args, kwargs)):
+            given = _tensors((*args, *(kwargs or {}).values()))
+            if at in self._alive or any(t.untyped_storage()._cdata == at for t in given):
                 continue
-            if known and any(tensor is t for t in _tensors_in(args, kwargs)):
-                continue  # written in place: counted when it was made
-            self._count(tensor, at, size)
-        return made
-
-    def _is_new(self, at: int, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Return whether the storage `at` belongs to none of the operation's arguments."""
-        return all(t.untyped_storage()._cdata != at for t in _tensors_in(args, kwargs))
-
-    def _count(self, tensor: Tensor, at: int, size: int) -> None:
-        if at not in self._tensors:
             self.now += size
             self.most = max(self.most, self.now)
-        self._tensors[at] += 1
-        reference: weakref.ref[Tensor]
+            # Not `weakref.finalize`, which takes as long as the operation itself.
+            self._alive[at] = weakref.ref(storage, partial(self._gone, at, size))
+        return made
 
-        def gone(_: weakref.ref[Tensor]) -> None:
-            del self._alive[id(reference)]
-            self._tensors[at] -= 1
-            if not self._tensors[at]:
-                del self._tensors[at]
-                self.now -= size
-
-        # Not `weakref.finalize`, which takes as long as the operation itself.
-        reference = weakref.ref(tensor, gone)
-        self._alive[id(reference)] = reference
+    def _gone(self, at: int, size: int, _: weakref.ref[UntypedStorage]) -> None:
+        del self._alive[at]
+        self.now -= size
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -88,10 +69,6 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     elif isinstance(values, tuple | list):
         for value in values:
             yield from _tensors(value)
-
-
-def _tensors_in(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
-    return _tensors((*args, *(kwargs or {}).values()))
 
 
 class Scratch:
