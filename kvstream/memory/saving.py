@@ -316,7 +316,7 @@ def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
     if made["dtype"] == model.weights_dtype:
         return bool(made["fingerprint"] == model.fingerprint)
     # Weights stored in 16 bits do not change when they are converted to float32 and back.
-    there = model.fingerprint_in(getattr(torch, made["dtype"]))
+    there = fingerprint(model.model, getattr(torch, made["dtype"]))
     return made["fingerprint"] == there or made["rounded"] == model.rounded
 
 

@@ -76,13 +76,12 @@ class BoundedModel:
     def kv_dtype(self) -> torch.dtype:
         return self.layers[0].kv_dtype
 
-    def storing(self, dtype: torch.dtype | None) -> BoundedModel:
-        """Return the model with a KV cache of this number type; None: the type of computation."""
-        return replace(self, layers=tuple(replace(s, stored_as=dtype) for s in self.layers))
-
-    def attending(self, dtype: torch.dtype | None) -> BoundedModel:
-        """Return the model with attention in this number type; None: the type of computation."""
-        return replace(self, layers=tuple(replace(s, attends_in=dtype) for s in self.layers))
+    def storing(
+        self, dtype: torch.dtype | None, attends_in: torch.dtype | None = None
+    ) -> BoundedModel:
+        """Return the model with these types of KV cache and attention; None: as it computes."""
+        types = {"stored_as": dtype, "attends_in": attends_in}
+        return replace(self, layers=tuple(replace(s, **types) for s in self.layers))
 
     @property
     def round_width(self) -> int:
@@ -131,11 +130,7 @@ class BoundedModel:
     @cached_property
     def rounded(self) -> str:
         """Fingerprint of the weights rounded to bfloat16, regardless of the type in memory."""
-        return self.fingerprint_in(torch.bfloat16)
-
-    def fingerprint_in(self, dtype: torch.dtype) -> str:
-        """Return the fingerprint of the weights as if they were loaded in this number type."""
-        return fingerprint(self.model, dtype)
+        return fingerprint(self.model, torch.bfloat16)
 
     def new_cache(
         self,
@@ -189,7 +184,16 @@ class BoundedModel:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [n, V], float32, for rows that `forward` returned."""
-        return _head(self.model, hidden).float() if self.head_is_plain else hidden.float()
+        if not self.head_is_plain:
+            return hidden.float()
+        head, config = self.model.get_output_embeddings(), self.model.config.get_text_config()
+        logits = head(hidden.to(runs_on(head)))
+        if getattr(config, "logit_scale", None):  # Cohere
+            logits = logits * config.logit_scale
+        if getattr(config, "logits_scaling", None):  # Granite
+            logits = logits / config.logits_scaling
+        cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
+        return (torch.tanh(logits / cap) * cap if cap else logits).float()
 
     @torch.inference_mode()
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -207,16 +211,3 @@ def runs_on(module: nn.Module) -> torch.device:
     if device.type == "meta":
         return torch.device(module._hf_hook.execution_device)  # type: ignore[union-attr,arg-type]
     return device
-
-
-def _head(model: Any, hidden: Tensor) -> Tensor:
-    """Apply the output layer, with the caps and scales of the model families that have them."""
-    config = model.config.get_text_config()
-    head = model.get_output_embeddings()
-    logits = head(hidden.to(runs_on(head)))
-    if getattr(config, "logit_scale", None):  # Cohere
-        logits = logits * config.logit_scale
-    if getattr(config, "logits_scaling", None):  # Granite
-        logits = logits / config.logits_scaling
-    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
-    return torch.tanh(logits / cap) * cap if cap else logits

@@ -159,7 +159,7 @@ class BoundedCache(Cache):
     def release(self) -> None:
         """Free all tensors; the cache can no longer be used."""
         for store in self.stores:
-            store.release_entries()
+            LayerStore.__init__(store, store.spec, 0)
         for recurrent in self.recurrent:
             recurrent.release()
         self.free_scratch()
@@ -206,13 +206,11 @@ class BoundedCache(Cache):
     def tag(self, count: int, first: int | None) -> None:
         """Set the origin of the newest `count` entries: ordinals from `first`; None: PROMPT."""
         for store in self.stores:
-            end = store.used
+            origin = store.origin[:, store.used - count : store.used]
             if first is None:
-                store.origin[:, end - count : end] = PROMPT
+                origin.fill_(PROMPT)
             else:
-                store.origin[:, end - count : end] = torch.arange(
-                    first, first + count, dtype=torch.int32, device=store.origin.device
-                )
+                origin[:] = torch.arange(first, first + count, device=origin.device)
 
     @contextmanager
     def passing(self) -> Iterator[list[int]]:

@@ -110,8 +110,8 @@ class LayerStore(BufferLayer):
         self,
         spec: LayerSpec,
         capacity: int,
-        tensors: Sequence[EntryTensor],
-        head_tensors: Sequence[HeadTensor],
+        tensors: Sequence[EntryTensor] = (),
+        head_tensors: Sequence[HeadTensor] = (),
     ) -> None:
         super().__init__(capacity)
         self.spec = spec
@@ -157,10 +157,11 @@ class LayerStore(BufferLayer):
                 f"Layer {self.spec.index} would hold {held} entries, {held - self.capacity} over "
                 "the budget. This is a defect of kvstream; please report it with the command."
             )
-        self.keys[:, self.used : end] = key_states[0]
-        self.values[:, self.used : end] = value_states[0]
+        keys, values = self.keys[:, self.used : end], self.values[:, self.used : end]
+        keys.copy_(key_states[0])
+        values.copy_(value_states[0])
         if self.spec.converts:
-            self._refuse_infinite(self.keys[:, self.used : end], self.values[:, self.used : end])
+            self._refuse_infinite(keys, values)
         self.used = end
         return key_states, value_states
 
@@ -187,13 +188,14 @@ class LayerStore(BufferLayer):
 
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
         """Return keys as attention needs them, [K, used, D], maybe in `scratch`."""
-        if not self.turns and not self.spec.converts:
+        rotary = self.spec.rotary
+        turned = self.unrotated if rotary else 0
+        if not turned and not self.spec.converts:
             return self.keys[:, : self.used]
         assert scratch is not None
         out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
-        turned = self.unrotated if self.turns else 0
-        if self.spec.rotary is not None and turned:
-            self.spec.rotary.rotate(self.keys[:, :turned], base - turned, out[:, :turned])
+        if rotary and turned:
+            rotary.rotate(self.keys[:, :turned], base - turned, out[:, :turned])
         out[:, turned:] = self.keys[:, turned : self.used]
         return out
 
@@ -236,8 +238,7 @@ class LayerStore(BufferLayer):
 
     def rotate(self, base: int) -> None:
         """Rotate all unrotated keys in place: the inverse of `settle`, up to rounding."""
-        if self.turns:
-            assert self.spec.rotary is not None
+        if self.unrotated and self.spec.rotary:
             turned = self.keys[:, : self.unrotated]
             self.spec.rotary.rotate(turned, base - self.unrotated, turned)
         self.unrotated = 0
@@ -322,16 +323,6 @@ class LayerStore(BufferLayer):
         for name, before in self.aside.items():
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
-
-    def release_entries(self) -> None:
-        """Free all tensors of the entries; the layer can no longer be used."""
-        nothing = self.keys.new_empty(0)
-        self.keys = self.values = nothing
-        self.origin = self.origin.new_empty(0)
-        self.state, self.head_state, self.aside, self.head_aside = {}, {}, {}, {}
-        self.window_attention = self.accumulated_attention = None
-        self.waiting = self.before_answer = None, None
-        self.used = self.unrotated = self.parked = 0
 
     def tensor_bytes(self) -> int:
         """Return the bytes of one entry in every head: keys, values, origin and state."""

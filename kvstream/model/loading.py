@@ -241,7 +241,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     """Probe a model and set its number types. Raises ModelError, UnsupportedModelError."""
     if chosen.widen:
         widen(model)
-    bounded = bound(model, settings.model).storing(chosen.kv).attending(chosen.attention)
+    bounded = bound(model, settings.model).storing(chosen.kv, chosen.attention)
     if chosen.int8 and not int8.is_quantized(model):
         int8.quantize(model, settings.model)
         cache = bounded.new_cache(min(int8.SAMPLE, bounded.trained_length))

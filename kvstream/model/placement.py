@@ -53,7 +53,7 @@ def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
         raise UsageError("--max-weights is for the CPU and for CUDA devices.")
     every = range(torch.cuda.device_count()) if device.index is None else [device.index]
     most: dict[int | str, int] = dict.fromkeys(every, limit)
-    return {"device_map": "auto", "max_memory": {**most, "cpu": _free_memory()}}
+    return {"device_map": "auto", "max_memory": {**most, "cpu": free_memory(torch.device("cpu"))}}
 
 
 def quantization(settings: ModelSettings) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def quantization(settings: ModelSettings) -> dict[str, Any]:
 
 def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, dtype: Any) -> None:
     """Raise ModelError if the weights do not fit on one device, before minutes of loading."""
-    weights = weights_of(where, settings)
     size = loaded_size(where, settings, device, dtype)
-    if weights is None or size is None:
+    if size is None:
         return
     remedies = ["choose a smaller model"]
     if settings.quantize is None:
-        remedies += ["--dtype bfloat16"] if weights.loaded(2) < size else []
+        smaller = loaded_size(where, settings, device, torch.bfloat16) or size
+        remedies += ["--dtype bfloat16"] if smaller < size else []
         remedies += ["--quantize 4bit"]
     remedies += ["a machine with more"]
     if device.type in ("cpu", "cuda"):
@@ -142,10 +142,8 @@ def folder_of(where: str, revision: str | None) -> Path | None:
 
 def free_memory(device: torch.device) -> int:
     """Return the free bytes of the device's memory."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
-
-
-def _free_memory() -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     import psutil
 
-    return psutil.virtual_memory().available
+    return int(psutil.virtual_memory().available)

@@ -17,7 +17,6 @@ from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
 
 DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if name != "auto"}
-HALVES = ("bfloat16", "float16")
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 """Names of the 16-bit types in PyTorch's checks of a CPU."""
 INT8_WHY = "with 8-bit products"
@@ -56,9 +55,8 @@ def precision_of(
     weights = placement.weights_of(where, settings) if where is not None and on_cpu else None
     stored = None if weights is None else weights.number_name
     if asked is not None:
-        narrow = asked == torch.float32 and weights is not None and stored in HALVES
-        if narrow and not _fits(weights, device):
-            return Precision(_stored_type(weights), _no_room(weights), widen=True, kv=kv)
+        if asked == torch.float32 and stored in SHORT and (no_room := _no_room(weights, device)):
+            return Precision(_stored_type(weights), no_room, widen=True, kv=kv)
         why = "asked for" if settings.like is None else f"as in {settings.like}"
         return Precision(asked, why, kv=kv)
     if embedded and device.type == "cpu":
@@ -68,8 +66,8 @@ def precision_of(
     why = f"{stored} is not faster on this CPU"
     if settings.kv_dtype == "auto":
         kv = DTYPES[stored]
-    if weights is not None and not _fits(weights, device):
-        return Precision(_stored_type(weights), f"{why}; {_no_room(weights)}", widen=True, kv=kv)
+    if no_room := _no_room(weights, device):
+        return Precision(_stored_type(weights), f"{why}; {no_room}", widen=True, kv=kv)
     return Precision(torch.float32, why, kv=kv)
 
 
@@ -99,32 +97,26 @@ def _for_int8(
         raise UsageError(f"--quantize {INT8} holds all weights in RAM; leave --max-weights out.")
     weights = None if where is None else placement.weights_of(where, settings)
     stored = None if weights is None else weights.number_name
-    load, widen = torch.float32, False
-    if stored in HALVES:
-        load, widen = _stored_type(weights), True
-    elif weights is not None and (where or "").endswith(SUFFIX):
-        stored = weights.declared_name  # the weights have 8 bits already
-    if stored in HALVES and settings.kv_dtype == "auto":
+    widen = stored in SHORT
+    load = _stored_type(weights) if widen else torch.float32
+    if weights is not None and (where or "").endswith(SUFFIX):
+        stored = weights.declared  # the weights have 8 bits already
+    if stored in SHORT and settings.kv_dtype == "auto":
         kv = DTYPES[stored]
     attention = kv if kv == torch.bfloat16 and is_fast("bfloat16") else None
     return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
 
 
-def _fits(weights: Weights | None, device: torch.device) -> bool:
-    """Return whether the weights in float32 fit in the free memory. True for unknown weights."""
-    return weights is None or weights.loaded(4) * HEADROOM <= placement.free_memory(device)
-
-
 def _stored_type(weights: Weights | None) -> torch.dtype:
     """Return the 16-bit type of most stored numbers, so that these are not rounded."""
     assert weights is not None
-    halves = {"F16": torch.float16, "BF16": torch.bfloat16}
-    most = max(halves, key=lambda kind: weights.floats[kind])
-    return halves[most]
+    return DTYPES[max(("float16", "bfloat16"), key=weights.floats.__getitem__)]
 
 
-def _no_room(weights: Weights | None) -> str:
-    assert weights is not None
+def _no_room(weights: Weights | None, device: torch.device) -> str:
+    """Return why weights in float32 are not used; empty if they fit in memory, or are unknown."""
+    if weights is None or weights.loaded(4) * HEADROOM <= placement.free_memory(device):
+        return ""
     return (
         f"float32 weights of {weights.loaded(4) / 1e9:.1f} GB do not fit, so each is widened from "
         "16 bits when it is needed"

@@ -6,7 +6,7 @@ change it, so the states are copied before and restored afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,21 +47,13 @@ class StateStore(LinearAttentionLayer):
 
     def carried(self) -> dict[str, Tensor]:
         """Return the states by name, as in `StateSpec.shapes`. Empty before the first token."""
-        return {
-            f"{part}.{i}": tensor
-            for part, attribute in PARTS.items()
-            for i, tensor in getattr(self, attribute).items()
-            if tensor is not None and self.has_previous_state[i]
-        }
+        return {f"{part}.{i}": t for part, i, t in _states(self) if self.has_previous_state[i]}
 
     def resume(self, carried: Mapping[str, Tensor]) -> None:
         """Continue from states that `carried` returned. The layer takes over the tensors."""
         for name, tensor in carried.items():
             part, _, i = name.partition(".")
-            if part == "conv":
-                self.lazy_initialization(conv_states=tensor, state_idx=int(i))
-            else:
-                self.lazy_initialization(recurrent_states=tensor, state_idx=int(i))
+            self.lazy_initialization(**{PARTS[part]: tensor}, state_idx=int(i))
             getattr(self, PARTS[part])[int(i)] = tensor
             self.has_previous_state[int(i)] = True
 
@@ -108,12 +100,13 @@ class StateStore(LinearAttentionLayer):
 
 def spec_of(index: int, settings: Mapping[str, Any], layer: LinearAttentionLayer) -> StateSpec:
     """Return the spec of the states that `layer` carries after some tokens."""
-    tensors = {
-        f"{part}.{i}": tensor
-        for part, attribute in PARTS.items()
-        for i, tensor in getattr(layer, attribute).items()
-        if tensor is not None
-    }
-    shapes = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
-    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    shapes = {f"{part}.{i}": (tuple(t.shape), t.dtype) for part, i, t in _states(layer)}
+    device = next((t.device for _, _, t in _states(layer)), torch.device("cpu"))
     return StateSpec(index, settings, shapes, device)
+
+
+def _states(layer: LinearAttentionLayer) -> Iterator[tuple[str, int, Tensor]]:
+    for part, attribute in PARTS.items():
+        for i, tensor in getattr(layer, attribute).items():
+            if tensor is not None:
+                yield part, i, tensor

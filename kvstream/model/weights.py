@@ -14,9 +14,8 @@ from typing import Any
 HEADROOM = 1.1
 """Factor for the memory of loading, which needs a little more than the weights."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_DECLARED = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _LONGEST_HEADER = 100 * 1024**2
 
 
@@ -26,34 +25,34 @@ class Weights:
     bytes: int
     """Bytes in the files."""
     floats: Counter[str]
-    """Count of numbers of each floating-point type. Loading may convert these, but no others."""
-    declared: int | None = None
-    """Bytes of a floating-point number according to ``config.json``."""
-    declared_name: str | None = None
-    """Number type according to ``config.json``, as torch names it."""
+    """Count of numbers of each floating-point type, as torch names it. Loading may convert these,
+    but no others."""
+    declared: str | None = None
+    """Number type according to ``config.json``."""
+
+    @property
+    def _float_bytes(self) -> int:
+        return sum(count * _BYTES[kind] for kind, count in self.floats.items())
 
     @property
     def number_name(self) -> str | None:
         """Default number type in memory; None if quantized: most bytes are not of floats."""
-        stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
-        if 2 * stored < self.bytes or not self.floats:
+        if 2 * self._float_bytes < self.bytes or not self.floats:
             return None
-        most = self.floats.most_common(1)[0][0]
-        return self.declared_name or _TORCH[most]
+        return self.declared or self.floats.most_common(1)[0][0]
 
     @property
     def number_bytes(self) -> int:
         """Default bytes of a floating-point number in memory."""
-        most = self.floats.most_common(1)
-        return self.declared or (_FLOATS[most[0][0]] if most else 2)
+        most = self.floats.most_common(1) or [("float16", 0)]
+        return _BYTES[self.declared or most[0][0]]
 
     def loaded(self, number_bytes: float | None = None) -> int:
         """Return the bytes in memory, with `number_bytes` (None: declared) for each float."""
-        each = number_bytes or self.declared
+        each = number_bytes or _BYTES.get(self.declared or "")
         if each is None:
             return self.bytes
-        stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
-        return self.bytes - stored + round(self.floats.total() * each)
+        return self.bytes - self._float_bytes + round(self.floats.total() * each)
 
 
 def weights_in(folder: Path) -> Weights:
@@ -86,17 +85,12 @@ def _counted(tensors: Iterable[tuple[str, int, tuple[int, int]]], config: Path |
     for kind, count, (first, end) in tensors:
         parameters, size = parameters + count, size + end - first
         if kind in _FLOATS:
-            floats[kind] += count
-    name = _declared(config)
-    return Weights(parameters, size, floats, _DECLARED.get(name or ""), name)
-
-
-def _declared(config: Path | None) -> str | None:
-    if config is None or not config.is_file():
-        return None
-    settings = json.loads(config.read_text("utf-8"))
-    found = settings.get("dtype") or settings.get("torch_dtype")
-    return str(found) if found in _DECLARED else None
+            floats[_FLOATS[kind]] += count
+    declared = None
+    if config is not None and config.is_file():
+        settings = json.loads(config.read_text("utf-8"))
+        declared = settings.get("dtype") or settings.get("torch_dtype")
+    return Weights(parameters, size, floats, declared if declared in _BYTES else None)
 
 
 def files(folder: Path) -> list[Path]:

@@ -116,7 +116,7 @@ def test_what_is_too_large_is_refused_before_it_is_loaded(
 def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any) -> bool:
     """Return whether the model is accepted if `free` bytes are free."""
     settings = ModelSettings(str(folder), device="cpu", **how)
-    monkeypatch.setattr(placement, "_free_memory", lambda: int(free))
+    monkeypatch.setattr(placement, "free_memory", lambda _: int(free))
     cpu = torch.device("cpu")
     dtype = precision.precision_of(settings, cpu, embedded=False).load
     try:
@@ -453,7 +453,7 @@ def test_a_cpu_that_is_slow_with_16_bits_computes_in_float32(
         dtype if expected == "auto" else expected
     )
     # Weights that do not fit in float32 keep their type, to be widened. So do weights on disk.
-    monkeypatch.setattr(placement, "_free_memory", lambda: int(weights_in(here).bytes * 1.2))
+    monkeypatch.setattr(placement, "free_memory", lambda _: int(weights_in(here).bytes * 1.2))
     assert chosen() == (dtype if stored in slow else "auto")
     assert chosen(max_weights=10**9) == "auto"
     assert chosen(quantize="8bit") == "auto"

@@ -21,6 +21,7 @@ from kvstream.methods.registry import make
 from kvstream.model import clock, int8, loading, placement, precision, widening
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.clock import processor_seconds
+from kvstream.model.fingerprint import fingerprint
 from kvstream.model.layer_store import LayerStore
 from kvstream.model.loading import load
 from kvstream.model.precision import precision_of
@@ -138,12 +139,12 @@ def test_weights_that_do_not_fit_in_float32_stay_in_16_bits(
     folder: Path, old_cpu: None, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     size = weights_in(folder).bytes
-    monkeypatch.setattr(placement, "_free_memory", lambda: round(1.2 * size))
+    monkeypatch.setattr(placement, "free_memory", lambda _: round(1.2 * size))
     model = load(settings(folder, dtype=dtype))
     assert model.dtype == torch.float32
     assert "do not fit" in model.precision
     assert model.weights_dtype == "bfloat16"
-    monkeypatch.setattr(placement, "_free_memory", lambda: round(2.3 * size))
+    monkeypatch.setattr(placement, "free_memory", lambda _: round(2.3 * size))
     assert "do not fit" not in load(settings(folder, dtype=dtype)).precision
 
 
@@ -288,7 +289,7 @@ def test_widened_models_are_bounded_and_read(folder: Path) -> None:
     widening.widen(model)
     wide, exact = bound(model, "widened"), load(settings(folder, dtype="float32"))
     assert wide.head_is_plain
-    assert wide.fingerprint_in(torch.float32) == exact.fingerprint
+    assert fingerprint(wide.model, torch.float32) == exact.fingerprint
     ours, theirs = read(wide), read(exact)
     for a, b in zip(ours.cache.stores, theirs.cache.stores, strict=True):
         assert torch.allclose(a.keys[:, : a.used], b.keys[:, : b.used], atol=1e-4)
