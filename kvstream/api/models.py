@@ -240,7 +240,7 @@ def _folder(folder: Path, where: str, facts: dict[str, Any]) -> tuple[int, int]:
         facts["problem"] = f"no language model that writes ({architectures[0]})"
     sizes = weights_in(folder)
     facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
-    chosen = precision_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
+    chosen = precision_of(ModelSettings(POCKET if where == EMBEDDED else ""), device_of("auto"))
     weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
     number = weights if chosen.kv is None else int(chosen.kv.itemsize)
     return sizes.loaded(weights), _entry_bytes(text, number or sizes.number_bytes)

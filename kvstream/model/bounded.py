@@ -80,8 +80,8 @@ class BoundedModel:
         self, dtype: torch.dtype | None, attends_in: torch.dtype | None = None
     ) -> BoundedModel:
         """Return the model with these types of KV cache and attention; None: as it computes."""
-        types = {"stored_as": dtype, "attends_in": attends_in}
-        return replace(self, layers=tuple(replace(s, **types) for s in self.layers))
+        layers = (replace(s, stored_as=dtype, attends_in=attends_in) for s in self.layers)
+        return replace(self, layers=tuple(layers))
 
     @property
     def round_width(self) -> int:

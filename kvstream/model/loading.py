@@ -87,16 +87,13 @@ def folder(settings: ModelSettings) -> str:
 
 def must_be_cached(settings: ModelSettings, where: str) -> bool:
     """Return whether a model can only come from the cache. Raises ModelError if it is not there."""
-    if where == POCKET or os.path.exists(where):
+    if os.path.exists(where):
         return False
-    if settings.offline:
-        if folder_of(where, settings.revision) is None:
-            raise ModelError(
-                f"{settings.model} is not on this machine; run once without --offline."
-            )
-        return False
-    why = hub.unreachable()
-    if why and folder_of(where, settings.revision) is None:
+    missing = folder_of(where, settings.revision) is None
+    if missing and settings.offline:
+        raise ModelError(f"{settings.model} is not on this machine; run once without --offline.")
+    why = "" if settings.offline else hub.unreachable()
+    if missing and why:
         raise ModelError(
             f"The model {settings.model!r} cannot be loaded: it is not a local folder and not in "
             f"the cache, and the hub cannot be reached ({why}); check the name and the network."
@@ -123,18 +120,17 @@ def _merged(adapter: Path, settings: ModelSettings) -> Path:
 
 
 def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
-    asked = settings.quantize == INT8 or _is_harmless(settings, path)
-    return asked and device_of(settings.device).type == "cpu" and int8.problem() is None
-
-
-def _is_harmless(settings: ModelSettings, path: Path) -> bool:
-    """Return whether the number type is open and 8 bits were measured as harmless for a file."""
-    if (settings.quantize, settings.dtype, settings.max_weights) != (None, "auto", None):
-        return False
+    """Return whether to store a file's weights in 8 bits: as asked for, or where nothing else is
+    asked for and 8 bits were measured as harmless."""
     from kvstream.model.gguf import digest_of
 
-    tried = {o.sha256: o.bytes for o in offered.OFFERS.values() if o.eight_bits}
-    return path.stat().st_size in tried.values() and digest_of(path) in tried
+    if settings.quantize != INT8:
+        if (settings.quantize, settings.dtype, settings.max_weights) != (None, "auto", None):
+            return False
+        tried = {o.sha256: o.bytes for o in offered.OFFERS.values() if o.eight_bits}
+        if path.stat().st_size not in tried.values() or digest_of(path) not in tried:
+            return False
+    return device_of(settings.device).type == "cpu" and int8.problem() is None
 
 
 def _check_config(path: Path) -> None:
@@ -185,11 +181,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
         torch.set_num_threads(int(settings.threads))
     where = where or folder(settings)
     device = device_of(settings.device)
-    common: dict[str, Any] = {
-        "revision": settings.revision,
-        "local_files_only": settings.offline or settings.model == POCKET,
-        "trust_remote_code": settings.trust_remote_code,
-    }
+    local = settings.offline or settings.model == POCKET
     chosen = choose(settings, device, where)
     refuse_too_large(where, settings, device, chosen.load)
     placement = {**device_map(settings, device), **quantization(settings)}
@@ -199,23 +191,24 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     from transformers import AutoModelForCausalLM
 
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             where,
+            revision=settings.revision,
+            local_files_only=local,
+            trust_remote_code=settings.trust_remote_code,
             dtype=chosen.load,
             use_safetensors=True,
             # Returns weights of the wrong shape for `_check_complete`; transformers' report is off.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             # Otherwise transformers asks the hub for an adapter, and retries for 24 seconds.
-            adapter_kwargs={"local_files_only": common["local_files_only"]},
+            adapter_kwargs={"local_files_only": local},
             **placement,
-            **common,
         )
     except Exception as error:
         if is_out_of_memory(error):
             raise MemoryError(f"while {settings.model} was loaded") from error
         raise _explained(settings, where, error) from error
-    model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
         _check_complete(settings, where, found)
@@ -225,15 +218,13 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
 
 def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
     """Choose the number types, without slow or wrong 8-bit products. Raises UsageError."""
-    embedded = settings.model == POCKET
     if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
         settings = replace(settings, quantize=INT8)
-    chosen = precision_of(settings, device, embedded=embedded, where=where)
+    chosen = precision_of(settings, device, where)
     problem = int8.problem() if chosen.int8 else None
     if problem is None:
         return chosen
-    without = replace(settings, quantize=None)
-    chosen = precision_of(without, device, embedded=embedded, where=where)
+    chosen = precision_of(replace(settings, quantize=None), device, where)
     return replace(chosen, why=f"{chosen.why}; int8 is not used: {problem}")
 
 
@@ -320,34 +311,33 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
     """Convert an error of transformers or the hub to a ModelError with the remedy."""
     name, kind, text = settings.model, type(error).__name__, str(error)
     chain = f"{kind} {text} {type(error.__cause__).__name__} {error.__cause__}"
+    fetched = isinstance(error, OSError) or "Offline" in chain or "Connection" in chain
     if "GatedRepo" in chain or "gated" in text.lower():
-        return ModelError(
-            f"{name} is gated: accept its license on its hub page, then set HF_TOKEN."
-        )
-    if "trust_remote_code" in text:
-        return ModelError(
-            f"{name} has its own Python code; if you trust it, add --trust-remote-code."
-        )
-    if unknown := re.search(r"Unrecognized configuration class <class '.*?(\w+)'>", text):
-        return ModelError(
+        why = f"{name} is gated: accept its license on its hub page, then set HF_TOKEN."
+    elif "trust_remote_code" in text:
+        why = f"{name} has its own Python code; if you trust it, add --trust-remote-code."
+    elif unknown := re.search(r"Unrecognized configuration class <class '.*?(\w+)'>", text):
+        why = (
             f"{name} has the configuration {unknown[1]}, which is not that of a causal language "
             "model; kvstream needs a decoder-only language model."
         )
-    fetched = isinstance(error, OSError) or "Offline" in chain or "Connection" in chain
-    if "does not appear to have a file named" in text and SINGLE in text:
-        return ModelError(_no_safetensors(name))
-    wrong = _wrong_files(settings, where, fetched)
-    if wrong is not None:
-        return ModelError(wrong)
-    if fetched:
-        remedy = (
-            "it is not in the local cache and --offline was given"
-            if settings.offline
-            else "it is not a local folder, and not in the cache or on the hub as far as can be "
-            "reached from here; check the name and the network"
+    elif "does not appear to have a file named" in text and SINGLE in text:
+        why = _no_safetensors(name)
+    elif wrong := _wrong_files(settings, where, fetched):
+        why = wrong
+    elif fetched and settings.offline:
+        why = (
+            f"The model {name!r} cannot be loaded: it is not in the local cache and --offline was "
+            "given."
         )
-        return ModelError(f"The model {name!r} cannot be loaded: {remedy}.")
-    return ModelError(f"The model {name!r} does not load: {kind}: {' '.join(text.split())[:300]}")
+    elif fetched:
+        why = (
+            f"The model {name!r} cannot be loaded: it is not a local folder, and not in the cache "
+            "or on the hub as far as can be reached from here; check the name and the network."
+        )
+    else:
+        why = f"The model {name!r} does not load: {kind}: {' '.join(text.split())[:300]}"
+    return ModelError(why)
 
 
 def _no_safetensors(name: str, found: str = "", more: str = "") -> str:

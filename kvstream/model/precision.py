@@ -15,6 +15,7 @@ from kvstream.model.clock import processor_seconds, remembered
 from kvstream.model.int8 import READ, SUFFIX, TRIED, WRITTEN
 from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
+from kvstream.store.offered import EMBEDDED
 
 DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if name != "auto"}
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
@@ -38,7 +39,7 @@ class Precision:
 
 
 def precision_of(
-    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
+    settings: ModelSettings, device: torch.device, where: str | None = None
 ) -> Precision:
     """Choose the number types for a model. Raises UsageError.
 
@@ -59,6 +60,7 @@ def precision_of(
             return Precision(_stored_type(weights), no_room, widen=True, kv=kv)
         why = "asked for" if settings.like is None else f"as in {settings.like}"
         return Precision(asked, why, kv=kv)
+    embedded = settings.model == EMBEDDED
     if embedded and device.type == "cpu":
         stored = "bfloat16"
     if stored is None or not is_slow(stored, device.type) or not (on_cpu or embedded):

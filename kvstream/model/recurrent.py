@@ -53,7 +53,8 @@ class StateStore(LinearAttentionLayer):
         """Continue from states that `carried` returned. The layer takes over the tensors."""
         for name, tensor in carried.items():
             part, _, i = name.partition(".")
-            self.lazy_initialization(**{PARTS[part]: tensor}, state_idx=int(i))
+            given: dict[str, Any] = {PARTS[part]: tensor}
+            self.lazy_initialization(**given, state_idx=int(i))
             getattr(self, PARTS[part])[int(i)] = tensor
             self.has_previous_state[int(i)] = True
 

@@ -118,7 +118,7 @@ def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any)
     settings = ModelSettings(str(folder), device="cpu", **how)
     monkeypatch.setattr(placement, "free_memory", lambda _: int(free))
     cpu = torch.device("cpu")
-    dtype = precision.precision_of(settings, cpu, embedded=False).load
+    dtype = precision.precision_of(settings, cpu).load
     try:
         placement.refuse_too_large(str(folder), settings, cpu, dtype)
     except ModelError:
@@ -445,7 +445,7 @@ def test_a_cpu_that_is_slow_with_16_bits_computes_in_float32(
 
     def chosen(**how: Any) -> Any:
         settings = ModelSettings(str(here), **how)
-        return precision.precision_of(settings, cpu, embedded=False, where=str(here)).load
+        return precision.precision_of(settings, cpu, str(here)).load
 
     assert chosen() == expected
     assert chosen(dtype=stored) == dtype

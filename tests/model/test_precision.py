@@ -549,9 +549,7 @@ def test_types_that_cannot_be_had_together(
 
 def test_int8_is_for_the_cpu(folder: Path) -> None:
     with pytest.raises(UsageError, match="--quantize 8bit there"):
-        precision_of(
-            settings(folder, quantize="int8"), torch.device("cuda"), embedded=False, where=None
-        )
+        precision_of(settings(folder, quantize="int8"), torch.device("cuda"))
 
 
 def _llama() -> BoundedModel:
