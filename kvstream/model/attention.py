@@ -90,8 +90,7 @@ def attend(
     elif backend == "sdpa" and plain and shape.sinks is None and not log_sum_exp:
         return _sdpa(q, k, v, shape.scale), None
     else:
-        out, lse = reference(q, k, v, shape)
-        return out, lse  # the reference includes the sinks
+        return reference(q, k, v, shape)  # it includes the sinks
     if shape.sinks is not None:
         with_sink = torch.logaddexp(lse, shape.sinks[:, None].float())
         out = (out * (lse - with_sink).exp()[..., None]).to(q.dtype)
@@ -290,7 +289,9 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
     """Attend from blocks of queries to memory and to the new tokens apart: neither needs a mask."""
     old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
     if new == 1 and q.dtype not in HALF:
-        return _single(q, k, v, scale)
+        # Heads of a group become queries of one head, so their keys are read once.
+        out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
+        return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
     if new <= rows:
         return _merged(q, k, v, scale)
     out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
@@ -300,12 +301,6 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         end = old + part.stop
         out[:, part], lse[:, part] = _merged(q[:, part], k[:, :end], v[:, :end], scale)
     return out, lse
-
-
-def _single(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attend from one query: heads of a group are queries of one head, so keys are read once."""
-    out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
-    return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
 
 
 def _rows(q: Tensor, k: Tensor, share: int = 1) -> int:
@@ -326,12 +321,7 @@ def _merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tens
     if old == 0:  # an empty key tensor would kill the process inside the kernel
         return out, lse
     past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
-    share = torch.sigmoid(past_lse - lse)[..., None]
-    for first in range(0, q.shape[1], STEP):  # in blocks: both are large in float32
-        rows = slice(first, first + STEP)
-        merged = torch.lerp(out[:, rows].float(), past[:, rows].float(), share[:, rows])
-        out[:, rows] = merged
-    return out, torch.logaddexp(lse, past_lse)
+    return cuda_attention.merge(out, lse, past, past_lse, STEP)
 
 
 def _flash_cpu(

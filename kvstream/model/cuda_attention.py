@@ -23,7 +23,7 @@ PLANS = 32
 SHAPES = 1024
 """Maximum number of shapes whose operations are counted."""
 ROWS = 1024
-"""Number of queries whose two outputs PyTorch merges at once, in float32."""
+"""Number of queries whose two outputs PyTorch merges at once."""
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -151,11 +151,18 @@ def merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         return out, lse
     past, past_lse = _attended(q, k[:, :old], v[:, :old], scale, False)
     if fuses(out):
-        from kvstream.model.fused import merge  # needs Triton
+        from kvstream.model import fused  # needs Triton
 
-        return out, merge(out, lse, past, past_lse)
+        return out, fused.merge(out, lse, past, past_lse)
+    return merge(out, lse, past, past_lse, ROWS)
+
+
+def merge(
+    out: Tensor, lse: Tensor, past: Tensor, past_lse: Tensor, block: int
+) -> tuple[Tensor, Tensor]:
+    """Merge as `fused.merge`, on any device; `block` queries at once are large in float32."""
     share = torch.sigmoid(past_lse - lse)[..., None]
-    for first in range(0, new, ROWS):
-        rows = slice(first, first + ROWS)
+    for first in range(0, out.shape[1], block):
+        rows = slice(first, first + block)
         out[:, rows] = torch.lerp(out[:, rows].float(), past[:, rows].float(), share[:, rows])
     return out, torch.logaddexp(lse, past_lse)

@@ -25,14 +25,15 @@ from kvstream.errors import UnsupportedModelError
 from kvstream.model import hook, int8
 from kvstream.model.bounded import BoundedModel, holding, runs_on
 from kvstream.model.layer_store import LayerSpec
-from kvstream.model.recurrent import StateSpec, spec_of
+from kvstream.model.recurrent import spec_of
 from kvstream.model.rotary import Rotary, RotaryRecorder
 
 PROBE_TOKENS, PROBE_SHIFT = 6, 31
-ATTENDS = {"full_attention", "sliding_attention"}
-CARRIES = {"linear_attention", "conv"}
 BOTH = {"hybrid", "hybrid_sliding"}
-NEITHER = {"dummy"}
+ATTENDS = {"full_attention", "sliding_attention", *BOTH}
+CARRIES = {"linear_attention", "conv", *BOTH}
+Entries = tuple[Tensor, Tensor]
+"""Keys and values of a layer, [1, K, n, D] and [1, K, n, E]."""
 
 
 def bound(model: Any, name: str) -> BoundedModel:
@@ -52,9 +53,7 @@ def bound(model: Any, name: str) -> BoundedModel:
                 f"{name} ({_kind(model)}) does not let its attention be replaced: it is fixed in "
                 "the model's code, as with ALiBi and most older models."
             )
-        length = trained_length(model.config.get_text_config())
-        layers, states = _probe(model, name, length)
-        bounded = BoundedModel(model, name, layers, length, head_is_plain=False, states=states)
+        bounded = _probe(model, name)
         _check_states(bounded)
         _check_logits(bounded, own)
     except UnsupportedModelError:
@@ -147,68 +146,63 @@ def _check_states(bounded: BoundedModel) -> None:
         )
 
 
-def _probe(
-    model: Any, name: str, length: int
-) -> tuple[tuple[LayerSpec, ...], tuple[StateSpec, ...]]:
+def _probe(model: Any, name: str) -> BoundedModel:
     kinds, settings = _kinds(model, name)
-    sights = {
-        i: settings[i].get("sliding_window") for i, k in enumerate(kinds) if k in ATTENDS | BOTH
-    }
-    carrying = {i: settings[i] for i, k in enumerate(kinds) if k in CARRIES | BOTH}
-    ids = _probe_ids(model)
+    sights = {i: settings[i].get("sliding_window") for i, k in enumerate(kinds) if k in ATTENDS}
+    carrying = {i: settings[i] for i, k in enumerate(kinds) if k in CARRIES}
+    length = trained_length(model.config.get_text_config())
     recorder = RotaryRecorder(model, length)
     try:
-        first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
-        second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
-        here, there = first.stored, second.stored
-        if not _distance(out_here, out_there) <= _tolerance(out_here, model):
-            raise UnsupportedModelError(
-                f"{name} ({_kind(model)}) gives different answers at other positions: it has "
-                "learned or absolute positions, or changes queries or keys after their rotation, "
-                "so kept entries cannot get new ones. Use a model with rotary positions."
-            )
-        specs = []
-        shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
-        if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
-            raise UnsupportedModelError(
-                f"An attention of {name} ({_kind(model)}) attends to something other than keys "
-                "that a layer keeps, or serves several layers; kvstream cannot bound that yet."
-            )
-        for layer, sight in sights.items():
-            if layer not in met or layer not in here:
-                raise UnsupportedModelError(
-                    f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
-                    "replaceable attention; its memory cannot be bounded."
-                )
-            # If every layer slides, there would be no memory, so then all layers are compressed.
-            window = None if None not in sights.values() else sight
-            rotary = _positions(
-                model, name, layer, recorder.rotary(met[layer].module, layer), here, there
-            )
-            keys, values = here[layer]
-            sharing = tuple(sorted(other for other, owner in shared.items() if owner == layer))
-            specs.append(
-                LayerSpec(
-                    layer, keys.shape[1], keys.shape[-1], values.shape[-1], keys.dtype, keys.device,
-                    rotary, window, sight, sharing,
-                )
-            )  # fmt: skip
+        first, out_here, met = _record(model, name, 0, carrying, len(kinds))
+        second, out_there, _ = _record(model, name, PROBE_SHIFT, carrying, len(kinds))
     finally:
         recorder.close()
-    states = [spec_of(i, carrying[i], layer) for i, layer in first.carried.items()]
-    return tuple(specs), tuple(states)
+    here, there = first.stored, second.stored
+    if not _distance(out_here, out_there) <= _tolerance(out_here, model):
+        raise UnsupportedModelError(
+            f"{name} ({_kind(model)}) gives different answers at other positions: it has "
+            "learned or absolute positions, or changes queries or keys after their rotation, "
+            "so kept entries cannot get new ones. Use a model with rotary positions."
+        )
+    shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
+    if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
+        raise UnsupportedModelError(
+            f"An attention of {name} ({_kind(model)}) attends to something other than keys "
+            "that a layer keeps, or serves several layers; kvstream cannot bound that yet."
+        )
+    specs = []
+    for layer, sight in sights.items():
+        if layer not in met or layer not in here:
+            raise UnsupportedModelError(
+                f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
+                "replaceable attention; its memory cannot be bounded."
+            )
+        # If every layer slides, there would be no memory, so then all layers are compressed.
+        window = None if None not in sights.values() else sight
+        rotary = recorder.rotary(met[layer].module, layer)
+        rotary = _positions(model, name, layer, rotary, here[layer], there[layer])
+        keys, values = here[layer]
+        sharing = tuple(sorted(other for other, owner in shared.items() if owner == layer))
+        specs.append(
+            LayerSpec(
+                layer, keys.shape[1], keys.shape[-1], values.shape[-1], keys.dtype, keys.device,
+                rotary, window, sight, sharing,
+            )
+        )  # fmt: skip
+    states = tuple(spec_of(i, carrying[i], layer) for i, layer in first.carried.items())
+    return BoundedModel(model, name, tuple(specs), length, head_is_plain=False, states=states)
 
 
 def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the kind and the settings of each layer. Raises UnsupportedModelError."""
     kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     for index, kind in enumerate(kinds):
-        if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
+        if kind not in ATTENDS | CARRIES | {"dummy"}:
             raise UnsupportedModelError(
                 f"Layer {index} of {name} is of the kind {kind!r}, which kvstream cannot bound "
                 "yet; it knows full and sliding-window attention and recurrent layers."
             )
-    if not (ATTENDS | BOTH) & set(kinds):
+    if not ATTENDS & set(kinds):
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) has only recurrent layers: it keeps no keys and values, so "
             "there is nothing to bound and nothing to choose."
@@ -221,7 +215,7 @@ class _Recorder(Cache):
 
     def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int, start: int) -> None:
         self.start = start
-        self.stored: dict[int, tuple[Tensor, Tensor]] = {}
+        self.stored: dict[int, Entries] = {}
         self.carried = {i: LinearAttentionLayer(**s) for i, s in carrying.items()}
         layers: list[Any] = [self.carried.get(i, DummyLayer()) for i in range(count)]
         super().__init__(layers=layers)
@@ -244,14 +238,9 @@ class _Recorder(Cache):
 
 
 def _record(
-    model: Any,
-    name: str,
-    ids: Tensor,
-    start: int,
-    carrying: Mapping[int, Mapping[str, Any]],
-    count: int,
+    model: Any, name: str, start: int, carrying: Mapping[int, Mapping[str, Any]], count: int
 ) -> tuple[_Recorder, Tensor, dict[int, hook.Met]]:
-    cache = _Recorder(carrying, count, start)
+    cache, ids = _Recorder(carrying, count, start), _probe_ids(model)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     try:
         with torch.inference_mode(), hook.running(None) as met:
@@ -266,7 +255,7 @@ def _record(
     return cache, out.logits[0].to(model.dtype), met
 
 
-def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
+def _owner(keys: Tensor, stored: Mapping[int, Entries]) -> int | None:
     for layer, (kept, _) in stored.items():
         if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
             return layer
@@ -274,15 +263,10 @@ def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | N
 
 
 def _positions(
-    model: Any,
-    name: str,
-    layer: int,
-    rotary: Rotary | None,
-    here: dict[int, tuple[Tensor, Tensor]],
-    there: dict[int, tuple[Tensor, Tensor]],
+    model: Any, name: str, layer: int, rotary: Rotary | None, here: Entries, there: Entries
 ) -> Rotary | None:
     """Return the rotation in a layer's keys, or None. Raises UnsupportedModelError."""
-    (keys, values), (moved, moved_values) = here[layer], there[layer]
+    (keys, values), (moved, moved_values) = here, there
     drift = _distance(values, moved_values)  # deeper layers drift a little in low precision
     if not drift <= _tolerance(values, model):
         raise UnsupportedModelError(

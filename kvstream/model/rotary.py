@@ -23,6 +23,7 @@ BLOCK_ELEMENTS = 2**18
 most half as large as the keys in float32."""
 
 
+@dataclass(eq=False)
 class Angles:
     """Cosines and sines of a rotary embedding, float32 [positions, rotary dims].
 
@@ -30,17 +31,12 @@ class Angles:
     the same call share the tables.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        device: torch.device,
-        limit: int,
-    ) -> None:
-        self._call = (module, args, kwargs, device)
-        self._limit = limit
-        self._tables = (torch.empty(0),) * 4
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    device: torch.device
+    limit: int
+    _tables: tuple[Tensor, ...] = (torch.empty(0),) * 4
 
     def at(self, start: int, count: int, *, back: bool = False) -> tuple[Tensor, Tensor]:
         """Return (cos, sin), each [count, rotary dims], from `start`; `back`: of the inverse."""
@@ -49,7 +45,7 @@ class Angles:
             # Compute more than requested, so that growing memory does not recompute each time. Some
             # embeddings (dynamic, LongRoPE) change all frequencies past the trained length, so the
             # extra positions end there.
-            roomy = min(-(-(start + count) // 1024) * 1024, self._limit)
+            roomy = min(-(-(start + count) // 1024) * 1024, self.limit)
             cos, sin = self._compute(max(start + count, roomy))
             # The tables include attention scaling (YaRN and others): cos² + sin² is its square.
             scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
@@ -59,16 +55,16 @@ class Angles:
         return cos[start : start + count], sin[start : start + count]
 
     def _compute(self, positions: int) -> tuple[Tensor, Tensor]:
-        module, args, kwargs, device = self._call
-        wanted = torch.arange(positions, device=device)[None]
+        wanted = torch.arange(positions, device=self.device)[None]
 
         def again(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return torch.zeros(1, 1, 1, device=device) if value.is_floating_point() else wanted
+            return torch.zeros(1, 1, 1, device=self.device) if value.is_floating_point() else wanted
 
         with torch.no_grad():
-            cos, sin = module(*map(again, args), **{k: again(v) for k, v in kwargs.items()})
+            more = {k: again(v) for k, v in self.kwargs.items()}
+            cos, sin = self.module(*map(again, self.args), **more)
         return cos[0].float(), sin[0].float()
 
 
@@ -88,13 +84,11 @@ class Rotary:
 
     def rotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
         """Rotate keys of any float dtype to positions from `start`, in `out` or new in float32."""
-        cos, sin = self.angles.at(start, keys.shape[-2])
-        return self._turn(keys, cos, sin, out)
+        return self._turn(keys, *self.angles.at(start, keys.shape[-2]), out)
 
     def unrotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
         """Invert `rotate`, exact up to rounding; `out` may be `keys`."""
-        cos, sin = self.angles.at(start, keys.shape[-2], back=True)
-        return self._turn(keys, cos, sin, out)
+        return self._turn(keys, *self.angles.at(start, keys.shape[-2], back=True), out)
 
     def _turn(self, keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
         if out is None:
@@ -179,11 +173,8 @@ class RotaryRecorder:
 
     def __init__(self, model: nn.Module, limit: int) -> None:
         self._limit = limit
-        self._calls: list[
-            tuple[nn.Module, tuple[Any, ...], dict[str, Any], tuple[Tensor, ...]]
-        ] = []
+        self._calls: list[tuple[Tensor, Angles]] = []
         self._given: dict[int, Tensor] = {}
-        self._angles: dict[int, Angles] = {}
         self._hooks = []
         for module in model.modules():
             if "RotaryEmbedding" in type(module).__name__:
@@ -199,7 +190,8 @@ class RotaryRecorder:
 
     def _rotary(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if isinstance(output, tuple) and len(output) == 2:
-            self._calls.append((module, args, kwargs, output))
+            angles = Angles(module, args, kwargs, output[0].device, self._limit)
+            self._calls.append((output[0], angles))
 
     def _attention(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         given = kwargs.get("position_embeddings")
@@ -214,12 +206,7 @@ class RotaryRecorder:
         given = self._given.get(layer)
         if apply is None or given is None:
             return None
-        for call, (module, args, kwargs, output) in enumerate(self._calls):
-            same = output[0] is given or (
-                output[0].shape == given.shape and torch.equal(output[0].to(given.device), given)
-            )
-            if same:
-                if call not in self._angles:
-                    self._angles[call] = Angles(module, args, kwargs, given.device, self._limit)
-                return Rotary(_of_both(apply), self._angles[call], given.shape[-1])
+        for cos, angles in self._calls:
+            if cos.shape == given.shape and torch.equal(cos.to(given.device), given):
+                return Rotary(_of_both(apply), angles, given.shape[-1])
         return None
