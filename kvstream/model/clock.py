@@ -15,11 +15,8 @@ import torch
 
 from kvstream.store.stores import converted_folder
 
-ROUND = 0.02
-"""Minimum processor time in seconds of one round of timing."""
 
-
-def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = ROUND) -> float:
+def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = 0.02) -> float:
     """Return the processor seconds per run in the fastest round, always above 0.
 
     A round takes at least `least` seconds: some clocks count milliseconds. One thread computes,
@@ -58,7 +55,11 @@ def remembered(
     `about` are the constants that the facts depend on. `measure` also returns whether its facts are
     stable; others are not stored, and the next process measures again.
     """
-    cpu = [line for line in _cpu_facts() if line.startswith(("model name", "flags"))][:2]
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = [f"model name {platform.processor()}"]
+    cpu = [line for line in lines if line.startswith(("model name", "flags"))][:2]
     key = sha256(repr((torch.__version__, platform.machine(), cpu, *about)).encode())
     file = converted_folder() / f"{name}-{key.hexdigest()[:16]}.json"
     with suppress(OSError, ValueError):
@@ -70,9 +71,3 @@ def remembered(
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(facts), "utf-8")
     return facts
-
-
-def _cpu_facts() -> list[str]:
-    with suppress(OSError):
-        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    return [f"model name {platform.processor()}"]

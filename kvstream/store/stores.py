@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -195,27 +194,22 @@ def _ollama_folders() -> list[Path]:
 
 
 def _lmstudio_folders() -> list[Path]:
-    home = _home()
-    return [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+    return [_home() / ".lmstudio" / "models", _home() / ".cache" / "lm-studio" / "models"]
 
 
 def _llamacpp_folders() -> list[Path]:
-    if found := _named("LLAMA_CACHE"):
-        return found
-    if sys.platform == "darwin":
-        return [_home() / "Library" / "Caches" / "llama.cpp"]
-    if sys.platform == "win32":
-        return _named("LOCALAPPDATA", "llama.cpp")
-    return _named("XDG_CACHE_HOME", "llama.cpp") or [_home() / ".cache" / "llama.cpp"]
+    from platformdirs import user_cache_path
+
+    own = user_cache_path("llama.cpp", appauthor=False, opinion=False)
+    return _named("LLAMA_CACHE") or [own]
 
 
 def _hub_folders() -> list[Path]:
-    default = [_home() / ".cache" / "huggingface" / "hub"]
     return (
         _named("HF_HUB_CACHE")
         or _named("HF_HOME", "hub")
         or _named("XDG_CACHE_HOME", "huggingface", "hub")
-        or default
+        or [_home() / ".cache" / "huggingface" / "hub"]
     )
 
 
@@ -224,19 +218,14 @@ def _hub(prefix: str) -> Iterator[Stored]:
     newest: dict[str, Stored] = {}
     pattern = "models--*/snapshots/*/**/*.gguf"
     files = (path for root in STORES[prefix].folders() for path in _files(root, pattern))
-    for path in sorted(filter(_is_model, files), key=_age):
+    # A broken link counts as the oldest.
+    age = {path: path.stat().st_mtime if os.path.exists(path) else 0.0 for path in files}
+    for path in sorted(filter(_is_model, age), key=age.__getitem__):
         snapshot = next(p for p in path.parents if p.parent.name == "snapshots")
         repository = snapshot.parent.parent.name.removeprefix("models--").replace("--", "/")
         name = f"{prefix}:{repository}/{path.relative_to(snapshot).as_posix()}"
         newest[name] = Stored(name, path)
     yield from newest.values()
-
-
-def _age(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # a broken link
-        return 0.0
 
 
 @dataclass(frozen=True)
