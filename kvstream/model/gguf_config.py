@@ -21,9 +21,23 @@ from kvstream.errors import ModelError, UnsupportedModelError
 from kvstream.store.gguf_file import AGAIN, GGUF
 
 HUB = "choose the model in the hub's format"
-ENCODERS = {"t5", "t5encoder", "umt5", "bert", "nomic-bert", "clip"}
-STATES = {"mamba", "mamba2", "rwkv6", "rwkv7"}
-LATENT = {"deepseek2"}
+UNBOUNDED = {
+    **dict.fromkeys(
+        ("t5", "t5encoder", "umt5", "bert", "nomic-bert", "clip"),
+        "is not a decoder-only language model, so it has no KV cache to bound",
+    ),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "rwkv6", "rwkv7"),
+        "has only recurrent layers: it keeps no keys and values to bound",
+    ),
+    "deepseek2": "has latent attention, which cannot be bounded by dropping entries",
+}
+"""Architectures whose KV cache cannot be bounded, and why."""
+KNOWN = {
+    {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}.get(name, name.replace("_", "-"))
+    for name in GGUF_CONFIG_MAPPING.keys() - {"general", "tokenizer", "deci"}
+} | GGUF_CONFIG_ARCHS.keys()
+"""Architectures that the tables of transformers know."""
 ALWAYS_TIED = {"falcon", "bloom"}
 PARTIAL = {"stablelm", "phi3", "nemotron"}
 """Architectures in which transformers can rotate a part of each head."""
@@ -36,39 +50,23 @@ CHANGES = (
 
 def refuse_architecture(file: GGUF, path: Path) -> None:
     """Raise ModelError or UnsupportedModelError if kvstream cannot use the model."""
-    problem = architecture_problem(file)
-    if problem is not None:
-        kind = (
-            UnsupportedModelError if file.architecture in ENCODERS | STATES | LATENT else ModelError
-        )
+    if problem := architecture_problem(file):
+        kind = UnsupportedModelError if file.architecture in UNBOUNDED else ModelError
         raise kind(f"{path} ({file.architecture}) {problem}.")
 
 
 def architecture_problem(file: GGUF) -> str | None:
     """Return why the model cannot run under a budget, judged by its header; None: no problem."""
-    architecture = file.architecture
-    if architecture in ENCODERS:
-        return "is not a decoder-only language model, so it has no KV cache to bound"
-    if architecture in STATES:
-        return "has only recurrent layers: it keeps no keys and values to bound"
-    if architecture in LATENT:
-        return "has latent attention, which cannot be bounded by dropping entries"
-    if architecture not in _known():
+    if file.architecture in UNBOUNDED:
+        return UNBOUNDED[file.architecture]
+    if file.architecture not in KNOWN:
         return f"is of an architecture that transformers does not read from GGUF; {HUB}"
-    if any(file.of_model(key) for key in CHANGES):
-        key = next(key for key in CHANGES if file.of_model(key))
+    if key := next(filter(file.of_model, CHANGES), None):
         return f"sets {key}, which transformers does not read from GGUF; {HUB}"
     layers, tensors = file.of_model("block_count"), len(file.tensors)
     if isinstance(layers, int) and layers > tensors:  # building them all would take hours
         return f"is damaged: its header announces {layers:,} layers, {tensors:,} tensors; {AGAIN}"
     return None
-
-
-def _known() -> set[str]:
-    names = {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING}
-    same = {"qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"}
-    names = {same.get(name, name) for name in names} - {"general", "tokenizer", "deci"}
-    return names | set(GGUF_CONFIG_ARCHS)
 
 
 def model_config(file: GGUF, path: Path) -> Any:
@@ -91,7 +89,13 @@ def model_config(file: GGUF, path: Path) -> Any:
             f"({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}); "
             f"{HUB}."
         ) from error
-    config.architectures = [_class_name(config, path)]
+    kinds: Any = AutoModelForCausalLM._model_mapping
+    if type(config) not in kinds:
+        raise UnsupportedModelError(
+            f"{path} ({config.model_type}) is not a decoder-only language model, so it has no KV "
+            "cache to bound."
+        )
+    config.architectures = [kinds[type(config)].__name__]
     return config
 
 
@@ -104,17 +108,6 @@ def _from_tables(file: GGUF) -> dict[str, Any]:
         return dict(get_gguf_config(keys, tuple(file.tensors)))
     logging.getLogger("transformers").setLevel(logging.ERROR)
     return dict(load_gguf_checkpoint(str(file.paths[0]), return_tensors=False)["config"])
-
-
-def _class_name(config: Any, path: Path) -> str:
-    try:
-        found: Any = AutoModelForCausalLM._model_mapping[type(config)]
-        return str(found.__name__)
-    except KeyError:
-        raise UnsupportedModelError(
-            f"{path} ({config.model_type}) is not a decoder-only language model, so it has no KV "
-            "cache to bound."
-        ) from None
 
 
 def _heads(file: GGUF, path: Path) -> dict[str, Any]:

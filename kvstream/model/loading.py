@@ -191,7 +191,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     from transformers import AutoModelForCausalLM
 
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
             revision=settings.revision,
             local_files_only=local,
@@ -209,6 +209,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
         if is_out_of_memory(error):
             raise MemoryError(f"while {settings.model} was loaded") from error
         raise _explained(settings, where, error) from error
+    model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
         _check_complete(settings, where, found)

@@ -153,16 +153,15 @@ class _Reader:
         self._path, self._data, self._at = path, data, 0
 
     def read(self, texts: bool) -> tuple[dict[str, Any], list[Place]]:
-        path = self._path
         try:
-            count = self._start()
+            tensors, count = self._start()
             keys = {}
-            for _ in range(count[1]):
+            for _ in range(count):
                 name = self._text()
                 keys[name] = self._value(self._number("I"), texts)
-            table = [self._tensor() for _ in range(count[0])]
+            table = [self._tensor() for _ in range(tensors)]
         except struct.error:
-            raise _cut_short(path) from None
+            raise _cut_short(self._path) from None
         except UnicodeDecodeError as error:
             raise self._damaged("a text of its header is not UTF-8") from error
         return keys, self._places(table, keys.get("general.alignment", ALIGNMENT))
@@ -240,31 +239,27 @@ class _Reader:
             raise self._damaged(f"it has an alignment of {step!r}")
         start = -(-self._at // step) * step
         found = [
-            Place(
-                name, shape, kind, self._path, start + offset, _size(self._path, name, shape, kind)
-            )
-            for name, shape, kind, offset in table
+            Place(name, shape, kind, self._path, start + at, self._size(name, shape, kind))
+            for name, shape, kind, at in table
         ]
         end = max((place.start + place.bytes for place in found), default=0)
         if end > len(self._data):
             raise _cut_short(self._path, end)
         return found
 
+    def _size(self, name: str, shape: tuple[int, ...], kind: int) -> int:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-def _size(path: Path, name: str, shape: tuple[int, ...], kind: int) -> int:
-    """Return the bytes of a tensor. Raise ModelError for an unknown kind."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    try:
-        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    except (ValueError, KeyError):
-        raise ModelError(
-            f"{path} stores {name} as ggml type {kind}, which the installed package gguf does not "
-            "know; update it (pip install -U gguf) or choose another quantization of this model."
-        ) from None
-    if shape and shape[-1] % block:
-        raise ModelError(
-            f"{path} is damaged: rows of {name} have {shape[-1]} numbers, no whole blocks of "
-            f"{block}; {AGAIN}."
-        )
-    return math.prod(shape) // block * size
+        try:
+            block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        except (ValueError, KeyError):
+            raise ModelError(
+                f"{self._path} stores {name} as ggml type {kind}, which the installed package gguf "
+                "does not know; update it (pip install -U gguf) or choose another quantization of "
+                "this model."
+            ) from None
+        if shape and shape[-1] % block:
+            raise self._damaged(
+                f"rows of {name} have {shape[-1]} numbers, no whole blocks of {block}"
+            )
+        return math.prod(shape) // block * size
