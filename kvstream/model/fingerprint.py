@@ -31,8 +31,7 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
         digest.update(f"{name} {kind} {tuple(weight.shape)}\n".encode())
         for tensor in _plain(weight.detach()):
             if tensor.device.type != "meta":  # of weights on disk, only name and shape are hashed
-                for part in _parts(tensor, dtype):
-                    digest.update(part)
+                digest.update(_bytes(tensor, dtype))
     return digest.hexdigest()[:16]
 
 
@@ -44,18 +43,14 @@ def _plain(weight: Tensor) -> list[Tensor]:
     return [tensor for name in names for tensor in _plain(getattr(weight, name))]
 
 
-def _parts(weight: Tensor, dtype: torch.dtype | None) -> list[bytes]:
+def _bytes(weight: Tensor, dtype: torch.dtype | None) -> bytes:
     """Return the bytes to hash; `dtype` converts the numbers and determines the samples."""
     flat = weight.flatten()
     cast = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
     each = cast.itemsize
-    if flat.numel() * each <= WHOLE:
-        return [_bytes(flat.to(cast))]
-    length, last = PLACE // each, flat.numel() - PLACE // each
-    starts = [last * i // (PLACES - 1) for i in range(PLACES)]
-    places = torch.tensor(starts, device=flat.device)[:, None]
-    return [_bytes(flat[places + torch.arange(length, device=flat.device)].to(cast))]
-
-
-def _bytes(values: Tensor) -> bytes:
-    return values.contiguous().flatten().cpu().view(torch.uint8).numpy().tobytes()
+    if flat.numel() * each > WHOLE:
+        length, last = PLACE // each, flat.numel() - PLACE // each
+        starts = [last * i // (PLACES - 1) for i in range(PLACES)]
+        places = torch.tensor(starts, device=flat.device)[:, None]
+        flat = flat[places + torch.arange(length, device=flat.device)].flatten()
+    return flat.to(cast).contiguous().cpu().view(torch.uint8).numpy().tobytes()

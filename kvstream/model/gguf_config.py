@@ -153,61 +153,60 @@ def _experts(file: GGUF) -> dict[str, Any]:
 
 def _rope(file: GGUF, path: Path) -> dict[str, Any]:
     """Return the parameters of rotary positions. Raises ModelError for an unknown scaling."""
-    base = float(file.of_model("rope.freq_base", 10000.0))
-    # As in llama.cpp, a factor alone means linear scaling. `scale_linear` is its old name.
-    factor = file.of_model("rope.scaling.factor", file.of_model("rope.scale_linear")) or 0.0
-    kind = file.of_model("rope.scaling.type", "linear" if factor not in (0, 1) else "none")
-    original = file.of_model("rope.scaling.original_context_length")
-    scaled: dict[str, Any] = {}
     if file.architecture.startswith(("qwen35", "lfm2", "gpt-oss", "gemma4")):
         return {}  # the tables of transformers read the scaling
-    if "rope_freqs.weight" in file.tensors:
-        scaled = _by_frequency(file, path, base)
-    elif "rope_factors_short.weight" in file.tensors:
-        length = int(original or file.of_model("context_length"))
-        scaled = {
-            "rope_type": "longrope",
-            "short_factor": _read(file, "rope_factors_short.weight"),
-            "long_factor": _read(file, "rope_factors_long.weight"),
-            "original_max_position_embeddings": length,
-        }
-        if attention := file.of_model("rope.scaling.attn_factor"):
-            scaled["attention_factor"] = float(attention)
-    elif kind == "linear" and factor:
-        scaled = {"rope_type": "linear", "factor": float(factor)}
-    elif kind == "yarn" and factor:
-        length = int(original or file.of_model("context_length"))  # llama.cpp's default
-        scaled = {
-            "rope_type": "yarn",
-            "factor": float(factor),
-            "original_max_position_embeddings": length,
-            **{
-                name: float(value)
-                for name in ("beta_fast", "beta_slow")
-                if (value := file.of_model(f"rope.scaling.yarn_{name}")) is not None
-            },
-        }
-    elif kind not in ("none", "linear", "yarn", "longrope"):
-        raise ModelError(
-            f"{path} scales its rotary positions by {kind!r}, which kvstream does not know; {HUB}."
-        )
-    if scaled.get("rope_type") != "longrope":
+    base = float(file.of_model("rope.freq_base", 10000.0))
+    scaled = _scaling(file, path, base)
+    long = scaled.get("rope_type") == "longrope"
+    if not long:
         _refuse_factors(file, path)
     if file.architecture == "gemma3":
         near = float(file.of_model("rope.freq_base_swa", 10000.0))
-        full = scaled or {"rope_type": "default"}
         return {
             "rope_parameters": {
-                "full_attention": {**full, "rope_theta": base},
+                "full_attention": {"rope_type": "default", **scaled, "rope_theta": base},
                 "sliding_attention": {"rope_type": "default", "rope_theta": near},
             }
         }
     if not scaled:
         return {"rope_theta": base}  # some tables of transformers (StarCoder2) leave it out
-    more = {}
-    if scaled["rope_type"] == "longrope":
-        more["original_max_position_embeddings"] = scaled["original_max_position_embeddings"]
+    name = "original_max_position_embeddings"
+    more = {name: scaled[name]} if long else {}
     return {"rope_parameters": {**scaled, "rope_theta": base}, **more}
+
+
+def _scaling(file: GGUF, path: Path, base: float) -> dict[str, Any]:
+    # As in llama.cpp, a factor alone means linear scaling. `scale_linear` is its old name.
+    factor = file.of_model("rope.scaling.factor", file.of_model("rope.scale_linear")) or 0.0
+    kind = file.of_model("rope.scaling.type", "linear" if factor not in (0, 1) else "none")
+    original = file.of_model("rope.scaling.original_context_length")
+    length = original or file.of_model("context_length")  # llama.cpp's default
+    if "rope_freqs.weight" in file.tensors:
+        return _by_frequency(file, path, base)
+    if "rope_factors_short.weight" in file.tensors:
+        attention = file.of_model("rope.scaling.attn_factor")
+        return {
+            "rope_type": "longrope",
+            "short_factor": _read(file, "rope_factors_short.weight"),
+            "long_factor": _read(file, "rope_factors_long.weight"),
+            "original_max_position_embeddings": int(length),
+            **({"attention_factor": float(attention)} if attention else {}),
+        }
+    if kind == "linear" and factor:
+        return {"rope_type": "linear", "factor": float(factor)}
+    if kind == "yarn" and factor:
+        betas = {n: file.of_model(f"rope.scaling.yarn_{n}") for n in ("beta_fast", "beta_slow")}
+        return {
+            "rope_type": "yarn",
+            "factor": float(factor),
+            "original_max_position_embeddings": int(length),
+            **{name: float(beta) for name, beta in betas.items() if beta is not None},
+        }
+    if kind in ("none", "linear", "yarn", "longrope"):
+        return {}
+    raise ModelError(
+        f"{path} scales its rotary positions by {kind!r}, which kvstream does not know; {HUB}."
+    )
 
 
 ORDINARY = {

@@ -68,8 +68,6 @@ JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 Rows = tuple[Tensor, Tensor, Tensor | None]
 """Weights of a layer as int8 [out, in], the scale of each row [out], and biases [out]."""
-Kernel = Callable[[Tensor, Any], Tensor]
-"""A product of rows whose largest number is 1, and packed weights."""
 
 
 def _fixed(rows: Tensor, packed: Any) -> Tensor:
@@ -83,7 +81,10 @@ def _dynamic(rows: Tensor, packed: Any) -> Tensor:
     return out
 
 
-KERNELS: dict[str, Kernel] = {"fbgemm": _fixed, "onednn": _dynamic, "qnnpack": _dynamic}
+KERNELS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "fbgemm": _fixed, "onednn": _dynamic, "qnnpack": _dynamic,
+}  # fmt: skip
+"""Products of rows whose largest number is 1, and packed weights."""
 
 
 class Int8Linear(nn.Module):
@@ -108,7 +109,8 @@ class Int8Linear(nn.Module):
         self.scale = nn.Parameter(scale, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = weight.shape
-        self._columns: Tensor | None = None
+        self.columns: Tensor | None = None
+        """Large columns of its input; None: not known yet."""
         self._apart = torch.empty(0)
         if columns is not None:
             self.keep_in_float32(columns, weight)
@@ -117,13 +119,8 @@ class Int8Linear(nn.Module):
         """Compute these columns in float32; the layer's `weight` saves a slow unpacking."""
         if weight is None:
             weight = self._unpacked(Tensor.int_repr)
-        self._columns = torch.tensor(columns)
-        self._apart = (weight[:, self._columns].float() * self.scale[:, None]).t().contiguous()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the large columns of its input are known."""
-        return self._columns is not None
+        self.columns = torch.tensor(columns)
+        self._apart = (weight[:, self.columns].float() * self.scale[:, None]).t().contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] -> [..., out], float32."""
@@ -134,7 +131,7 @@ class Int8Linear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """Compute the same as `forward`, without gradients."""
-        rows, columns = x.reshape(-1, x.shape[-1]), self._columns
+        rows, columns = x.reshape(-1, x.shape[-1]), self.columns
         sizes = rows.abs()
         if columns is not None:
             sizes.index_fill_(1, columns, 0)
@@ -357,11 +354,9 @@ def opened(folder: Path) -> Any:
             f"{folder} is damaged ({error}); `kvstream models clean` removes it."
         ) from error
     model.eval()
-    if not all(m.complete for m in model.modules() if isinstance(m, Int8Linear)):
+    if any(isinstance(m, Int8Linear) and m.columns is None for m in model.modules()):
         keep_large_columns(
-            model,
-            lambda ids: model(input_ids=torch.tensor([ids]), use_cache=False),
-            folder / LARGE,
+            model, lambda ids: model(input_ids=torch.tensor([ids]), use_cache=False), folder / LARGE
         )
     return model
 
@@ -371,10 +366,7 @@ def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> N
     old, tied = model.get_input_embeddings(), {}
     for name, table in list(model.named_modules()):
         if table is old and f"{name}.{SCALE}" in stored.names:
-            rows = (
-                stored.get(f"{name}.weight", mapped=True),
-                stored.get(f"{name}.{SCALE}"),
-            )
+            rows = stored.get(f"{name}.weight", mapped=True), stored.get(f"{name}.{SCALE}")
             model.set_input_embeddings(Int8Embedding(*rows))
             if model.config.get_text_config().tie_word_embeddings:
                 tied = {id(model.get_output_embeddings()): (*rows, None)}
@@ -418,13 +410,11 @@ class Stored:
         first, _ = facts["data_offsets"]
         kind = {"I8": np.int8, "F32": np.float32}[facts["dtype"]]
         place: Any = {"dtype": kind, "offset": self._start + first}
+        shape = tuple(facts["shape"])
         if mapped:
-            return torch.from_numpy(
-                np.memmap(self._path, mode="c", shape=tuple(facts["shape"]), **place)
-            )
-        count = math.prod(facts["shape"])
-        found = np.fromfile(self._path, count=count, **place)
-        return torch.from_numpy(found.reshape(facts["shape"]))
+            return torch.from_numpy(np.memmap(self._path, mode="c", shape=shape, **place))
+        found = np.fromfile(self._path, count=math.prod(shape), **place)
+        return torch.from_numpy(found.reshape(shape))
 
 
 def _rows(linear: Any) -> Rows:
