@@ -195,11 +195,10 @@ class BoundedCache(Cache):
 
     def _held_scratch(self) -> int:
         """Return the bytes of rotated keys, measured attention and copies of state."""
-        held: list[Tensor | None] = []
+        held: list[Tensor | None] = [*self._scratch.values()]
         for s in self.stores:
             held += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
-        held += [t for s in self.stores for t in (*s.aside.values(), *s.head_aside.values())]
-        held += self._scratch.values()
+            held += [*s.aside.values(), *s.head_aside.values()]
         distinct = {id(t): t.nbytes for t in held if t is not None}
         return sum(distinct.values())
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
-from kvstream.model import int8, one_token
+from kvstream.model import int8
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.linear import speed_up, widen
 from kvstream.model.placement import (
     device_map,
     device_of,
@@ -29,7 +30,6 @@ from kvstream.model.placement import (
 from kvstream.model.precision import Precision, precision_of, types_line
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
-from kvstream.model.widening import widen
 from kvstream.settings import INT8, ModelSettings
 from kvstream.store import hub, offered, pocket, reader, stores
 from kvstream.store.gguf_file import is_gguf
@@ -240,7 +240,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
         int8.keep_large_columns(
             model, lambda ids: bounded.logits(bounded.forward(ids[: cache.capacity], cache))
         )
-    one_token.speed_up(model)
+    speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
     bounded.precision = types_line(*types, chosen.why)

@@ -10,21 +10,21 @@ import torch
 from models import FAMILIES, fresh, tokens
 from torch import nn
 
-from kvstream.model import one_token
+from kvstream.model import linear
 from kvstream.model.probe import bound
 
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU on which they are faster."""
-    monkeypatch.setattr(one_token, "is_faster", lambda: True)
+    monkeypatch.setattr(linear, "is_faster", lambda: True)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_one_row_and_several(faster: None, bias: bool) -> None:
     layer = nn.Linear(96, 80, bias=bias).bfloat16()
     plain = copy.deepcopy(layer)
-    one_token.speed_up(layer)
+    linear.speed_up(layer)
     assert "forward" in vars(layer)
     for shape in ((1, 1, 96), (96,), (1, 5, 96), (0, 96)):
         x = torch.randn(shape).bfloat16()
@@ -37,7 +37,7 @@ def test_one_row_and_several(faster: None, bias: bool) -> None:
 def test_a_model_writes_the_same(faster: None) -> None:
     model = fresh(FAMILIES["llama"].config()).to(torch.bfloat16)
     plain, fast = bound(copy.deepcopy(model), "plain"), bound(model, "fast")
-    one_token.speed_up(fast.model)
+    linear.speed_up(fast.model)
     ids = tokens(20)
     caches = plain.new_cache(32), fast.new_cache(32)
     for part in (ids[:18], *([i] for i in ids[18:])):
@@ -57,13 +57,13 @@ def test_other_layers_stay(faster: None, monkeypatch: pytest.MonkeyPatch) -> Non
     moved.forward = moved.forward  # type: ignore[method-assign]  # as accelerate's hooks do
     before = moved.forward
     model = nn.ModuleList([wide, moved, own])
-    one_token.speed_up(model)
+    linear.speed_up(model)
     assert "forward" not in vars(wide)
     assert moved.forward is before
     assert "forward" not in vars(own)
-    monkeypatch.setattr(one_token, "is_faster", lambda: False)
+    monkeypatch.setattr(linear, "is_faster", lambda: False)
     slow = nn.Linear(8, 8).bfloat16()
-    one_token.speed_up(slow)
+    linear.speed_up(slow)
     assert "forward" not in vars(slow)
 
 
@@ -80,5 +80,5 @@ def test_the_faster_product_is_taken(vector: float, monkeypatch: pytest.MonkeyPa
         assert torch.equal(run().flatten(), torch.full((1536,), 576.0).bfloat16())
         return vector if run.func is torch.mv else 2.0
 
-    monkeypatch.setattr(one_token, "processor_seconds", timed)
-    assert one_token.is_faster.__wrapped__() == (vector < 2)
+    monkeypatch.setattr(linear, "processor_seconds", timed)
+    assert linear.is_faster.__wrapped__() == (vector < 2)

@@ -18,7 +18,7 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import ModelError, UsageError
 from kvstream.methods.names import NAMES
 from kvstream.methods.registry import make
-from kvstream.model import clock, int8, loading, placement, precision, widening
+from kvstream.model import clock, int8, linear, loading, placement, precision
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.clock import processor_seconds
 from kvstream.model.fingerprint import fingerprint
@@ -227,12 +227,12 @@ def test_widened_weights_give_what_float32_gives(
     folder: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """The results are equal, also with blocks that divide no layer evenly or are below a row."""
-    monkeypatch.setattr(widening, "BLOCK", block)
-    monkeypatch.setattr(widening, "SMALL", 300)
+    monkeypatch.setattr(linear, "BLOCK", block)
+    monkeypatch.setattr(linear, "SMALL", 300)
     ids = torch.arange(3, 40)[None]
     right = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ours = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    widening.widen(ours)
+    linear.widen(ours)
     with torch.inference_mode():
         assert torch.allclose(ours(ids).logits, right(ids).logits, rtol=1e-5, atol=1e-5)
     kinds = {p.dtype for p in ours.parameters() if p.dim() > 1}
@@ -241,7 +241,7 @@ def test_widened_weights_give_what_float32_gives(
 
 
 def test_experts_are_widened_one_module_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widening, "SMALL", 300)
+    monkeypatch.setattr(linear, "SMALL", 300)
     torch.manual_seed(0)
     config = MixtralConfig(**{**SIZE, "num_local_experts": 4, "num_experts_per_tok": 2})
     exact = MixtralForCausalLM(config).eval().requires_grad_(False)
@@ -250,7 +250,7 @@ def test_experts_are_widened_one_module_at_a_time(monkeypatch: pytest.MonkeyPatc
     model = copy.deepcopy(exact)
     for weight in model.parameters():  # buffers, such as rotary frequencies, stay in float32
         weight.data = weight.data.bfloat16()
-    widening.widen(model)
+    linear.widen(model)
     ids = torch.arange(3, 40)[None]
     with torch.inference_mode():
         assert torch.allclose(model(ids).logits, exact(ids).logits, rtol=1e-4, atol=1e-4)
@@ -268,7 +268,7 @@ def test_two_threads_use_a_widened_model_at_the_same_time(
         both[1] = both[0]
     both.bfloat16().requires_grad_(False)
     right = [copy.deepcopy(each).float()(x) for each, x in zip(both, inputs, strict=True)]
-    widening.widen(both)
+    linear.widen(both)
     compute, found = getattr(torch.nn.functional, name), []
     thread = threading.Thread(target=lambda: found.append(both[1](inputs[1])))
 
@@ -286,7 +286,7 @@ def test_two_threads_use_a_widened_model_at_the_same_time(
 
 def test_widened_models_are_bounded_and_read(folder: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    widening.widen(model)
+    linear.widen(model)
     wide, exact = bound(model, "widened"), load(settings(folder, dtype="float32"))
     assert wide.head_is_plain
     assert fingerprint(wide.model, torch.float32) == exact.fingerprint
@@ -419,8 +419,8 @@ def test_layers_with_the_same_input_are_one_product(
     monkeypatch.setattr(int8.Int8Linear, "product", lambda *a: (calls.append(1), product(*a))[1])
     for _ in range(3):
         x = torch.randn(tokens, 96, generator=draw)
-        for name, linear in plain.items():
-            found, right = getattr(parent, name)(x), linear(x)
+        for name, layer in plain.items():
+            found, right = getattr(parent, name)(x), layer(x)
             assert float((found - right).norm() / right.norm()) < int8.ERROR
         assert len(calls) == 2
         calls.clear()
