@@ -296,7 +296,7 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
 def _gguf(path: Path, room: Room, facts: dict[str, Any]) -> tuple[int, int]:
     """Add facts of a GGUF file; return the bytes of its weights and of one token's entries."""
     from kvstream.model.gguf_config import architecture_problem
-    from kvstream.model.precision import automatic_dtype
+    from kvstream.model.precision import is_slow
 
     file = gguf_file.read(path)
     facts["kind"] = file.architecture
@@ -305,7 +305,7 @@ def _gguf(path: Path, room: Room, facts: dict[str, Any]) -> tuple[int, int]:
     facts["problem"] = architecture_problem(file)
     facts["bounded"] = facts["problem"] is None
     full = gguf_file.all_float32(file.tensors.values())
-    each = 4 if full else automatic_dtype(room.device).itemsize
+    each = 4 if full or is_slow("bfloat16", room.device) else 2
     # The KV cache has the 16-bit type of the converted weights, even if float32 is computed.
     return file.parameters * each, _gguf_entry(file, 4 if full else 2)
 

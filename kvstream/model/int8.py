@@ -174,15 +174,16 @@ class _Product(torch.autograd.Function):
 class _Newest(threading.local):
     """The newest product of this thread, until all layers of the group have taken their part."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Int8Linear, parts: int) -> None:
+        self.whole, self._parts = whole, parts
         self._of: Callable[[], Tensor | None] = lambda: None
         self._out: Tensor | None = None
         self._left = 0
 
-    def product(self, x: Tensor, whole: Int8Linear, parts: int) -> Tensor:
-        """Return the product of `x`, which each of `parts` layers asks for once."""
+    def product(self, x: Tensor) -> Tensor:
+        """Return the product of `x`, which each of the layers asks for once."""
         if self._of() is not x or self._out is None:
-            self._of, self._out, self._left = weakref.ref(x), whole(x), parts
+            self._of, self._out, self._left = weakref.ref(x), self.whole(x), self._parts
         out, self._left = self._out, self._left - 1
         if not self._left:
             self._out = None
@@ -192,17 +193,15 @@ class _Newest(threading.local):
 class Part(nn.Module):
     """One of several layers with the same input. Their product is computed once."""
 
-    def __init__(
-        self, whole: Int8Linear, newest: _Newest, parts: int, first: int, end: int
-    ) -> None:
+    def __init__(self, newest: _Newest, first: int, end: int) -> None:
         super().__init__()
-        self.whole = whole
-        self._newest, self._parts, self._columns = newest, parts, slice(first, end)
-        self.in_features, self.out_features = whole.in_features, end - first
+        self.whole = newest.whole
+        self._newest, self._columns = newest, slice(first, end)
+        self.in_features, self.out_features = self.whole.in_features, end - first
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] -> [..., out], float32."""
-        return self._newest.product(x, self.whole, self._parts)[..., self._columns]
+        return self._newest.product(x)[..., self._columns]
 
 
 class Int8Embedding(nn.Module):
@@ -260,9 +259,10 @@ def install(
         if len(names) == 1:
             setattr(parent, names[0], whole)
             continue
-        newest, ends = _Newest(), accumulate((len(w) for w in weights), initial=0)
+        newest = _Newest(whole, len(names))
+        ends = accumulate((len(w) for w in weights), initial=0)
         for name, (first, end) in zip(names, pairwise(ends), strict=True):
-            setattr(parent, name, Part(whole, newest, len(names), first, end))
+            setattr(parent, name, Part(newest, first, end))
     if isinstance(getattr(parent, "act_fn", None), nn.SiLU):  # its input is used nowhere else
         parent.act_fn = nn.SiLU(inplace=True)
 

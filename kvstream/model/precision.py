@@ -125,11 +125,6 @@ def _no_room(weights: Weights | None, device: torch.device) -> str:
     )
 
 
-def automatic_dtype(device: str) -> torch.dtype:
-    """Return the default number type of computation for weights stored in bfloat16."""
-    return torch.float32 if is_slow("bfloat16", device) else torch.bfloat16
-
-
 def is_slow(name: str, device: str) -> bool:
     """Return whether this kind of device is slower with a number type than with float32."""
     return device == "cpu" and name in SHORT and not is_fast(name)
