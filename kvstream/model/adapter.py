@@ -63,26 +63,23 @@ class Adapter:
             raise ModelError(
                 f"{card} is not the card of an adapter ({type(error).__name__}: {error}). {AGAIN}"
             ) from error
-        found._check()
-        return found
-
-    def _check(self) -> None:
-        file = self.folder / ADAPTER
+        file = folder / ADAPTER
         try:
             content = file.read_bytes()
         except OSError as error:
             raise ModelError(f"{file} cannot be read: {error.strerror}. {AGAIN}") from error
-        if len(content) < self.bytes:
+        if len(content) < found.bytes:
             raise ModelError(
                 f"{file} is cut short: it has {len(content):,} bytes and should have "
-                f"{self.bytes:,}. {AGAIN}"
+                f"{found.bytes:,}. {AGAIN}"
             )
         digest = sha256(content).hexdigest()
-        if digest != self.sha256:
+        if digest != found.sha256:
             raise ModelError(
-                f"{file} has the SHA-256 {digest}, and {CARD} names {self.sha256}: it is damaged, "
+                f"{file} has the SHA-256 {digest}, and {CARD} names {found.sha256}: it is damaged, "
                 f"or from another training. {AGAIN}"
             )
+        return found
 
     @cached_property
     def _halves(self) -> dict[str, Tensor]:

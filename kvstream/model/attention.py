@@ -144,8 +144,7 @@ def evidence(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Measure what each key gets: (window, accumulated attention), [K, N] float32 or None."""
     window = accumulated = None
-    plain = shape.plain(k.shape[-2])
-    known = lse if plain else None
+    known = lse if shape.plain(k.shape[-2]) else None
     if request.segments:
         end, parts = q.shape[1], []
         for length in reversed(request.segments):

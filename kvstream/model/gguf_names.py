@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,22 +153,19 @@ def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
         sources.setdefault(name, []).append(place)
 
     def make(target: Target, load: Load) -> Tensor:
-        found = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
+        made: dict[str, Any]
+        made = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
         converter = by_pattern.get(patterns[target.sources[0].name] or "")
-        values: Sequence[Any] = list(found.values())
-        if converter is not None:
-            made: dict[str, Any] = found
-            for operation in converter.operations:
-                made = operation.convert(
-                    made,
-                    source_patterns=converter.source_patterns,
-                    target_patterns=converter.target_patterns,
-                    full_layer_name=target.name,
-                    model=model,
-                    config=config,
-                )
-            values = list(made.values())
-        [tensor] = values
+        for operation in converter.operations if converter else ():
+            made = operation.convert(
+                made,
+                source_patterns=converter.source_patterns,
+                target_patterns=converter.target_patterns,
+                full_layer_name=target.name,
+                model=model,
+                config=config,
+            )
+        [tensor] = made.values()
         return tensor[0] if isinstance(tensor, list) else tensor
 
     return sources, make

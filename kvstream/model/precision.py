@@ -20,7 +20,6 @@ from kvstream.store.offered import EMBEDDED
 DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if name != "auto"}
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 """Names of the 16-bit types in PyTorch's checks of a CPU."""
-INT8_WHY = "with 8-bit products"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,9 @@ def _for_int8(
     if stored in SHORT and settings.kv_dtype == "auto":
         kv = DTYPES[stored]
     attention = kv if kv == torch.bfloat16 and is_fast("bfloat16") else None
-    return Precision(load, INT8_WHY, widen=widen, int8=True, kv=kv, attention=attention)
+    return Precision(
+        load, "with 8-bit products", widen=widen, int8=True, kv=kv, attention=attention
+    )
 
 
 def _stored_type(weights: Weights | None) -> torch.dtype:
