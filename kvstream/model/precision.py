@@ -49,7 +49,7 @@ def precision_of(
     """
     asked, kv = DTYPES.get(settings.dtype), DTYPES.get(settings.kv_dtype)
     if settings.quantize == INT8:
-        return _for_int8(settings, device, asked, kv, where)
+        return _for_int8(settings, device, where)
     whole = settings.quantize is None and settings.max_weights is None
     on_cpu = device.type == "cpu" and whole
     weights = placement.weights_of(where, settings) if where is not None and on_cpu else None
@@ -72,13 +72,7 @@ def precision_of(
     return Precision(torch.float32, why, kv=kv)
 
 
-def _for_int8(
-    settings: ModelSettings,
-    device: torch.device,
-    asked: torch.dtype | None,
-    kv: torch.dtype | None,
-    where: str | None,
-) -> Precision:
+def _for_int8(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
     """Choose the number types around 8-bit products, whose input and output are float32.
 
     With a KV cache in bfloat16, attention computes in that type if the CPU has instructions for it.
@@ -89,7 +83,7 @@ def _for_int8(
             f"--quantize {INT8} is for the CPU, and the model goes to {device.type}; use "
             "--quantize 8bit there."
         )
-    if asked not in (None, torch.float32):
+    if settings.dtype not in ("auto", "float32"):
         raise UsageError(
             f"--quantize {INT8} computes in float32 around its 8-bit products; leave --dtype "
             f"{settings.dtype} out."
@@ -98,16 +92,14 @@ def _for_int8(
         raise UsageError(f"--quantize {INT8} holds all weights in RAM; leave --max-weights out.")
     weights = None if where is None else placement.weights_of(where, settings)
     stored = None if weights is None else weights.number_name
-    widen = stored in SHORT
+    widen, kv = stored in SHORT, DTYPES.get(settings.kv_dtype)
     load = _stored_type(weights) if widen else torch.float32
     if weights is not None and (where or "").endswith(SUFFIX):
         stored = weights.declared  # the weights have 8 bits already
     if stored in SHORT and settings.kv_dtype == "auto":
         kv = DTYPES[stored]
     attention = kv if kv == torch.bfloat16 and is_fast("bfloat16") else None
-    return Precision(
-        load, "with 8-bit products", widen=widen, int8=True, kv=kv, attention=attention
-    )
+    return Precision(load, "with 8-bit products", widen, int8=True, kv=kv, attention=attention)
 
 
 def _stored_type(weights: Weights | None) -> torch.dtype:

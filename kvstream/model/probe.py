@@ -55,12 +55,10 @@ def bound(model: Any, name: str) -> BoundedModel:
             )
         bounded = _probe(model, name)
         _check_states(bounded)
-        _check_logits(bounded, own)
+        return _with_head(bounded, own)
     except UnsupportedModelError:
         model.set_attn_implementation(implementation)
         raise
-    bounded.head_is_plain = _head_is_plain(bounded, own)
-    return bounded
 
 
 def trained_length(config: Any) -> int:
@@ -109,17 +107,27 @@ def _own_logits(model: Any, name: str) -> Tensor:
     return own
 
 
-def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
-    """Check that passes through the bounded cache give the model's own logits."""
-    ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
-    # Recurrent layers compute a single token after others in another way than several tokens.
-    parts = ids[:1], ids[1:2], ids[2:]
-    ours = torch.cat([bounded.forward(part, cache) for part in parts])
-    if not _distance(own, ours) <= _tolerance(own, bounded.model):  # also refuses NaN
-        raise UnsupportedModelError(
-            f"{bounded.name} ({_kind(bounded.model)}) gives different answers through the replaced "
-            "attention and cache than through its own, so kvstream cannot run it faithfully."
-        )
+@torch.inference_mode()
+def _with_head(bounded: BoundedModel, own: Tensor) -> BoundedModel:
+    """Return the model with `head_is_plain` set, if its logits [n, V] are its `own` ones.
+
+    Raises UnsupportedModelError if passes through the bounded cache give others.
+    """
+    model, ids = bounded.model, _probe_ids(bounded.model)[0].tolist()
+    head = model.get_output_embeddings()
+    for plain in (True, False) if head is not None and model.base_model is not model else (False,):
+        trial = replace(bounded, head_is_plain=plain)
+        cache = trial.new_cache(PROBE_TOKENS)
+        # Recurrent layers compute a single token after others in another way than several tokens.
+        hidden = torch.cat([trial.forward(part, cache) for part in (ids[:1], ids[1:2], ids[2:])])
+        if plain and hidden.shape[-1] != head.in_features:
+            continue
+        if _distance(own, trial.logits(hidden)) <= _tolerance(own, model):  # not if one is NaN
+            return trial
+    raise UnsupportedModelError(
+        f"{bounded.name} ({_kind(model)}) gives different answers through the replaced "
+        "attention and cache than through its own, so kvstream cannot run it faithfully."
+    )
 
 
 def _check_states(bounded: BoundedModel) -> None:
@@ -315,16 +323,3 @@ def _distance(a: Tensor, b: Tensor) -> float:
     b = b.float().transpose(-2, 0).reshape(tokens, -1).to(a.device)
     size = torch.maximum(a.pow(2).mean(1), b.pow(2).mean(1)).sqrt()
     return float(((a - b).pow(2).mean(1).sqrt() / (size + 1e-12)).median())
-
-
-@torch.inference_mode()
-def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
-    """Return whether the output layer alone gives the model's own logits for the probe's tokens."""
-    model = bounded.model
-    if model.get_output_embeddings() is None or model.base_model is model:
-        return False
-    trial = replace(bounded, head_is_plain=True)
-    hidden = trial.forward(_probe_ids(model)[0].tolist(), trial.new_cache(PROBE_TOKENS))
-    if hidden.shape[-1] != model.get_output_embeddings().in_features:
-        return False
-    return _distance(trial.logits(hidden), own) <= _tolerance(own, model)
