@@ -202,7 +202,7 @@ class BoundedModel:
             nn.functional.cross_entropy(self.logits(h), t, reduction="none")
             for h, t in zip(hidden.split(HEAD_BLOCK), targets.split(HEAD_BLOCK), strict=True)
         ]
-        return torch.cat(parts) if parts else torch.zeros(0, device=hidden.device)
+        return torch.cat(parts)
 
 
 def runs_on(module: nn.Module) -> torch.device:

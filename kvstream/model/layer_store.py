@@ -275,16 +275,14 @@ class LayerStore(BufferLayer):
         self.waiting = self.window_attention, self.accumulated_attention
         self.parked = others.shape[1]
         self.used = self.unrotated = first + m
-        places = slice(first, self.used), slice(self.capacity - self.parked, self.capacity)
-        self._move(first + torch.cat((indices, others), -1), places)
+        self._move(first + torch.cat((indices, others), -1), self._seen_and_parked(first))
 
     def unpark(self, first: int) -> None:
         """Put the parked entries back among the others, in the order of the source."""
         end = self.used + self.parked
-        places = [*range(first, self.used), *range(self.capacity - self.parked, self.capacity)]
-        there = torch.tensor(places, device=self.origin.device)
+        there = self._seen_and_parked(first)
         order = self.origin[:, there].argsort(dim=-1, stable=True)
-        self._move(there[order], (slice(first, end),))
+        self._move(there[order], torch.arange(first, end, device=there.device))
         self.used = self.unrotated = end
         self.parked = 0
         # If entries left during the answer, the attention measured before no longer fits.
@@ -293,17 +291,17 @@ class LayerStore(BufferLayer):
         )
         self.waiting = None, None
 
-    def _move(self, entries: Tensor, places: Sequence[slice]) -> None:
+    def _seen_and_parked(self, first: int) -> Tensor:
+        places = torch.arange(self.capacity, device=self.origin.device)
+        return torch.cat((places[first : self.used], places[self.capacity - self.parked :]))
+
+    def _move(self, entries: Tensor, places: Tensor) -> None:
         """Write `entries` [K, n] of each head to `places`. Only one head is copied at a time."""
         # The order of the entries changes, so the measured attention no longer fits.
         self.window_attention = self.accumulated_attention = None
         for tensor in (self.keys, self.values, self.origin, *self.state.values()):
             for head, chosen in zip(tensor, entries.to(tensor.device), strict=True):
-                moved, begin = head[chosen], 0
-                for place in places:
-                    end = begin + place.stop - place.start
-                    head[place] = moved[begin:end]
-                    begin = end
+                head.index_copy_(0, places.to(tensor.device), head[chosen])
 
     def set_state_aside(self) -> None:
         self.aside = {name: t.clone() for name, t in self.state.items()}
