@@ -155,7 +155,7 @@ def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
     def make(target: Target, load: Load) -> Tensor:
         made: dict[str, Any]
         made = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
-        converter = by_pattern.get(patterns[target.sources[0].name] or "")
+        converter: Any = by_pattern.get(patterns[target.sources[0].name] or "")
         for operation in converter.operations if converter else ():
             made = operation.convert(
                 made,
