@@ -58,9 +58,7 @@ def _stored(row: Any) -> Any:
 STORED = {row.stored: row for row in table(RunSettings).values() if row.stored}
 """The options that determine a memory, by their names in a file."""
 Run = msgspec.defstruct(
-    "Run",
-    [(name, _stored(row)) for name, row in STORED.items()],
-    forbid_unknown_fields=True,
+    "Run", [(name, _stored(row)) for name, row in STORED.items()], forbid_unknown_fields=True
 )
 
 

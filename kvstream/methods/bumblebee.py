@@ -49,6 +49,7 @@ class BumbleBee(Attended):
 
     name: ClassVar[str] = "bumblebee"
     source: ClassVar[str] = "BumbleBee, section 5, algorithms 1 and 2"
+    needs_keys = True
     paper: ClassVar[Preset] = Preset(
         "BumbleBee, section 6.3 and appendix D",
         {
@@ -86,10 +87,6 @@ class BumbleBee(Attended):
     )
     recent: int = setting(32, "newest tokens that always stay")
     centered: bool = setting(False, "subtract the mean key of each head; false: the paper's")
-
-    @property
-    def needs_keys(self) -> bool:
-        return True
 
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape

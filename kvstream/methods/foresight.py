@@ -47,6 +47,7 @@ class Foresight(ScoredMethod):
 
     name: ClassVar[str] = "foresight"
     source: ClassVar[str] = "after KVzap"
+    needs_keys = True
 
     recent: int = setting(0, "newest tokens that always stay")
     pool: int = pooling_width(7)
@@ -58,10 +59,6 @@ class Foresight(ScoredMethod):
 
     def learned(self, model: ModelFacts) -> nn.ModuleDict:
         return load_scorers(model, self.scorers)
-
-    @property
-    def needs_keys(self) -> bool:
-        return True
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("worth"),)

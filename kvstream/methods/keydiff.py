@@ -30,6 +30,7 @@ class KeyDiff(ScoredMethod):
 
     name: ClassVar[str] = "keydiff"
     source: ClassVar[str] = "KeyDiff, section 3"
+    needs_keys = True
 
     recent: int = setting(0, "newest tokens that always stay")
     pool: int = pooling_width(1)
@@ -39,10 +40,6 @@ class KeyDiff(ScoredMethod):
         "paper's",
         choices=("false", "true", "biased"),
     )
-
-    @property
-    def needs_keys(self) -> bool:
-        return True
 
     def fitted(self, model: ModelFacts) -> KeyDiff:
         if self.centered == "biased" and not model.key_bias:
