@@ -160,7 +160,10 @@ class Spread:
             if not busy and not self.ready:
                 return
             while len(self.seats) < min(self.number, busy + len(self.ready)):
-                self._open()
+                seat = _Seat(self.actor.remote(self.job, self.workers.open_reader))
+                self.seats.append(seat)
+                marker = None if self.marker is None else str(self.marker)
+                self.pending[seat.actor.place.remote(marker)] = seat
             for seat in self.seats:
                 if seat.ready and seat.task is None and self.ready:
                     self._give(seat, self.ready.popleft())
@@ -182,12 +185,6 @@ class Spread:
                     "its machines are gone (ray status). Run the command again later: it "
                     "continues where it stopped."
                 )
-
-    def _open(self) -> None:
-        seat = _Seat(self.actor.remote(self.job, self.workers.open_reader))
-        self.seats.append(seat)
-        marker = None if self.marker is None else str(self.marker)
-        self.pending[seat.actor.place.remote(marker)] = seat
 
     def _give(self, seat: _Seat, task: Task, data: bytes | None = None) -> None:
         seat.task = task

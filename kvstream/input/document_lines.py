@@ -85,7 +85,6 @@ def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part
 
 
 def bytes_in(blocks: Iterable[Sequence[Piece] | None]) -> int:
-    """Return the bytes of text of blocks."""
     return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
 
@@ -144,14 +143,12 @@ class Lines:
             self._tables[-1].begin(heads=heads)
 
     def begin_cell(self, cell: Cell) -> None:
-        """Begin a cell of the row."""
         if self._tables and not self._tables[-1].loose:
             self._tables[-1].cells.append(cell)
         else:
             self.end_line()
 
     def divide(self) -> None:
-        """Begin a group of rows."""
         if self._tables:
             self._tables[-1].divide()
 
@@ -165,7 +162,6 @@ class Lines:
             self.end_line()
 
     def end_table(self) -> None:
-        """End the table."""
         self.end_row()
         if self._tables:
             self._tables.pop()

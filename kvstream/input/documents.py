@@ -158,15 +158,11 @@ def _blocks(
     elif kind == "mail":
         from kvstream.input.mail import Mail
 
-        mail = Mail(read, name, undecoded)
-        yield from mail.pieces()
-        notes += mail.notes()
+        yield from Mail(read, name, undecoded, notes).pieces()
     else:
         from kvstream.input.notebook import Notebook
 
-        notebook = Notebook(read, name)
-        yield from notebook.pieces()
-        notes += notebook.notes()
+        yield from Notebook(read, name, notes).pieces()
     warnings += undecoded.warnings(name)
 
 

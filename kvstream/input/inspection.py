@@ -167,13 +167,11 @@ def of_folder(
         elif not problem:
             source.folder = str(folder)
             found.append(source)
-        elif " is damaged: " in problem:
-            names["damaged file"].append(str(path.relative_to(folder)))
-        elif "kvstream[" in problem:
-            extra = problem.split("kvstream[")[1].split("]")[0]
-            names[f"file that needs kvstream[{extra}]"].append(str(path.relative_to(folder)))
         else:
-            names["binary file"].append(str(path.relative_to(folder)))
+            extra = re.search(r"kvstream\[\w+\]", problem)
+            what = f"file that needs {extra[0]}" if extra else "binary file"
+            what = "damaged file" if " is damaged: " in problem else what
+            names[what].append(str(path.relative_to(folder)))
     hidden = skipped.pop(HIDDEN, 0) > 0
     told, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (skipped, own))
     for what, files in names.items():

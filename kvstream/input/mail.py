@@ -54,9 +54,10 @@ class _Multipart:
 class Mail:
     """The messages of a file or stream."""
 
-    def __init__(self, read: Read, name: str, undecoded: Undecoded) -> None:
-        self.attachments = 0
-        self._name, self._undecoded = name, undecoded
+    def __init__(self, read: Read, name: str, undecoded: Undecoded, notes: list[str]) -> None:
+        """`notes` gets one about the attachments, which are left out."""
+        self._attachments = 0
+        self._name, self._undecoded, self._notes = name, undecoded, notes
         self._lines = _lines(read)
         self._line = next(self._lines, b"").removeprefix(codecs.BOM_UTF8)
         """The next line; empty at the end of the file."""
@@ -81,12 +82,9 @@ class Mail:
             yield from self._message(began.decode("utf-8", "replace"))
             for _ in self._body():
                 pass  # what follows the last boundary
-
-    def notes(self) -> list[str]:
-        """Return a note about the attachments that were left out."""
-        count = self.attachments
-        told = "1 attachment was" if count == 1 else f"{count:,} attachments were"
-        return [f"{self._name}: {told} left out."] if count else []
+        if count := self._attachments:
+            told = "1 attachment was" if count == 1 else f"{count:,} attachments were"
+            self._notes.append(f"{self._name}: {told} left out.")
 
     def _message(self, began: str = "") -> Iterator[list[Piece]]:
         headers = self._headers()
@@ -112,7 +110,7 @@ class Mail:
             if not any(part.alternative and part.given for part in self._open):
                 yield from self._text(headers, kind, place, encoded)
         else:
-            self.attachments += 1
+            self._attachments += 1
             named = _plain(headers.get_filename() or kind)
             yield [(f"[Attachment: {named}]\n", place)]
         for _ in self._body():
@@ -120,7 +118,7 @@ class Mail:
 
     def _multipart(self, kind: str, boundary: bytes, place: str) -> Iterator[list[Piece]]:
         if len(self._open) >= DEEPEST:
-            self.attachments += 1
+            self._attachments += 1
             return
         own = _Multipart(b"--" + boundary, kind == "multipart/alternative")
         self._open.append(own)
@@ -191,7 +189,7 @@ class Mail:
             elif encoding in _UUENCODED:
                 yield _of_uuencode(line)
             elif (begun := _BEGUN.match(line)) and _is_uuencode(self._line):
-                self.attachments += 1
+                self._attachments += 1
                 yield b"[Attachment: %s]\n" % begun[1].strip()
                 for each in self._body():
                     if each.strip() == b"end":

@@ -48,8 +48,9 @@ _TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
 class Notebook:
     """The cells of a notebook from a stream."""
 
-    def __init__(self, read: Read, name: str) -> None:
-        self._name = name
+    def __init__(self, read: Read, name: str, notes: list[str]) -> None:
+        """`notes` gets what is left out."""
+        self._name, self._notes = name, notes
         self._json = stream_of(_with_short_strings(read))
         self._pictures = self._others = self._cut = self._cells = self._held = 0
         self._heading = ""
@@ -80,15 +81,12 @@ class Notebook:
             raise unreadable(self._name, "notebook", error) from error
         if not self._cells:
             raise SourceError(f"{self._name} has no cells: read it as text with --text.")
-
-    def notes(self) -> list[str]:
-        """Return notes about what was left out."""
         counts = {
             "picture": self._pictures,
             "output that is no text": self._others,
             f"end of a text, after {LONGEST_STRING:,} characters": self._cut,
         }
-        return [f"{self._name}: left out {n:,} × {what}." for what, n in counts.items() if n]
+        self._notes += (f"{self._name}: left out {n:,} × {w}." for w, n in counts.items() if n)
 
     def _take(self, path: str, value: str) -> None:
         cell, _, name = path.partition("cells.item.")

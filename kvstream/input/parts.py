@@ -45,25 +45,23 @@ def stretches(source: Source, count: int) -> list[Stretch]:
     except for one place every `WINDOW` bytes. If the text has fewer places, there are fewer parts.
     """
     places: list[tuple[int, int, int]] = [(0, 0, 0)]
-    end = lines = at = 0
+    size = lines = at = 0
     for block in source:
         if block.source != at:
             at, lines = block.source, 0
         offsets = block.offsets()
         places += _places(block, offsets, places[-1][0] + WINDOW, lines)
-        end = int(offsets[-1])
+        size = int(offsets[-1])
         if block.place is None:
             lines += block.text.count("\n")
     begins = np.array([begin for begin, _, _ in places])
-    wanted = [round(end * part / count) for part in range(1, count)]
+    wanted = [round(size * part / count) for part in range(1, count)]
     nearest = {int(np.abs(begins - byte).argmin()) for byte in wanted}
     chosen = [places[i] for i in sorted({0, *nearest})]
-    ends: list[int | None] = [begin for begin, _, _ in chosen[1:]]
+    ends = [*(begin for begin, _, _ in chosen[1:]), None]
     return [
-        Stretch(number, len(chosen), begin, behind, index, above)
-        for number, ((begin, index, above), behind) in enumerate(
-            zip(chosen, [*ends, None], strict=True), 1
-        )
+        Stretch(number, len(chosen), begin, end, index, above)
+        for number, ((begin, index, above), end) in enumerate(zip(chosen, ends, strict=True), 1)
     ]
 
 

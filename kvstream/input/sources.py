@@ -252,9 +252,8 @@ class SourceSet:
         done = self._position - self.bases[-1]
         if source.kind == "plain":
             return max(source.size, done)
-        ratio = EXPANSION[source.kind]  # of a compressed file
-        if (taken := self._pieces.taken) and done:
-            ratio = done / taken
+        taken = self._pieces.taken  # of a compressed file
+        ratio = done / taken if taken and done else EXPANSION[source.kind]
         return max(round(source.size * ratio), done)
 
     def _document_size(self, source: Inspected) -> int:

@@ -75,9 +75,6 @@ _SYMBOLS = {
 """Characters of fonts that have signs in place of letters."""
 
 
-_TABLES = frozenset([
-    "tbl", "tr", "tc", "tblLook", "tblHeader", "gridBefore", "gridSpan", "vMerge",
-])  # fmt: skip
 _TRUE = ("", "1", "true", "on")
 
 
@@ -395,11 +392,11 @@ class _Document:
         elif name in NOTES:
             # Each note is read once, because marks may repeat.
             self.lines.add(self._notes.pop((name, str(attributes.get(f"{_WORD}id"))), ""))
-        elif name in _TABLES:
-            self._table(name, attributes, value)
         elif tag.startswith(MATH):
             value = str(attributes.get(f"{MATH}val", ""))
             self._equation.start(tag.removeprefix(MATH), value)
+        else:
+            self._table(name, attributes, value)
         self._text = name == "t" or tag == f"{MATH}t"
 
     def _begin_heading(self, level: int) -> None:
