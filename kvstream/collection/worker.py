@@ -74,7 +74,6 @@ class Refusal:
     exit_code: int
 
 
-@dataclass(frozen=True)
 class Send:
     """A request for the bytes of a document whose file is missing or different on this machine."""
 

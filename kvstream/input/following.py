@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 import time
@@ -61,8 +62,7 @@ class FollowedFile(io.RawIOBase):
         self.problem = ""
         """Why no file of this name can be read at the moment."""
         self._lost: float | None = None
-        """Time since which it cannot."""
-        self._told = False
+        """Time since which it cannot; infinite when that is told."""
         self.cuts = 0
 
     def read(self, size: int = -1) -> bytes | None:
@@ -71,7 +71,10 @@ class FollowedFile(io.RawIOBase):
             self._notice_cut()
             if data := self._data(size):
                 return data
-            if self._another():
+            # Look for the newest file each time: the log may be replaced again before the switch.
+            self._look()
+            if self._newer and self._late():
+                self._switch()
                 continue
             if self.follow.due():
                 return None
@@ -142,15 +145,6 @@ class FollowedFile(io.RawIOBase):
             self._between = b"\n"
         self._before = b""
 
-    def _another(self) -> bool:
-        """Switch to a new file of this name if necessary, and return whether it switched."""
-        # Look for the newest file at each call: the log may be replaced again before the switch.
-        self._look()
-        if not self._newer or not self._late():
-            return False
-        self._switch()
-        return True
-
     def _switch(self) -> None:
         self.file.close()
         self.file, self._since = self._newer.pop(0), None
@@ -170,11 +164,11 @@ class FollowedFile(io.RawIOBase):
         except OSError as error:
             self.problem = error.strerror or str(error)
         if not self.problem:
-            self._lost, self._told = None, False
+            self._lost = None
         elif self._lost is None:
             self._lost = time.monotonic()
-        elif not self._told and time.monotonic() - self._lost >= LOST_SECONDS:
-            self._told = True
+        elif time.monotonic() - self._lost >= LOST_SECONDS:
+            self._lost = math.inf
             self.follow.tell(f"{self.path} cannot be read: {self.problem}; waiting for it.")
 
     def _late(self) -> bool:

@@ -145,13 +145,12 @@ def stream_of(pieces: Iterator[bytes]) -> PeekedStream:
 
 
 def _undecided(head: bytes) -> bool:
-    if head[:3] == MAGIC["bz2"] and len(head) < 10:
-        return True
-    if head.startswith(MAGIC["zip"]):
-        return True
-    if head[:1] in (b"\xff", b"\xfe") and len(head) < 4:  # a byte order mark?
-        return True
-    return any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
+    return (
+        head.startswith(MAGIC["zip"])
+        or (head[:3] == MAGIC["bz2"] and len(head) < 10)
+        or (head[:1] in (b"\xff", b"\xfe") and len(head) < 4)  # a byte order mark?
+        or any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
+    )
 
 
 def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:

@@ -218,12 +218,13 @@ def _upright(words: Any) -> Any:
         if 2 * sum(abs(each - angle) < 45 for each in angles) > len(angles):
             turned = _Turned(words, up=up)
             few = words.count_rects() <= MOST_BOXES
-            return turned if few and _letters(turned) == _letters(words) else words
+            same = few and _letters(turned.get_text_bounded()) == _letters(words.get_text_bounded())
+            return turned if same else words
     return words
 
 
-def _letters(words: Any) -> Counter[str]:
-    return Counter("".join(words.get_text_bounded().split()))
+def _letters(text: str) -> Counter[str]:
+    return Counter("".join(text.split()))
 
 
 def _rows(words: Any) -> list[_Row]:
@@ -272,7 +273,7 @@ def _page_text(words: Any) -> tuple[str, bool]:
         cells = [_inside(words, (left, bottom, right, top)) for left, right in ordered]
         parts.append((cells, between))
     found = "".join(cell for cells, _ in parts for cell in cells)
-    if Counter("".join(found.split())) != Counter("".join(text.split())):
+    if _letters(found) != _letters(text):
         return text, True
     return "\n".join(_written(cells, between) for cells, between in parts), doubtful
 
@@ -363,9 +364,8 @@ def _filled_in(document: Any, page: Any) -> list[str]:
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind in (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT):
             text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
-            found.append(
-                text if kind == raw.FPDF_ANNOT_FREETEXT or not text else f"[Comment: {text}]"
-            )
+            comment = kind == raw.FPDF_ANNOT_TEXT and text
+            found.append(f"[Comment: {text}]" if comment else text)
         elif kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
             field = document.formenv, mark
             value = _string(raw.FPDFAnnot_GetFormFieldValue, *field)
@@ -413,25 +413,20 @@ def main() -> None:
     for line in sys.stdin:
         path, state, number, most = json.loads(line)
         try:
-            if document is None or asked != (path, state):
+            if asked != (path, state):
                 if document is not None:
                     document.close()
-                document, asked = None, (path, state)
+                asked = document = None
                 document = pypdfium2.PdfDocument(path)
                 if document.get_formtype():
                     document.init_forms()
                 # Check that this is still the same file. Only size and time are compared, because
                 # some network file systems change a file's inode number later.
                 if state_of(path)[2:] != state[2:]:
-                    document.close()
-                    document = None
                     raise ValueError(CHANGED)
+                asked = path, state
             texts: list[tuple[str, bool, bool]] = []
-            if number < 0:
-                out.write(json.dumps([len(document), _bookmarks(document)]) + "\n")
-                out.flush()
-                continue
-            while number + len(texts) < len(document) and len(texts) < most:
+            while 0 <= number < len(document) - len(texts) and len(texts) < most:
                 try:
                     page = document[number + len(texts)]
                     page.set_rotation(0)  # by which PDFium may reverse the order of lines
@@ -447,10 +442,10 @@ def main() -> None:
                 page.close()
                 if sum(len(text) for text, *_ in texts) > ENOUGH:
                     break
-            answer: list[Any] = [len(document), texts]
+            answer: list[Any] = [len(document), texts if number >= 0 else _bookmarks(document)]
             if number + len(texts) >= len(document):
                 document.close()
-                document = None
+                asked = document = None
         except Exception as error:  # any problem with the file
             answer = [None, str(error) or type(error).__name__]
         out.write(json.dumps(answer) + "\n")
