@@ -12,7 +12,7 @@ from typing import Any
 
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, PartTask, Task
-from kvstream.collection.spread import read_tasks
+from kvstream.collection.spread import Spread
 from kvstream.collection.worker import Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, Event, Notice, PartRead
@@ -53,7 +53,6 @@ def read_shards(
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
         job = Job(settings, (alone,), Path(place), memories=True)
-        job = replace(job, model=replace(settings, threads=settings.threads or 1))
         numbers = {str(part): part.number for part in parts}
         targets = [Path(place, f"{part.number:0>12}.kvs") for part in parts]
         items = (
@@ -61,7 +60,8 @@ def read_shards(
             for part, target in zip(parts, targets, strict=True)
         )
         done = 0
-        for outcome in read_tasks(job, items, number, workers, told.append, request.interrupted):
+        spread = Spread(job, workers, told.append, request.interrupted)
+        for outcome in spread.tasks(items, number):
             yield from (event for event in told if isinstance(event, Notice))
             told.clear()
             if not isinstance(outcome, DocumentDone):

@@ -54,50 +54,7 @@ def run(
         check_folder(job.into)
     if workers is None:
         return read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
-    return _spread(job, documents, workers, tell, interrupted)
-
-
-def _spread(
-    job: Job,
-    documents: Sequence[Document],
-    workers: Workers,
-    tell: Tell,
-    interrupted: Callable[[], bool],
-) -> Iterator[Outcome]:
-    threads = job.model.threads or 1
-    job = replace(job, model=replace(job.model, threads=threads))
-    asked = workers.used(len(documents), tell)
-    tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
-    longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
-    items = todo(job, longest, digests=workers.elsewhere)
-    # A cluster takes seconds to start, and there may be nothing left to read.
-    for item in items:
-        if isinstance(item, Task):
-            break
-        yield item
-    else:
-        return
-    yield from read_tasks(job, chain([item], items), asked, workers, tell, interrupted)
-
-
-def read_tasks(
-    job: Job,
-    items: Iterator[Task | Outcome],
-    asked: int,
-    workers: Workers,
-    tell: Tell,
-    interrupted: Callable[[], bool],
-) -> Iterator[Outcome]:
-    """Yield the outcomes of tasks from `asked` workers, or as many as fit. Raises KvstreamError."""
-    threads = job.model.threads or 1
-    with connected(workers.address, threads * asked) as ray:
-        gpus = gpus_of(ray, job.model.device, asked)
-        need = Need(threads, workers.memory, gpus)
-        number = min(asked, room(ray, need))
-        if workers.number is not None and number < asked:
-            tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
-        actor = ray.remote(Worker).options(**need.options(), max_restarts=0, max_task_retries=0)
-        yield from Spread(ray, job, actor, number, workers, tell, interrupted).outcomes(items)
+    return Spread(job, workers, tell, interrupted).documents(documents)
 
 
 @dataclass(eq=False)
@@ -113,15 +70,16 @@ class _Seat:
 
 @dataclass
 class Spread:
-    """Hands documents to workers and collects outcomes. Call `outcomes` only once."""
+    """Hands documents to workers and collects outcomes, once."""
 
-    ray: Any
     job: Job
-    actor: Any
-    number: int
     workers: Workers
     tell: Tell
     interrupted: Callable[[], bool]
+    ray: Any = None
+    actor: Any = None
+    number: int = 0
+    """Workers that have room."""
     seats: list[_Seat] = field(default_factory=list)
     pending: dict[Any, _Seat] = field(default_factory=dict)
     strikes: Counter[str] = field(default_factory=Counter)
@@ -129,17 +87,47 @@ class Spread:
     ready: deque[Task] = field(default_factory=deque)
     marker: Path | None = None
 
-    def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
-        """Yield the outcome of every item until the user interrupts. Raises KvstreamError."""
-        if self.workers.elsewhere and self.job.makes_memories:
-            self._mark()
-        try:
-            yield from self._run(items)
-        finally:
-            for seat in self.seats:
-                self._end(seat)
-            if self.marker is not None:
-                self.marker.unlink(missing_ok=True)
+    def __post_init__(self) -> None:
+        model = self.job.model
+        self.job = replace(self.job, model=replace(model, threads=model.threads or 1))
+
+    def documents(self, documents: Sequence[Document]) -> Iterator[Outcome]:
+        """Yield the outcome of every document. Raises KvstreamError."""
+        asked = self.workers.used(len(documents), self.tell)
+        self.tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
+        longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
+        items = todo(self.job, longest, digests=self.workers.elsewhere)
+        # A cluster takes seconds to start, and there may be nothing left to read.
+        for item in items:
+            if isinstance(item, Task):
+                yield from self.tasks(chain([item], items), asked)
+                return
+            yield item
+
+    def tasks(self, items: Iterator[Task | Outcome], asked: int) -> Iterator[Outcome]:
+        """Yield the outcomes of `asked` workers, or as many as fit, until the user interrupts.
+
+        Raises KvstreamError.
+        """
+        threads = self.job.model.threads or 1
+        with connected(self.workers.address, threads * asked) as ray:
+            gpus = gpus_of(ray, self.job.model.device, asked)
+            need = Need(threads, self.workers.memory, gpus)
+            number = min(asked, room(ray, need))
+            if self.workers.number is not None and number < asked:
+                told = f"Only {number} of {asked} workers have room: each needs {need}."
+                self.tell(Notice(told))
+            options = {**need.options(), "max_restarts": 0, "max_task_retries": 0}
+            self.actor, self.ray, self.number = ray.remote(Worker).options(**options), ray, number
+            if self.workers.elsewhere and self.job.makes_memories:
+                self._mark()
+            try:
+                yield from self._run(items)
+            finally:
+                for seat in self.seats:
+                    self._end(seat)
+                if self.marker is not None:
+                    self.marker.unlink(missing_ok=True)
 
     def _run(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
         alone_since, more = time.monotonic(), True
