@@ -21,6 +21,7 @@ from kvstream.input.formats import DOCX_BODY, PeekedStream, reader_of
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
+    from kvstream.input.pdf import Pdf
     from kvstream.input.zipped import Packed
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -30,7 +31,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 """Every kind of document, with the libraries that it needs."""
 STREAMED = ("html", "mail", "captions", "notebook")
 """The formats that are read from a stream, such as a pipe or a compressed file."""
-PACKED = ("epub", "docx")
 _OFFICE = {
     "xl/workbook.xml": ("a workbook of Excel", "CSV"),
     "xl/workbook.bin": ("a workbook of Excel", "CSV"),
@@ -106,26 +106,16 @@ def _readable(kind: str, path: Path) -> Iterator[None]:
 def check(kind: str, path: Path) -> int | None:
     """Return the number of pages of a PDF; None for others, if they open. Raises SourceError."""
     with _readable(kind, path):
-        if kind == "pdf":
-            from kvstream.input.pdf import page_count
-
-            return page_count(path)
-        if kind in PACKED:
-            _packed(kind, path, [], []).archive.close()
-    return None
+        return None if kind in STREAMED else _file(kind, path, [], []).check()
 
 
 def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
-    if kind == "pdf":
-        from kvstream.input.pdf import pages
-
-        yield from pages(path, notes, warnings)
-    elif kind in STREAMED:
+    if kind in STREAMED:
         with path.open("rb") as file:
             head, size = PeekedStream(reader_of(file)), path.stat().st_size
             yield from filter(None, stream_parts(kind, head, str(path), notes, warnings, size))
     else:
-        yield from _packed(kind, path, notes, warnings).parts()
+        yield from _file(kind, path, notes, warnings).parts()
 
 
 def stream_parts(
@@ -169,12 +159,8 @@ def _blocks(
 def estimate(kind: str, path: Path) -> int:
     """Estimate the bytes of text in a document from its structure and a sample; 0 if that fails."""
     try:
-        if kind == "pdf":
-            from kvstream.input.pdf import estimated_bytes
-
-            return estimated_bytes(path)
         if kind not in STREAMED:
-            return _packed(kind, path, [], []).estimate()
+            return _file(kind, path, [], []).estimate()
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
         blocks = Patience("").over(_blocks(kind, io.BytesIO(sample).read, "", [], []))
@@ -187,7 +173,11 @@ def estimate(kind: str, path: Path) -> int:
         return 0
 
 
-def _packed(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Packed:
+def _file(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Packed | Pdf:
+    if kind == "pdf":
+        from kvstream.input.pdf import Pdf
+
+        return Pdf(path, notes, warnings)
     from kvstream.input.zipped import Docx, Epub
 
     return {"epub": Epub, "docx": Docx}[kind](path, notes, warnings)

@@ -34,16 +34,6 @@ EDGE = 2
 """Number of lines at the top and at the bottom that may be headers or footers."""
 
 
-class _Reading:
-    """The reading of a PDF in its current state. Raises OSError."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.state = pdf_worker.state_of(path)
-        """State of the file. The worker refuses a file that replaced it."""
-        self.patience = Patience(str(path), self.state[2])
-
-
 class _Worker:
     """The process that converts all PDFs. If it had to be ended, a new one is started."""
 
@@ -51,9 +41,9 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, reading: _Reading, number: int, most: int = 1) -> tuple[int, list[Any]]:
+    def ask(self, pdf: Pdf, number: int, most: int = 1) -> tuple[int, list[Any]]:
         """Return the response to a request, as `pdf_worker` describes it. Raises SourceError."""
-        path, patience = reading.path, reading.patience
+        path, patience = pdf.path, pdf.patience
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -63,7 +53,7 @@ class _Worker:
             late.start()
             began = time.perf_counter()
             try:
-                request = json.dumps([str(path.absolute()), reading.state, number, most])
+                request = json.dumps([str(path.absolute()), pdf.state, number, most])
                 process.stdin.write(request.encode() + b"\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
@@ -120,77 +110,79 @@ class _Worker:
 _worker = _Worker()
 
 
-def page_count(path: Path) -> int:
-    """Return the number of pages. Raises SourceError if the PDF cannot be opened."""
-    return _worker.ask(_Reading(path), 0)[0]
+class Pdf:
+    """A PDF in its current state. Its methods raise SourceError if it cannot be read."""
 
+    def __init__(self, path: Path, notes: list[str], warnings: list[str]) -> None:
+        """`notes` gets what was left out, `warnings` what is damaged. Raises OSError."""
+        self.path, self.notes, self.warnings = path, notes, warnings
+        self.state = pdf_worker.state_of(path)
+        """State of the file. The worker refuses a file that replaced it."""
+        self.patience = Patience(str(path), self.state[2])
 
-def bookmarks(path: Path) -> list[tuple[str, int, int]]:
-    """Return title, level (from 0) and page (from 1) of the bookmarks. Raises SourceError."""
-    return _worker.ask(_Reading(path), -1)[1]
+    def check(self) -> int:
+        """Return the number of pages."""
+        return _worker.ask(self, 0)[0]
 
+    def bookmarks(self) -> list[tuple[str, int, int]]:
+        """Return title, level (from 0) and page (from 1) of the bookmarks."""
+        return _worker.ask(self, -1)[1]
 
-def estimated_bytes(path: Path) -> int:
-    """Estimate the bytes of text from some pages. Raises SourceError."""
-    reading = _Reading(path)
-    count, texts = _worker.ask(reading, 0)
-    spread = [round((i + 0.5) * count / SAMPLES) for i in range(SAMPLES)]
-    numbers = range(1, count) if count <= SAMPLES else spread
-    texts = [*texts, *(_worker.ask(reading, n)[1][0] for n in numbers)]
-    return round(sum(len(text.encode()) for text, *_ in texts) * count / max(len(texts), 1))
+    def estimate(self) -> int:
+        """Estimate the bytes of text from some pages."""
+        count, texts = _worker.ask(self, 0)
+        spread = [round((i + 0.5) * count / SAMPLES) for i in range(SAMPLES)]
+        numbers = range(1, count) if count <= SAMPLES else spread
+        texts = [*texts, *(_worker.ask(self, n)[1][0] for n in numbers)]
+        return round(sum(len(text.encode()) for text, *_ in texts) * count / max(len(texts), 1))
 
-
-def pages(path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
-    """Yield every page; ``notes`` gets what was left out, ``warnings`` what is damaged. Raises
-    SourceError.
-    """
-    reading = _Reading(path)
-    near: deque[_Page] = deque()
-    """The pages around the one that is yielded next."""
-    left_out: Counter[str] = Counter()
-    ahead: deque[tuple[str, bool, bool]] = deque()
-    damaged: list[int] = []
-    count, read = 1, 0
-    number = empty = doubted = 0
-    while number < count:
-        while read < count and read <= number + NEAR:
-            if not ahead:
-                count, texts = _worker.ask(reading, read, BATCH)
-                ahead.extend(texts)
-            if ahead:
-                page, doubtful, lost = ahead.popleft()
-                damaged += [read + 1] * lost
-                near.append(_Page(page))
-                doubted += doubtful
-                read += 1
-        if not near:
-            return
-        at = min(number, NEAR)
-        others = [(i - at, page.edges) for i, page in enumerate(near) if i != at]
-        within = set().union(*(page.within for page in near))
-        text = near[at].without(others, within, left_out)
-        empty += not text.strip() and number + 1 not in damaged
-        yield Part(text + "\n", number + 1, (number + 1) / count)
-        if number >= NEAR:
-            near.popleft()
-        number += 1
-    if len(damaged) == count:
-        raise unreadable(path, "PDF", "no page can be loaded")
-    if damaged:
-        which = ", ".join(map(str, damaged[:NAMED])) + ", ..." * (len(damaged) > NAMED)
-        told = f"page {which} is" if len(damaged) == 1 else f"pages {which} are"
-        warnings.append(f"{path}: {told} damaged, and missing.")
-    if left_out:
-        lines = left_out.total()
-        notes.append(f"{path}: {lines:,} running headers, footers and page numbers were left out.")
-    if doubted:
-        notes.append(
-            f"{path}: the order of the columns is doubtful on {doubted:,} of {count:,} pages."
-        )
-    if 0 < empty < count:
-        notes.append(
-            f"{path}: {empty:,} of {count:,} pages without text; if these are scans, run OCR first."
-        )
+    def parts(self) -> Iterator[Part]:
+        """Yield every page."""
+        near: deque[_Page] = deque()
+        """The pages around the one that is yielded next."""
+        left_out: Counter[str] = Counter()
+        ahead: deque[tuple[str, bool, bool]] = deque()
+        damaged: list[int] = []
+        count, read = 1, 0
+        number = empty = doubted = 0
+        while number < count:
+            while read < count and read <= number + NEAR:
+                if not ahead:
+                    count, texts = _worker.ask(self, read, BATCH)
+                    ahead.extend(texts)
+                if ahead:
+                    page, doubtful, lost = ahead.popleft()
+                    damaged += [read + 1] * lost
+                    near.append(_Page(page))
+                    doubted += doubtful
+                    read += 1
+            if not near:
+                return
+            at = min(number, NEAR)
+            others = [(i - at, page.edges) for i, page in enumerate(near) if i != at]
+            within = set().union(*(page.within for page in near))
+            text = near[at].without(others, within, left_out)
+            empty += not text.strip() and number + 1 not in damaged
+            yield Part(text + "\n", number + 1, (number + 1) / count)
+            if number >= NEAR:
+                near.popleft()
+            number += 1
+        if len(damaged) == count:
+            raise unreadable(self.path, "PDF", "no page can be loaded")
+        if damaged:
+            which = ", ".join(map(str, damaged[:NAMED])) + ", ..." * (len(damaged) > NAMED)
+            told = f"page {which} is" if len(damaged) == 1 else f"pages {which} are"
+            self.warnings.append(f"{self.path}: {told} damaged, and missing.")
+        notes = []
+        if left_out:
+            lines = f"{left_out.total():,} running headers, footers and page numbers"
+            notes.append(f"{lines} were left out.")
+        if doubted:
+            notes.append(f"the order of the columns is doubtful on {doubted:,} of {count:,} pages.")
+        if 0 < empty < count:
+            scans = "if these are scans, run OCR first"
+            notes.append(f"{empty:,} of {count:,} pages without text; {scans}.")
+        self.notes += (f"{self.path}: {note}" for note in notes)
 
 
 class _Page:

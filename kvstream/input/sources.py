@@ -305,11 +305,11 @@ class SourceSet:
     def bookmarks(self, index: int) -> list[tuple[str, int, int]]:
         """Return title, level (from 0) and page of the bookmarks of a PDF; of others none."""
         source = self._sources[index - len(self._earlier)]
-        if source.kind != "pdf" or source.path is None or self._plain:
+        if source.kind != "pdf" or source.path is None:
             return []
-        from kvstream.input.pdf import bookmarks
+        from kvstream.input.pdf import Pdf
 
-        return bookmarks(source.path)
+        return Pdf(source.path, [], []).bookmarks()
 
     def check(self) -> dict[str, int]:
         """Raise SourceError for empty and damaged files; return the pages of named PDFs."""

@@ -146,6 +146,11 @@ class Packed:
             self.notes.append(f"{self.path}: {have} (the first: {empty[0]}).")
         self.warnings += self.undecoded.warnings(str(self.path))
 
+    def check(self) -> int | None:
+        """Close the file, which could be opened, and has no pages."""
+        self.archive.close()
+        return None
+
     def read(self, name: str) -> bytes:
         """Read a small member completely. Raises SourceError if it is too large."""
         with self.archive.open(name) as file:
