@@ -44,9 +44,7 @@ class Undecoded:
         return [*guesses, f"{name}: {told} {as_what}."]
 
 
-def decoded(
-    read: Read, undecoded: Undecoded | None = None, charset: str | None = None
-) -> Iterator[str | None]:
+def decoded(read: Read, undecoded: Undecoded, charset: str | None = None) -> Iterator[str | None]:
     """Yield decoded text, with ``\\n`` at the end of lines; None when ``read`` has no data yet.
 
     Without a ``charset``, the text declares its encoding, or it is guessed. ``undecoded`` counts
@@ -64,11 +62,10 @@ def decoded(
             if not ended and len(begun) < DECLARED:
                 continue
             (chosen, encoding, guessed), data = html_decoder(begun, charset), begun
-            if undecoded is not None and guessed:
-                undecoded.guessed = undecoded.guessed or encoding
+            undecoded.guessed = undecoded.guessed or (encoding if guessed else "")
             decoder = io.IncrementalNewlineDecoder(chosen, translate=True)
         text = decoder.decode(data, ended)
-        if undecoded is not None and (wrong := text.count(UNDECODED)):
+        if wrong := text.count(UNDECODED):
             undecoded.count += wrong
             undecoded.encoding = undecoded.encoding or encoding
         yield text.replace(UNDECODED, "\ufffd")

@@ -74,15 +74,13 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 def kind_of(head: bytes) -> str:
     """Return the kind of a file by its first bytes; ``plain`` for a text of no other kind."""
-    for kind, magic in MAGIC.items():
-        if head.startswith(magic):
-            if kind == "bz2" and head[4:10] not in _BZ2_BLOCKS:
-                continue
-            if kind == "zip":
-                return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
-            return kind
+    kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), "")
+    if kind == "zip":
+        return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
     if _SKIPPED.match(head):
         return "zstd"
+    if kind and (kind != "bz2" or head[4:10] in _BZ2_BLOCKS):
+        return kind
     text = head.decode(by_mark(head) or "utf-8-sig", "replace").removeprefix("\ufeff")
     return next((kind for kind, begin in _TEXTS.items() if begin.match(text)), "plain")
 

@@ -61,7 +61,7 @@ def html_parts(
     """
     target = _Page(heading)
     parser, held = _parser(target), ""
-    for text in decoded(read, undecoded, charset):
+    for text in decoded(read, undecoded or Undecoded(), charset):
         # The last block is not yielded yet: it may have only the end of the text.
         yield target.lines.take()
         if text is None:
