@@ -37,31 +37,13 @@ class SourcePieces:
     follow: Follow | None
     large: bool = False
     """Whether pieces are of LARGE bytes."""
-    _followed: FollowedFile | None = None
+    followed: FollowedFile | None = None
     _opened: PeekedStream | None = None
 
     @property
     def taken(self) -> int:
         """Bytes of the open source so far, as they are stored; 0 if none is open."""
         return 0 if self._opened is None else self._opened.taken
-
-    @property
-    def unread(self) -> int | None:
-        """Bytes of a followed file that had arrived when following was stopped, and were not read;
-        None if none is followed to a stop."""
-        if self._followed is None or self.follow is None or not self.follow.stop():
-            return None
-        return self._followed.unread
-
-    @property
-    def problem(self) -> str:
-        """Why a followed file could not be read when following was stopped."""
-        return "" if self.unread is None or self._followed is None else self._followed.problem
-
-    @property
-    def cuts(self) -> int:
-        """How often a followed file was cut."""
-        return 0 if self._followed is None else self._followed.cuts
 
     def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
         """Yield a source in pieces, empty at a pause, or as parts."""
@@ -178,7 +160,7 @@ class SourcePieces:
         """Open a source. Streams of the caller are not closed."""
         stream: Any = source.stream if source.stream is not None else self.stdin
         if source.followed and source.path is not None and self.follow is not None:
-            stream = self._followed = FollowedFile(source.path, self.follow)
+            stream = self.followed = FollowedFile(source.path, self.follow)
         elif source.path is not None:
             stream = source.path.open("rb")
         elif isinstance(stream, bytes):

@@ -128,14 +128,16 @@ class SourceSet:
     @property
     def warnings(self) -> list[str]:
         """Reasons why an answer may be wrong; complete when everything was read."""
-        problem, name = self._pieces.problem, self._sources[-1].name
+        followed, name = self._pieces.followed, self._sources[-1].name
+        problem = "" if self.unread is None or followed is None else followed.problem
         told = [f"{name} could not be read at the end: {problem}."] if problem else []
         return self._messages.warnings + told
 
     @property
     def unread(self) -> int | None:
         """Bytes that a followed file had at the stop and that were not read; None if unknown."""
-        return self._pieces.unread
+        followed = self._pieces.followed
+        return followed.unread if followed is not None and followed.follow.stop() else None
 
     @property
     def unread_warnings(self) -> list[str]:
@@ -145,7 +147,8 @@ class SourceSet:
     @property
     def notes(self) -> list[str]:
         """Other messages for the user; complete when everything was read."""
-        cuts, name = self._pieces.cuts, self._sources[-1].name
+        followed, name = self._pieces.followed, self._sources[-1].name
+        cuts = 0 if followed is None else followed.cuts
         lost = "lines that were written just before that may be missing"
         cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
         besides = [] if self.scope is None else self.scope.notes
