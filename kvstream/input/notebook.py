@@ -192,9 +192,10 @@ def _with_short_strings(read: Read) -> Iterator[bytes]:
     ended = False
     while not ended:
         ended = not (data := read(BLOCK) or b"")
-        tokens, rest = _TOKEN.findall(rest + decoder.decode(data, ended)), ""
+        tokens, rest = _TOKEN.finditer(rest + decoder.decode(data, ended)), ""
         short = []
-        for token in tokens:
+        for found in tokens:
+            token = found[0]
             escape = token[0] == "\\"
             if escape and not ended and len(token) < (6 if token[1:2] == "u" else 2):
                 rest = token
