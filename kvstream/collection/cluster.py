@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,10 +196,9 @@ def _of_this_machine() -> str | None:
         return named
     own = os.environ.get("TMPDIR") if sys.platform == "linux" else None
     folder = Path(os.environ.get("RAY_TMPDIR") or own or "/tmp", "ray")
-    try:
+    with suppress(OSError):
         return (folder / "ray_current_cluster").read_text("utf-8").strip() or None
-    except OSError:
-        return None
+    return None
 
 
 def _silence(host: str, port: int) -> str:

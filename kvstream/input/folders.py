@@ -134,10 +134,9 @@ def _left_out(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:
 
 
 def _pseudo(entry: os.DirEntry[str]) -> str | None:
-    try:
+    with suppress(OSError):  # removed or not readable: opening it gives the error
         return pseudo.kind(entry.stat())
-    except OSError:  # removed or not readable: opening it gives the error
-        return None
+    return None
 
 
 def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:

@@ -206,11 +206,11 @@ class Unpacked:
 
 def damage_errors() -> tuple[type[BaseException], ...]:
     """Return the errors that decompressors raise for damaged data."""
-    try:
+    with suppress(ImportError):
         import zstandard
-    except ImportError:
-        return DAMAGE
-    return (*DAMAGE, zstandard.ZstdError)
+
+        return (*DAMAGE, zstandard.ZstdError)
+    return DAMAGE
 
 
 def _zstd(name: str) -> Any:
