@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
@@ -107,6 +108,7 @@ class Guard:
         ``control``: ids of control tokens. ``marks``: markers. ``unknown``: id of unknown words.
         """
         self._pieces, self._plain = pieces, plain
+        self._of = cache(lambda char: plain(char, True)[0].tolist())
         single = set(control)
         self._known: dict[str, str] = {}  # marker -> its spelling by its ids
         self._sequences: set[tuple[int, ...]] = set()
@@ -116,30 +118,23 @@ class Guard:
         for found in written.values():
             single |= {ids[0] for ids in found if len(ids) == 1 and ids[0] != unknown}
         for mark, found in written.items():
-            # Ids of unknown words alone are not a marker. Ids with a control token are found by it.
-            found = {ids for ids in found if not single & set(ids) and self._tells(ids, unknown)}
-            spelling = self._spelled(found) if found else ""
-            if spelling:
+            # Ids of spaces and unknown words alone are not a marker. Ids with a control token are
+            # found by it.
+            telling = {i for ids in found for i in ids if i != unknown and pieces[i].strip(_SPACES)}
+            found = {ids for ids in found if telling & set(ids) and not single & set(ids)}
+            spellings = ["".join(pieces[i] for i in ids).strip(_SPACES) for ids in found]
+            # The shortest one, among those between different neighbors.
+            if spelling := min(spellings, key=len, default=""):
                 self._sequences |= found
                 self._known[mark] = spelling
         self._control = np.zeros(len(pieces), dtype=np.bool_)
         self._control[list(single)] = True
         self._spellings = sorted(set(self._known.values()), key=len, reverse=True)
         self._search = re.compile(f"(?=({'|'.join(map(re.escape, self._spellings))}))")
-        self._singles: dict[str, list[int]] = {}
         self.reach = max(map(len, self._sequences), default=1) - 1
         """Number of ids on either side of a border that decide whether a sequence crosses it."""
         self.longest = max((len(mark.encode()) for mark in self._known), default=0)
         """UTF-8 bytes of the longest marker that is not a control token."""
-
-    def _tells(self, ids: Iterable[int], unknown: int | None) -> bool:
-        """Return whether ``ids`` contain more than spaces and unknown words."""
-        return any(self._pieces[i].strip(_SPACES) for i in ids if i != unknown)
-
-    def _spelled(self, found: Iterable[Sequence[int]]) -> str:
-        """Return the shortest spelling of one marker among those between different neighbors."""
-        spellings = ["".join(self._pieces[i] for i in ids).strip(_SPACES) for ids in found]
-        return min(spellings, key=len)
 
     def clean(self, ids: np.ndarray) -> bool:
         """Return whether ``ids`` contain no control sequence."""
@@ -200,20 +195,16 @@ class Guard:
     def _apart(self, piece: str, before: list[int], behind: list[int]) -> list[tuple[int, int]]:
         """Return ids for the text of a control sequence, and the character that each stands for."""
         single = [(i, place) for place, char in enumerate(piece) for i in self._of(char)]
-        ways = [single]
         fillers = [i for text in _SEPARATORS for i in self._of(text)[:1]]
-        ways += [_filled(single, filler) for filler in fillers]
-        ways += [[(filler, 0)] for filler in fillers]
-        for way in ways:
+        apart = (
+            [*single[:1], *(e for own in single[1:] for e in ((filler, own[1]), own))]
+            for filler in fillers
+        )
+        for way in (single, *apart, *([(filler, 0)] for filler in fillers)):
             ids = [token for token, _ in way]
             if ids and not self.holds([*before, *ids, *behind]):
                 return way
         return []
-
-    def _of(self, char: str) -> list[int]:
-        if char not in self._singles:
-            self._singles[char] = self._plain(char, True)[0].tolist()
-        return self._singles[char]
 
     def holds(self, ids: Sequence[int]) -> bool:
         """Return whether ``ids`` have a control token, or a marker's ids as in templates."""
@@ -235,11 +226,6 @@ class Guard:
             return []
         fillers = (self._of(text)[:1] for text in _SEPARATORS)
         return next((f for f in fillers if f and not self.holds([*before, *f, *behind])), [])
-
-
-def _filled(single: list[tuple[int, int]], filler: int) -> list[tuple[int, int]]:
-    pairs = [[(filler, second[1]), second] for _, second in pairwise(single)]
-    return single[:1] + [entry for pair in pairs for entry in pair]
 
 
 def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:

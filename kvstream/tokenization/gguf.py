@@ -134,23 +134,34 @@ def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
             f"The vocabulary of {name} is damaged: it has {len(tokens):,} tokens, "
             f"{len(set(tokens)):,} of them different, and {len(kinds):,} kinds; download it again."
         )
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     model = found.get("model")
     if model == "gpt2":
-        backend = _byte_level(found, tokens, kinds, name)
+        backend = _byte_level(found, vocabulary, name)
     elif model == "llama":
-        backend = _characters(_by_scores(found, tokens, kinds, name), found, tokens, kinds, name)
+        backend = _characters(
+            _by_scores(found, vocabulary, kinds, name), found, vocabulary, kinds, name
+        )
     elif model == "gemma4":
-        backend = _characters(_by_lines(found, tokens, name), found, tokens, kinds, name)
+        backend = _characters(_by_lines(found, vocabulary, name), found, vocabulary, kinds, name)
     else:
         raise ModelError(
             f"The tokenizer of {name} is of the kind {model!r}, and kvstream rebuilds those of the "
             "kinds gpt2 (byte-level BPE), llama (SentencePiece BPE) and gemma4; choose the model "
             "in the hub's format, with its tokenizer.json."
         )
-    return backend, _config(found, keys, tokens)
+    # Tokens that are searched for before all else.
+    backend.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind in (CONTROL, UNKNOWN, USER_DEFINED) and token
+        ]
+    )
+    return backend.to_str(), _config(found, keys, tokens)
 
 
-def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> str:
+def _byte_level(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Tokenizer:
     """Build a BPE of bytes, within the words of a rule."""
     pre = found.get("pre", "default") or "default"
     if pre not in RULES:
@@ -159,16 +170,13 @@ def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], n
             "it would read other tokens than the model was trained on. Choose the model in the "
             "hub's format, with its tokenizer.json, or update kvstream."
         )
-    vocabulary = {token: number for number, token in enumerate(tokens)}
     missing = [c for c, byte in byte_alphabet().items() if byte in TEXT and c not in vocabulary]
     if missing:
         raise ModelError(
             f"The tokenizer of {name} has no token for {len(missing)} bytes that texts are made "
             "of, so a part of every text would be lost; choose another file of this model."
         )
-    known = vocabulary.keys()
-    pairs = [pair for pair in _listed(found, name) if {*pair, "".join(pair)} <= known]
-    bpe = models.BPE(vocabulary, pairs, ignore_merges=pre in WHOLE_WORDS)
+    bpe = models.BPE(vocabulary, _listed(found, vocabulary, name), ignore_merges=pre in WHOLE_WORDS)
     backend = Tokenizer(bpe)
     splits = SPLITS[RULES[pre]]
     cuts: list[Any]
@@ -180,62 +188,63 @@ def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], n
         cuts += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(cuts) if len(cuts) > 1 else cuts[0]
     backend.decoder = decoders.ByteLevel()
-    return _with_added(backend, tokens, kinds)
+    return backend
 
 
 Merges = list[tuple[str, str]]
 
 
-def _by_scores(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> Merges:
+def _by_scores(
+    found: Mapping[str, Any], vocabulary: dict[str, int], kinds: list[int], name: str
+) -> Merges:
     """Return merges in the order of the scores of their results, as in SentencePiece."""
-    scores = found.get("scores")
+    scores, tokens = found.get("scores"), list(vocabulary)
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelError(f"The tokenizer of {name} has no scores; download the model again.")
     # Merges never make control tokens: text that spells one stays text.
     plain = [i for i, kind in enumerate(kinds) if kind in (NORMAL, USER_DEFINED)]
     order = sorted((i for i in plain if len(tokens[i]) > 1), key=lambda i: (-scores[i], i))
-    vocabulary = set(tokens)
-    return [
-        pair
-        for token in map(tokens.__getitem__, order)
-        for pair in _cuts(token)
-        if vocabulary.issuperset(pair)
-    ]
+    return [pair for i in order for pair in _cuts(tokens[i], vocabulary)]
 
 
-def _by_lines(found: Mapping[str, Any], tokens: list[str], name: str) -> Merges:
+def _by_lines(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
     """Return the merges of the file, and those that join a run of line breaks to one token."""
-    vocabulary = set(tokens)
-    merges = [pair for pair in _listed(found, name) if {*pair, "".join(pair)} <= vocabulary]
-    runs = sorted((token for token in tokens if token and not token.strip("\n")), key=len)
-    return merges + [pair for run in runs for pair in _cuts(run) if vocabulary.issuperset(pair)]
+    runs = sorted((token for token in vocabulary if token and not token.strip("\n")), key=len)
+    joining = [pair for run in runs for pair in _cuts(run, vocabulary)]
+    return _listed(found, vocabulary, name) + joining
 
 
-def _cuts(token: str) -> Merges:
-    return [(token[:place], token[place:]) for place in range(1, len(token))]
+def _cuts(token: str, vocabulary: dict[str, int]) -> Merges:
+    """Return the pairs of tokens that make a token."""
+    pairs = ((token[:place], token[place:]) for place in range(1, len(token)))
+    return [pair for pair in pairs if vocabulary.keys() >= {*pair}]
 
 
-def _listed(found: Mapping[str, Any], name: str) -> Merges:
-    """Read the merges of the file: two texts with a space between them."""
+def _listed(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
+    """Read the merges of the file that make tokens: two texts with a space between them."""
     merges = found.get("merges")
     if not isinstance(merges, list):
         raise ModelError(f"The tokenizer of {name} has no merges; download the model again.")
     spaces = ((merge, merge.find(" ", 1)) for merge in merges)
-    return [(merge[:space], merge[space + 1 :]) for merge, space in spaces if space > 0]
+    pairs = [(merge[:space], merge[space + 1 :]) for merge, space in spaces if space > 0]
+    return [pair for pair in pairs if vocabulary.keys() >= {*pair, "".join(pair)}]
 
 
 def _characters(
-    merges: Merges, found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
-) -> str:
+    merges: Merges,
+    found: Mapping[str, Any],
+    vocabulary: dict[str, int],
+    kinds: list[int],
+    name: str,
+) -> Tokenizer:
     """Build a BPE of characters, with ``▁`` for spaces. Unknown characters become bytes."""
-    vocabulary = {token: number for number, token in enumerate(tokens)}
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]
     if missing:
         raise ModelError(
             f"The tokenizer of {name} has no token for {len(missing)} of 256 bytes, so some text "
             "would be lost; choose another file of this model."
         )
-    unknown = next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
+    unknown = next((t for t, kind in zip(vocabulary, kinds, strict=True) if kind == UNKNOWN), None)
     backend = Tokenizer(
         models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
@@ -245,27 +254,14 @@ def _characters(
     backend.normalizer = normalizers.Sequence([*put, normalizers.Replace(" ", SPACE)])
     if lines:
         # A run of line breaks is one token if the vocabulary has it; otherwise each is separate.
-        runs = max((len(token) for token in tokens if not token.strip("\n")), default=1)
+        runs = max((len(token) for token in vocabulary if not token.strip("\n")), default=1)
         cut = Regex(rf"(?<!\n)\n{{1,{runs}}}(?!\n)|\n")
         backend.pre_tokenizer = pre_tokenizers.Split(cut, "isolated")
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
-    return _with_added(backend, tokens, kinds)
-
-
-def _with_added(backend: Any, tokens: list[str], kinds: list[int]) -> str:
-    """Return the tokenizer's JSON, with the tokens that are searched for before all else."""
-    backend.add_tokens(
-        [
-            AddedToken(token, normalized=False, special=kind != USER_DEFINED)
-            for token, kind in zip(tokens, kinds, strict=True)
-            if kind in (CONTROL, UNKNOWN, USER_DEFINED) and token
-        ]
-    )
-    text: str = backend.to_str()
-    return text
+    return backend
 
 
 def _config(found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:

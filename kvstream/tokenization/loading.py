@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ __all__ = ["Decoder", "TokenBatch", "TokenStream", "Tokenizer", "WordForms", "lo
 _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
 _RUNS = ("a", "e", "1", " ", "\n", "-", "A", "\u00e9", "x ", "the ", "No. 12, ")
 """Pieces to repeat. Patterns with much backtracking do most of it on such runs."""
-_LONGEST_RUN = 4096
-"""Maximum characters of a run. Shorter runs come first, to find a bad pattern early."""
+_SIZES = [2**n for n in range(4, 13)]
+"""Characters of a run. Shorter runs come first, to find a bad pattern early."""
 _MOST_S = 1.0
 """Maximum seconds to encode a run. A good tokenizer takes milliseconds."""
 
@@ -31,7 +32,12 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Load the tokenizer of a hub id, a local folder, or ``pocket``. Raises ModelError."""
     if name == "pocket" or Path(name).absolute() == pocket.path():
-        return _embedded()
+        from kvstream.tokenization.tiktoken import TiktokenTokenizer
+
+        config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))
+        return TiktokenTokenizer(
+            pocket.encoding(), bos=pocket.BOS, eos=pocket.EOS, template=config["chat_template"]
+        )
     from kvstream.tokenization.huggingface import HubTokenizer
 
     wrapper = _wrapper(name, revision, offline, trust_remote_code)
@@ -60,24 +66,12 @@ def load_tokenizer(
 
 def _try_runs(tokenizer: Tokenizer) -> None:
     """Raise TimeoutError if encoding repeated text takes too long."""
-    size = 16
-    while size <= _LONGEST_RUN:
-        for run in _RUNS:
-            began = time.monotonic()
-            tokenizer.encode((run * size)[:size] + "!")
-            took = time.monotonic() - began
-            if took > _MOST_S:
-                raise TimeoutError(f"{size:,} characters of {run!r} take {took:.1f} s")
-        size *= 2
-
-
-def _embedded() -> Tokenizer:
-    from kvstream.tokenization.tiktoken import TiktokenTokenizer
-
-    config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))
-    return TiktokenTokenizer(
-        pocket.encoding(), bos=pocket.BOS, eos=pocket.EOS, template=config["chat_template"]
-    )
+    for size, run in product(_SIZES, _RUNS):
+        began = time.monotonic()
+        tokenizer.encode((run * size)[:size] + "!")
+        took = time.monotonic() - began
+        if took > _MOST_S:
+            raise TimeoutError(f"{size:,} characters of {run!r} take {took:.1f} s")
 
 
 def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: bool) -> Any:
