@@ -52,8 +52,6 @@ from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ASKED, SAID = 32, 64
 """Tokens of a passage that the model is shown, and that it has to predict."""
-APART = 40
-"""Tokens between repetitions of the same needle."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,11 @@ class Document:
     said: list[list[int]]
     others: list[list[list[int]]]
     """Wrong answers of the same kind."""
-    kinds: tuple[str, ...] = ()
-    """Kinds of the needles: ``passkey`` or ``fact``."""
 
 
 def document(
-    session: Session, filler: Filler, kind: str, tokens: int, depths: list[float], repeat: int,
-    choices: int, trial: int,
+    session: Session, filler: Filler, kind: str, tokens: int, depths: list[float], choices: int,
+    trial: int,
 ) -> Document:  # fmt: skip
     rng = random.Random(f"{kind} {tokens} {depths} {trial}")
     encode = session.tokenizer.encode
@@ -83,20 +79,10 @@ def document(
         starts = [round(depth * len(ids)) for depth in depths]
         said = [ids[at + ASKED : at + ASKED + SAID] for at in starts]
         return Document(ids, [], [ids[at : at + ASKED] for at in starts], said, [[] for _ in said])
-    kinds = kind.split("+")
-    each = len(depths) // len(kinds)
-    needles = [
-        needle
-        for one in kinds
-        for needle in make_needles(Plan(one, (tokens,), (), needles=each), rng, trial)
-    ]
-    taken = sum(len(encode(n.sentence)) for n in needles) * repeat
+    needles = make_needles(Plan(kind, (tokens,), (), needles=len(depths)), rng, trial)
+    taken = sum(len(encode(n.sentence)) for n in needles)
     text = filler.cut(session.tokenizer, tokens - taken, rng)
-    places = [
-        (depth + APART * i / tokens, n.sentence)
-        for depth, n in zip(depths, needles, strict=True)
-        for i in range(repeat)
-    ]
+    places = [(depth, n.sentence) for depth, n in zip(depths, needles, strict=True)]
     ids = encode(insert(text, session.tokenizer, places))
     said = [encode(f" {n.answers[0]}", continuing=True) for n in needles]
     wrong = make_facts(60 * choices, rng.randrange(2**31))
@@ -109,8 +95,7 @@ def document(
         for n in needles
     ]
     assert all(len(o) == choices - 1 for o in others)
-    of_each = tuple(one for one in kinds for _ in range(each))
-    return Document(ids, [n.question for n in needles], [], said, others, of_each)
+    return Document(ids, [n.question for n in needles], [], said, others)
 
 
 def reading(
@@ -169,16 +154,14 @@ def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
     )  # fmt: skip
 
 
-def options(about: str) -> argparse.ArgumentParser:
-    """Return the options of a script that reads the same documents in several cases."""
-    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="+")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--depths", default="0.5,0.75")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--heldout", action="store_true")
-    parser.add_argument("--words", action="store_true", help="random words around, no text")
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--quantize", choices=("int8",))
     parser.add_argument("--budget", type=int, default=1024)
@@ -187,28 +170,16 @@ def options(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--schedule", default="fixed")
     parser.add_argument("--chunk", default="fixed")
     parser.add_argument("--chunk-size", type=int)
-    return parser
-
-
-def opened(asked: argparse.Namespace) -> tuple[Session, Filler]:
-    """Open the model on one thread, and the texts that surround what is planted."""
-    torch.set_num_threads(1)
-    session = Session.open(ModelSettings(model=asked.model, quantize=asked.quantize, threads=1))
-    texts = [
-        t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
-    ]
-    return session, Filler.of(texts, words=asked.words)
-
-
-def main() -> None:
-    parser = options(__doc__ or "")
     parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
-    parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
     parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
     parser.add_argument("--write", type=int, default=0, help="tokens of each answer")
     parser.add_argument("--save", type=Path, help="a file of what was measured, to go on from")
     asked = parser.parse_args()
-    session, filler = opened(asked)
+    torch.set_num_threads(1)
+    session = Session.open(ModelSettings(model=asked.model, quantize=asked.quantize, threads=1))
+    filler = Filler.of(
+        [t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])]
+    )
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
     # Settings that all cases share. The list of cases may grow later.
@@ -224,9 +195,7 @@ def main() -> None:
     chosen: dict[tuple[str, str], list[bool]] = {}
     written: dict[tuple[str, str], list[bool]] = {}
     for trial in range(asked.trials):
-        doc = document(
-            session, filler, asked.kind, asked.tokens, depths, asked.repeat, asked.choices, trial
-        )
+        doc = document(session, filler, asked.kind, asked.tokens, depths, asked.choices, trial)
         for text, run in {"-": next(iter(cases.values())), **cases}.items():
             key = [trial, text, *settled]
             pairs = saved.get(json.dumps(key))
