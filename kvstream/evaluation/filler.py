@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kvstream.input.sources import open_sources
-from kvstream.sample.document import beginning, novel
+from kvstream.sample.document import beginning
+from kvstream.sample.novel import novel
 from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2

@@ -9,6 +9,7 @@ of its ``dataset2prompt.json``.
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import logging
 import re
@@ -234,25 +235,21 @@ def _zh_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
+def _package(name: str, use: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(f"LongBench's {use}: pip install 'kvstream[bench]'.") from None
+
+
 @cache
 def _jieba() -> Any:
-    try:
-        import jieba
-    except ImportError:
-        raise UsageError(
-            "LongBench's Chinese tasks are scored over words that jieba finds: "
-            "pip install 'kvstream[bench]'."
-        ) from None
+    jieba = _package("jieba", "Chinese tasks are scored over words that jieba finds")
     jieba.setLogLevel(logging.WARNING)  # it would write to stderr while it reads its dictionary
     return jieba
 
 
 @cache
 def _rouge() -> Any:
-    try:
-        from rouge import Rouge
-    except ImportError:
-        raise UsageError(
-            "LongBench's summaries are scored by the package rouge: pip install 'kvstream[bench]'."
-        ) from None
-    return Rouge(metrics=["rouge-l"], stats=["f"])
+    rouge = _package("rouge", "summaries are scored by the package rouge")
+    return rouge.Rouge(metrics=["rouge-l"], stats=["f"])

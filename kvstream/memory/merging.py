@@ -240,15 +240,12 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     )
     passages = None
     if first.passages is not None and second.passages is not None:
-        found, reach = first.passages.held()
-        more, more_reach = second.passages.held()
-        passages = Passages()
+        found, passages = first.passages.held(), Passages()
         # White space belongs to the passage after it, also across parts of one text, but not
         # across texts.
         least = bytes_before or (found[-1].end if found else 0)
-        behind = [max(r + bytes_before, least) for r in more_reach]
-        moved = [passage.moved(sources, bytes_before) for passage in more]
-        passages.restore([*found, *moved], [*reach, *behind])
+        more = (p.moved(sources, bytes_before) for p in second.passages.held())
+        passages.restore([*found, *(replace(p, reach=max(p.reach, least)) for p in more)])
     words = None
     if first.words is not None and second.words is not None:
         words = WordForms.of_both(first.words, second.words)

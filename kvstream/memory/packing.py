@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -29,13 +30,12 @@ AnyRow = TypeVar("AnyRow", Row, KeptRow)
 
 def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
     """Pack the passages of tokens that begin at `starts`; return them and how many did not fit."""
-    found, reach = passages.held()
     weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
-    rows = [(weights.get((p.start, p.end), 0.0), p, r) for p, r in zip(found, reach, strict=True)]
+    rows = [(weights.get((p.start, p.end), 0.0), p) for p in passages.held()]
     rows = [row for row in rows if row[0] > 0]
     every = len(rows)
     while True:
-        packed = _deflated([*_place(p), r, *_text(p)] for _, p, r in rows)
+        packed = _deflated([*_place(p), p.reach, *_text(p)] for _, p in rows)
         if packed.nbytes <= room or not rows:
             return packed, every - len(rows)
         # Drop the passages of which memory holds least.
@@ -71,7 +71,7 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         if len(rows) > len(ordinals):  # each token lies in one
             raise ValueError(f"it has {len(rows):,} passages around {len(ordinals):,} tokens")
         passages = Passages()
-        passages.restore([*map(_passage, rows)], [row.reach for row in rows])
+        passages.restore(replace(_passage(row), reach=row.reach) for row in rows)
     words = None
     if "trace.words" in tensors:  # files of earlier versions have none
         words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())

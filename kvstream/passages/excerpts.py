@@ -133,7 +133,8 @@ class Excerpts:
         """Their passages, cut as in the first pass."""
         known = [p for excerpt in self._chosen for p in excerpt.passages]
         passages = Passages()
-        passages.restore(known, [0, *(p.end for p in known[:-1])])
+        ends = (0, *(p.end for p in known))
+        passages.restore([replace(p, reach=end) for p, end in zip(known, ends, strict=False)])
         return passages
 
     def size_hint(self) -> int:

@@ -215,12 +215,13 @@ def _copy(backend: Backend, *, first: bool, control: set[str]) -> Backend:
     Added tokens in ``control`` are declared special, so that they can be disabled.
     """
     copy = Backend(backend.model)
-    normalizer = _state(backend.normalizer, first=first)
-    if normalizer is not None:
-        copy.normalizer = _component(normalizers.Sequence([]), normalizer)
-    pre_tokenizer = _state(backend.pre_tokenizer, first=first)
-    if pre_tokenizer is not None:
-        copy.pre_tokenizer = _component(pre_tokenizers.Sequence([]), pre_tokenizer)
+    states: dict[str, Any] = {"post_processor": None}
+    for name, kinds in (("normalizer", normalizers), ("pre_tokenizer", pre_tokenizers)):
+        states[name] = state = _state(getattr(backend, name), first=first)
+        if state is not None:
+            part = kinds.Sequence([])
+            part.__setstate__(json.dumps(state).encode())
+            setattr(copy, name, part)
     added = sorted(backend.get_added_tokens_decoder().items())
     for _, token in added:
         token.special = token.special or token.content in control
@@ -228,7 +229,7 @@ def _copy(backend: Backend, *, first: bool, control: set[str]) -> Backend:
     if any(copy.token_to_id(token.content) != number for number, token in added):
         # The ids have gaps, which only the complete JSON can restore.
         whole = json.loads(backend.to_str())
-        whole |= {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None}
+        whole |= states
         for token in whole["added_tokens"]:
             token["special"] = token["special"] or token["content"] in control
         copy = Backend.from_str(json.dumps(whole))
@@ -242,11 +243,6 @@ def _state(component: Any, *, first: bool) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = json.loads(component.__getstate__())
     return state if first else _without_prefix(state)
-
-
-def _component(empty: Any, state: dict[str, Any]) -> Any:
-    empty.__setstate__(json.dumps(state).encode())
-    return empty
 
 
 def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:

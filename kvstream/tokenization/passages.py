@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 from kvstream.input.blocks import TextBlock
 from kvstream.tokenization.forms import words
 from kvstream.tokenization.sentences import MOST_CHARS, lines, looks_like_lines, sentences
-from kvstream.tokenization.stream import TokenBatch
+from kvstream.tokenization.stream import TokenBatch, joined
 
 Mode = Literal["auto", "sentences", "lines"]
 Cutter = Callable[..., Iterator[tuple[int, int]]]
@@ -50,6 +50,8 @@ class Passage:
     """In a document: page of the first character, or the heading above it (empty: no heading)."""
     page_end: int | None = None
     """Page of the last character, if it is another page."""
+    reach: int = field(default=0, compare=False)
+    """Byte after the passage before: the white space between counts for this passage."""
 
     @property
     def spot(self) -> str:
@@ -63,8 +65,9 @@ class Passage:
     def moved(self, sources: int, size: int) -> Passage:
         """Return the passage moved by the number of sources and bytes of a text before it."""
         return replace(
-            self, source=self.source + sources, start=self.start + size, end=self.end + size
-        )
+            self, source=self.source + sources, start=self.start + size, end=self.end + size,
+            reach=self.reach + size,
+        )  # fmt: skip
 
     def where(self) -> dict[str, Any]:
         """Return lines of a plain text, page or chapter of a document. Other values are None."""
@@ -89,8 +92,6 @@ class Passages:
     def __init__(self, mode: Mode = "auto") -> None:
         self._mode = mode
         self._found: list[Passage] = []
-        # Byte after the previous passage: white space counts for the passage that follows it.
-        self._reach: list[int] = []
         self._blocks: list[TextBlock] = []
         self._chars = 0
         self._wanted = BATCH
@@ -126,7 +127,7 @@ class Passages:
     def take(self, *, final: bool = False) -> list[Passage]:
         """Return and remove the passages whose ends are certain; `final`: all of them."""
         self._settle(final=final)
-        found, self._found, self._reach = self._found, [], []
+        found, self._found = self._found, []
         return found
 
     def prune(self, byte_starts: np.ndarray, read_to: int) -> None:
@@ -138,12 +139,8 @@ class Passages:
         self._settle(final=False)
         if not self._found:
             return
-        ends = np.array([passage.end for passage in self._found], dtype=np.int64)
-        keep = ends > read_to
-        keep[_places(byte_starts, np.array(self._reach), ends)[1]] = True
-        kept = np.flatnonzero(keep).tolist()
-        self._found = [self._found[index] for index in kept]
-        self._reach = [self._reach[index] for index in kept]
+        holding = set(_places(byte_starts, self._found)[1].tolist())
+        self._found = [p for i, p in enumerate(self._found) if p.end > read_to or i in holding]
 
     def score(self, byte_starts: np.ndarray, weights: np.ndarray) -> list[Passage]:
         """Return the passages that contain tokens, in document order, with their sums of weights.
@@ -151,43 +148,38 @@ class Passages:
         ``byte_starts`` int64 [n] and ``weights`` float [n] belong to the same tokens, in any order.
         A token in the white space between passages counts for the next passage.
         """
-        found, reach = self.held()
+        found = self.held()
         if not found:
             return []
-        ends = np.array([passage.end for passage in found], dtype=np.int64)
-        inside, places = _places(byte_starts, np.array(reach), ends)
+        inside, places = _places(byte_starts, found)
         sums = np.bincount(places, np.asarray(weights, dtype=float)[inside], len(found))
         return [replace(found[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
 
-    def held(self) -> tuple[list[Passage], list[int]]:
-        """Return all passages as if the text ended here, and the end of the passage before each."""
+    def held(self) -> list[Passage]:
+        """Return all passages as if the text ended here."""
         self._settle(final=False)
-        found, reach = list(self._found), list(self._reach)
-        if self._blocks:
-            text, offsets = self._waiting()
-            cut = self._cut or self._suited(text)
-            for passage, behind, _ in self._pieces(text, offsets, cut, final=True):
-                found.append(passage)
-                reach.append(behind)
-        return found, reach
+        if not self._blocks:
+            return list(self._found)
+        text, offsets = joined(self._blocks)
+        pieces = self._pieces(text, offsets, self._cut or self._suited(text), final=True)
+        return [*self._found, *(passage for passage, _ in pieces)]
 
-    def restore(self, found: Sequence[Passage], reach: Sequence[int]) -> None:
+    def restore(self, found: Iterable[Passage]) -> None:
         """Continue after passages from `held`. The next blocks must belong to other sources."""
-        self._found, self._reach = list(found), list(reach)
-        self._source = found[-1].source if found else 0
+        self._found = list(found)
+        self._source = self._found[-1].source if self._found else 0
 
     def _settle(self, *, final: bool) -> None:
         """Cut the waiting text into passages whose ends are certain."""
         if not self._blocks or (self._cut is None and self._chars < SAMPLE and not final):
             return
-        text, offsets = self._waiting()
+        text, offsets = joined(self._blocks)
         self._cut = self._cut or self._suited(text)
         # No passage continues after this much white space, so it need not be held until it ends.
         final = final or len(text) - len(text.rstrip()) > MOST_CHARS
         used = 0
-        for passage, behind, end in self._pieces(text, offsets, self._cut, final=final):
+        for passage, end in self._pieces(text, offsets, self._cut, final=final):
             self._found.append(passage)
-            self._reach.append(behind)
             self._line += text.count("\n", used, end)
             self._behind, used = passage.end, end
         rest = text[used:]
@@ -203,12 +195,6 @@ class Passages:
         self._marks, self._places = self._marks[passed:], self._places[passed:]
         self._wanted = self._chars + BATCH
 
-    def _waiting(self) -> tuple[str, np.ndarray]:
-        """Return the waiting text, and the byte offsets of its characters and its end."""
-        parts = [block.offsets() for block in self._blocks]
-        offsets = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
-        return "".join(block.text for block in self._blocks), offsets
-
     def _suited(self, text: str) -> Cutter:
         if self._mode == "auto":
             return lines if looks_like_lines(text[:SAMPLE]) else sentences
@@ -216,8 +202,8 @@ class Passages:
 
     def _pieces(
         self, text: str, offsets: np.ndarray, cut: Cutter, *, final: bool
-    ) -> Iterator[tuple[Passage, int, int]]:
-        """Yield passages in ``text``, the end of the passage before, and the characters used."""
+    ) -> Iterator[tuple[Passage, int]]:
+        """Yield passages in ``text``, and the characters used."""
         line, counted, behind = self._line, 0, self._behind
         for start, end in cut(text, final=final):
             first = line + text.count("\n", counted, start)
@@ -228,9 +214,9 @@ class Passages:
             page_end = last if isinstance(last, int) and last != place else None
             found = Passage(
                 self._source, begin, stop, first + left_out, line + left_out_end, text[start:end],
-                place=place, page_end=page_end,
+                place=place, page_end=page_end, reach=behind,
             )  # fmt: skip
-            yield found, behind, end
+            yield found, end
             behind = stop
 
     def _at(self, byte: int) -> tuple[int | str | None, int]:
@@ -238,11 +224,10 @@ class Passages:
         return self._places[max(bisect_right(self._marks, byte) - 1, 0)]
 
 
-def _places(
-    byte_starts: np.ndarray, reach: np.ndarray, ends: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _places(byte_starts: np.ndarray, passages: Sequence[Passage]) -> tuple[np.ndarray, np.ndarray]:
     """Return which of ``byte_starts`` are in a passage (bool), and the passage of each of those."""
     byte_starts = np.asarray(byte_starts, dtype=np.int64)
+    reach, ends = np.array([(p.reach, p.end) for p in passages], dtype=np.int64).T
     places = np.searchsorted(ends, byte_starts, side="right")
     inside = places < len(ends)
     inside[inside] = byte_starts[inside] >= reach[places[inside]]

@@ -95,16 +95,12 @@ def _pieces(text: str, start: int, end: int, *, ended: bool = True) -> Iterator[
     most = MOST_CHARS if ended else 2 * MOST_CHARS
     start, end = _stripped(text, start, end)
     while end - start > most:
-        cut = _cut(text, start)
+        space = text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS)
+        cut = space if space > 0 else start + MOST_CHARS
         yield _stripped(text, start, cut)
         start, end = _stripped(text, cut, end)
     if ended and end > start:
         yield start, end
-
-
-def _cut(text: str, start: int) -> int:
-    space = text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS)
-    return space if space > 0 else start + MOST_CHARS
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:

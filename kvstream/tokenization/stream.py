@@ -14,7 +14,7 @@ sequence is broken apart only at the cut, not at every character.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -181,9 +181,7 @@ class TokenStream:
             self._encode(final=self._blocks is None)
 
     def _encode(self, *, final: bool) -> None:
-        text = "".join(block.text for block in self._waiting)
-        offsets = [block.offsets() for block in self._waiting]
-        places = np.concatenate([*(part[:-1] for part in offsets), offsets[-1][-1:]])
+        text, places = joined(self._waiting)
         utf8 = utf8_starts(text)
         ids, starts, broken = self._tokenizer.spans(text, continuing=self._begun)
         tokens, chars = len(ids), len(text)
@@ -297,6 +295,13 @@ class TokenStream:
         if before != expected or encode(text[char:], continuing=True) != ids[token:].tolist():
             return None
         return begin, continuing, expected
+
+
+def joined(blocks: Sequence[TextBlock]) -> tuple[str, np.ndarray]:
+    """Return the text of blocks, and the byte offsets of its characters and its end."""
+    parts = [block.offsets() for block in blocks]
+    offsets = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
+    return "".join(block.text for block in blocks), offsets
 
 
 def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Facts that training plants in prose, in hundreds of wordings, with their questions.
 
 The model `pocket` and the gates of `edgeinfinite` are trained on them. ``kvstream sample`` and the
-benchmarks use other facts: `kvstream.sample.document_facts`.
+benchmarks use other facts: `kvstream.sample.document`.
 
 The relations are in ``templates.txt``. Names are made of syllables, so there are millions of them:
 a model cannot memorize them and must look in the text.
