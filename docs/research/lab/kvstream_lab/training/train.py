@@ -20,7 +20,6 @@ from torch import Tensor, _dynamo
 from transformers import LlamaForCausalLM
 
 from kvstream_lab.training import attention
-from kvstream_lab.training.grow import make_copying, parse_heads
 from kvstream_lab.training.initial import initial_model, pocket_config
 from kvstream_lab.training.optim import MuonAdam
 from kvstream_lab.training.rows import ANSWER, TEXT
@@ -57,8 +56,6 @@ class Recipe:
     width: int = 256
     heads: int = 4
     inner: int = 768
-    copying_heads: str = ""
-    """KV heads that can copy from the first step, as layer:head, such as "2:0,3:0,4:0,5:1"."""
     seed: int = 0
     checkpoint_minutes: float = 10.0
     device: str = "cpu"
@@ -169,7 +166,10 @@ class Training:
         out.mkdir(parents=True, exist_ok=True)
         self.recipe, self.out = recipe, out
         self.device = torch.device(recipe.device)
-        self.model = _model(recipe, start if resume is None else None, copying=resume is None)
+        config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
+        self.model = initial_model(config, recipe.seed)
+        if start is not None and resume is None:  # a resumed run replaces the weights
+            self.model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
         if self.device.type == "cpu":
             self.model.set_attn_implementation(attention.register())
         self.optimizer = MuonAdam(self.model)
@@ -282,14 +282,3 @@ class Training:
         torch.save(state, self.out / "state.part")
         (self.out / "state.part").replace(self.out / "state.pt")
         export(self.model, self.optimizer, self.out / "model")
-
-
-def _model(recipe: Recipe, start: Path | None, *, copying: bool) -> LlamaForCausalLM:
-    """Return the model that a run begins with; a resumed run replaces its weights."""
-    config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
-    model = initial_model(config, recipe.seed)
-    if recipe.copying_heads and copying:
-        make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads))
-    if start is not None:
-        model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
-    return model
