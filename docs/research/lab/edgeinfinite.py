@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench.common_options import (
-    model_settings,
-    open_session,
-    quiet_option,
-    seed_option,
-    verbose_option,
-)
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.groups import Group
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, stack
@@ -65,7 +59,7 @@ def gate_options(
             "--tokens", type=COUNT, default=tokens, metavar="N",
             section=section, help="Tokens per text, from a random place in it.",
         ),
-        seed_option(section=section, help=seed),
+        common.seed_option(section=section, help=seed),
     )  # fmt: skip
 
 
@@ -102,8 +96,8 @@ def number_option(name: str, default: int | None, help: str) -> Callable[[Any], 
 @number_option("--texts", None, "Maximum texts per epoch of next-token training. [default: all]")
 @number_option("--epochs", 2, "Passes over all texts.")
 @model_options
-@quiet_option(section="Output")
-@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
+@common.quiet_option(section="Output")
+@common.verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def train(**values: Any) -> int:  # fmt: skip
     """Train the gate of edgeinfinite for a model; the model itself does not change.
 
@@ -120,8 +114,8 @@ def train(**values: Any) -> int:  # fmt: skip
     from kvstream_lab.gates.train import GateRecipe, Trainer
 
     refuse_unwritable(values["out"])
-    settings = model_settings(values)
-    session = open_session(settings, verbose=values["verbose"])
+    settings = common.model_settings(values)
+    session = common.open_session(settings, verbose=values["verbose"])
     names = (field.name for field in dataclasses.fields(GateRecipe))
     recipe = GateRecipe(**{name: values[name] for name in names if name in values})
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
@@ -215,7 +209,7 @@ class _Lines:
     section="Measurement", help="Number of texts.",
 )  # fmt: skip
 @model_options
-@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
+@common.verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def measure(**values: Any) -> int:  # fmt: skip
     """Measure perplexity with the memory, without it, and with the memory of another text.
 
@@ -232,8 +226,8 @@ def measure(**values: Any) -> int:  # fmt: skip
     from kvstream_lab.gates.texts import excerpts, texts_in
     from kvstream_lab.gates.worth import VARIANTS
 
-    settings = model_settings(values)
-    session = open_session(settings, verbose=values["verbose"])
+    settings = common.model_settings(values)
+    session = common.open_session(settings, verbose=values["verbose"])
     gates = load_gates(values["form"], values["gate"], session.model.facts)
     learned, held = texts_in(values["data"])
     size, count = values["tokens"], values["texts"]

@@ -9,13 +9,7 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.bench.common_options import (
-    model_settings,
-    open_session,
-    quiet_option,
-    seed_option,
-    verbose_option,
-)
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -55,12 +49,12 @@ KEPT = 1 / 8
     "--epochs", type=click.IntRange(min=1), default=8, metavar="N",
     section="Training", help="Passes over the documents.",
 )  # fmt: skip
-@seed_option(
+@common.seed_option(
     section="Training", help="Random seed for the documents, their order, and the first weights."
 )
 @model_options
-@quiet_option(section="Output")
-@verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
+@common.quiet_option(section="Output")
+@common.verbose_option(section="Output", help="Show tracebacks and messages of libraries.")
 def command(**values: Any) -> int:  # fmt: skip
     """Train the scorers of foresight for a model; the model itself does not change.
 
@@ -83,8 +77,8 @@ def command(**values: Any) -> int:  # fmt: skip
         corpora = Corpus(values["data"]), Corpus(values["data"], heldout=True)
     except FileNotFoundError as error:
         raise SourceError(f"--data: {error}.") from None
-    settings = model_settings(values)
-    session = open_session(settings, verbose=values["verbose"])
+    settings = common.model_settings(values)
+    session = common.open_session(settings, verbose=values["verbose"])
     read: list[list[scorers.Lesson]] = []
     for corpus, count in zip(corpora, (texts, HELD), strict=True):
         read.append([])

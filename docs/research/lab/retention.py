@@ -9,19 +9,8 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
-from kvstream.cli.commands.bench.common_options import (
-    ROOM,
-    case_options,
-    cases_of,
-    heldout_option,
-    model_settings,
-    open_session,
-    result_options,
-    text_files,
-    tokens_option,
-    trials_seed_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import model_options
@@ -52,12 +41,12 @@ BY_STEP = {
     "--limit", type=COUNT, metavar="N", section="Measurement",
     help="Maximum tokens per text. [default: all]",
 )  # fmt: skip
-@heldout_option
-@trials_seed_option
-@tokens_option(default=24, help=ROOM)
-@case_options
+@common.heldout_option
+@common.trials_seed_option
+@common.tokens_option(default=24, help=common.ROOM)
+@common.case_options
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Stream texts under the budget, and measure what memory keeps after every step.
 
@@ -77,12 +66,12 @@ def command(**values: Any) -> int:
     from kvstream_lab.retention import trials
 
     page = result_output.opened(values)
-    paths = text_files(values["files"], heldout=values["heldout"])
-    settings = model_settings(values)
-    cases = cases_of(values)
+    paths = common.text_files(values["files"], heldout=values["heldout"])
+    settings = common.model_settings(values)
+    cases = common.cases_of(values)
     trials.check(cases)
     records = Records(values["save"])
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
     total = len(paths) * len(cases)
     found, complete = result_output.measured(every, total, records, values, trials.so_far)

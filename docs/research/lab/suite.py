@@ -9,20 +9,8 @@ from typing import Any
 import click
 
 from kvstream.cli.app import run
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
-from kvstream.cli.commands.bench.common_options import (
-    NAMES,
-    case_options,
-    cases_of,
-    heldout_option,
-    model_settings,
-    open_session,
-    refuse_idle,
-    result_options,
-    text_files,
-    text_option,
-    trials_seed_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
@@ -34,7 +22,7 @@ from kvstream_lab.suites import SUITES, chosen, running
 @click.command("suite", cls=SectionedCommand)
 @click.argument("name", type=click.Choice(tuple(SUITES)))
 @option(
-    "--tasks", type=NAMES, metavar="NAME,...", section="Measurement",
+    "--tasks", type=common.NAMES, metavar="NAME,...", section="Measurement",
     help="Tasks of the suite. [default: all]",
 )  # fmt: skip
 @option(
@@ -49,12 +37,12 @@ from kvstream_lab.suites import SUITES, chosen, running
     "--trials", type=click.IntRange(min=1), default=10, metavar="N",
     section="Measurement", help="Texts for each task, with a question each.",
 )  # fmt: skip
-@text_option("that fills up the tasks")
-@heldout_option
-@trials_seed_option
-@case_options
+@common.text_option("that fills up the tasks")
+@common.heldout_option
+@common.trials_seed_option
+@common.case_options
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Run a suite of tasks, and print a table of scores: task by method, for each budget.
 
@@ -81,13 +69,13 @@ def command(**values: Any) -> int:
     name, data = values["name"], values["data"]
     _refuse(name, values)
     tasks = chosen(name, values["tasks"], data)
-    texts = text_files(values["text"], heldout=values["heldout"])
-    settings = model_settings(values)
+    texts = common.text_files(values["text"], heldout=values["heldout"])
+    settings = common.model_settings(values)
     values["max_tokens"] = max(task.max_tokens for task in tasks)
-    cases = cases_of(values, [WHOLE])
+    cases = common.cases_of(values, [WHOLE])
     records = Records(values["save"])
     filler = Filler.of(texts, seed=values["seed"])
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
     trials = running.trials(
         session, filler, name, tasks, cases,
         tokens=values["tokens"], count=values["trials"], seed=values["seed"],
@@ -108,7 +96,7 @@ def _refuse(name: str, values: dict[str, Any]) -> None:
         )
     if name == "ruler" and typed("data"):
         raise UsageError("ruler makes its texts and reads no data; leave --data out.")
-    refuse_idle(values)
+    common.refuse_idle(values)
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:

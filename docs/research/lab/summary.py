@@ -10,19 +10,8 @@ import click
 
 from kvstream.api.options import require
 from kvstream.cli.app import run
+from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
-from kvstream.cli.commands.bench.common_options import (
-    case_options,
-    cases_of,
-    data_option,
-    limit_option,
-    model_settings,
-    no_stdin,
-    open_session,
-    result_options,
-    tokens_option,
-    trials_seed_option,
-)
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.table import model_options
@@ -32,10 +21,10 @@ ROUGE = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 
 
 @click.command("summary", cls=SectionedCommand)
-@data_option(
+@common.data_option(
     help="Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary."
 )
-@limit_option("texts")
+@common.limit_option("texts")
 @option(
     "--extract/--no-extract", default=None, section="Measurement",
     help="Use the passages that memory retains best. [default: what the model does best]",
@@ -44,11 +33,11 @@ ROUGE = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
     "--passages", type=click.IntRange(min=1), default=10, metavar="N",
     section="Measurement", help="Number of passages that --extract uses.",
 )  # fmt: skip
-@trials_seed_option
-@tokens_option(default=512)
-@case_options
+@common.trials_seed_option
+@common.tokens_option(default=512)
+@common.case_options
 @model_options
-@result_options
+@common.result_options
 def command(**values: Any) -> int:
     """Summarize texts under the budget and compare with human summaries by ROUGE.
 
@@ -63,14 +52,14 @@ def command(**values: Any) -> int:
 
     page = result_output.opened(values)
     require("rouge_score", "bench", "ROUGE")
-    no_stdin(values["data"])
+    common.no_stdin(values["data"])
     if values["extract"] is False and typed("passages"):
         raise UsageError("--passages has no effect with --no-extract; leave one of them out.")
-    settings = model_settings(values)
-    cases = cases_of(values)
+    settings = common.model_settings(values)
+    cases = common.cases_of(values)
     stories = summary.load(values["data"], limit=values["limit"], seed=values["seed"])
     records = Records(values["save"])
-    session = open_session(settings, verbose=values["verbose"])
+    session = common.open_session(settings, verbose=values["verbose"])
     wanted = values["extract"]
     extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
     total = len(stories) * len(cases)
@@ -98,7 +87,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
 
     def score(key: str) -> Callable[[Any], str]:
         def pick(row: Any) -> str:
-            interval = row.get(f"{key}_interval")
+            interval = row.get(f"{key}_interval") if key in ROUGE else None
             around = f" ({100 * interval[0]:.1f}-{100 * interval[1]:.1f})" if interval else ""
             return f"{100 * row[key]:.1f}{around}"
 
@@ -111,10 +100,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         ("words", lambda r: f"{r['words']:.0f}"),
     ]
     for key, name in ROUGE.items():
-        columns += [
-            (name, score(key)),
-            ("lead", lambda r, key=key: f"{100 * r[f'lead_{key}']:.1f}"),  # type: ignore[misc]
-        ]
+        columns += [(name, score(key)), ("lead", score(f"lead_{key}"))]
     yield report.table("Summaries, F-measure in % (95% interval), and the lead's", columns, rows)
 
 
