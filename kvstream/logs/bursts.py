@@ -156,19 +156,19 @@ def silence_of(series: Series, log: LogSummary, order: list[int]) -> Silence | N
     if span < 4 or len(places) < 0.6 * span:
         return None  # it comes and goes
     totals = [log.total.buckets[b] for b in order]
-    best: Silence | None = None
     gaps = [(a + 1, b) for a, b in pairwise(places) if b - a > 1]
     gaps.append((places[-1] + 1, len(order)))
     inside = sum(totals[places[0] : places[-1] + 1])
     rate = series.count / max(inside, 1)
+    silences = []
     for start, end in gaps:
         length = end - start
         # A flood of other lines must not raise the expected number.
         expected = min(rate * sum(totals[start:end]), length * series.count / len(places))
-        if expected < 15 or length < 3 or length < 0.03 * len(order):
-            continue
-        if best is None or expected > best.expected:
-            best = Silence(order[start], None if end == len(order) else order[end], expected)
+        if expected >= 15 and length >= max(3, 0.03 * len(order)):
+            next_line = order[end] if end < len(order) else None
+            silences.append(Silence(order[start], next_line, expected))
+    best = max(silences, key=lambda silence: silence.expected, default=None)
     if best is not None and best.end is not None and len(gaps) > 6:
         return None
     return best

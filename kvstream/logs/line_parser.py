@@ -8,6 +8,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from time import gmtime
 from typing import Any, NamedTuple
 
@@ -203,13 +204,10 @@ class LineParser:
         if line[:1] in " \t" and own not in (None, KERNEL):
             others = []
         for pattern in [own, *others] if own is not None and settled else others:
-            match = pattern.match(line)
-            try:
-                if match is not None:
+            if (match := pattern.match(line)) is not None:
+                with suppress(ValueError):  # a 13th month
                     seconds = self._convert(match)
                     break
-            except ValueError:  # a 13th month
-                continue
         else:
             return None, line
         if pattern is not own or not settled:

@@ -189,10 +189,9 @@ class Shape(Series):
         self.fixed, self.end = (), ""
         if not self.same or self.odd > ALL_VALUES:
             return
-        message = message_of(self.first.message)
         line = f"\n{self.first.message}"
-        start = len(line) - len(message) - 1  # include the character before: 11 also ends with 1
-        before = line[start : start + 1] if line.endswith(message) else ""
+        # Include the character before: 11 also ends with 1.
+        before = line[-1 - len(message_of(self.first.message))]
         *texts, end = f"{before}{self.text}".split(WILDCARD)
         if len(self.first.message) < EXAMPLE:
             self.end = end
@@ -218,11 +217,9 @@ class Shape(Series):
     def goes_well(self, line: str) -> bool:
         """Return whether several lines went well before one that a trace follows. The trace is then
         not theirs, and they are no errors."""
-        well = self.level in ("", "info") or (
-            self.level in ("debug", "notice") and not self.continued
-        )
+        well = ("", "info") if self.continued else ("", "info", "debug", "notice")
         begins = not line.startswith((" ", "\t", "Caused by:"))  # else it is of another thread
-        return well and self.count > 1 and begins
+        return self.level in well and self.count > 1 and begins
 
     def report_again(self, last: FirstLine) -> None:
         """Count the last line, which was reported, for the next report: others continue it."""

@@ -219,10 +219,7 @@ class _Lines:
 
     def close(self, *, whole: bool) -> list[TextBlock]:
         """Return the last line, if it has no newline and passes."""
-        text, self._rest = self._rest, ""
-        made = self._made(text, self._offsets, whole=whole)
-        self._going = None
-        return made
+        return self._made(self._rest, self._offsets, whole=whole)
 
     def _made(self, text: str, offsets: np.ndarray, *, whole: bool) -> list[TextBlock]:
         made: list[TextBlock] = []

@@ -178,12 +178,9 @@ def fit(values: Sequence[float], width: int) -> list[float]:
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
-    """Return one character per value, as high as its share of ``top``."""
+    """Return one character per value >= 0, as high as its share of ``top`` > 0."""
     levels = len(BLOCKS) - 1
-    return "".join(
-        BLOCKS[max(0, min(levels, round(levels * value / top)))] if top > 0 else BLOCKS[0]
-        for value in values
-    )
+    return "".join(BLOCKS[min(levels, round(levels * value / top))] for value in values)
 
 
 def strip(shares: Sequence[float], empty: str = " ") -> str:
