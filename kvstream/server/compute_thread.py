@@ -74,10 +74,11 @@ class Worker:
             self._count(job, count)
 
     def _left_queue(self, job: Job) -> bool:
-        if job not in self._waiting:
-            return False
-        self._waiting.remove(job)
-        return True
+        with self._changed:
+            waited = job in self._waiting
+            if waited:
+                self._waiting.remove(job)
+        return waited
 
     def drain(self) -> None:
         """Accept no new requests; waiting ones get an error, those in progress may finish."""
@@ -135,19 +136,13 @@ class Worker:
             raise
 
     def _admit(self) -> None:
-        while len(self._active) < self.parallel:
-            with self._changed:
-                job = self._waiting[0] if self._waiting else None
-            if job is None:
-                return
+        while len(self._active) < self.parallel and (job := next(iter(self._waiting), None)):
             try:
                 if job.over and not job.canceled:
                     raise job.error()
                 size = self._size(job)
             except Exception as error:
-                with self._changed:
-                    waited = self._left_queue(job)
-                if waited:
+                if self._left_queue(job):
                     self._fail(job, self._error_for_client(error))
                 continue
             if not self.bound.fits(size):

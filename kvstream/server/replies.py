@@ -81,7 +81,7 @@ class Completion:
         """Return the finish reason, the fields of `own` and, if requested, the usage."""
         end = self._chunk({}, _finish(reply), kvstream=own(reply))
         if self._with_usage:
-            end += event({**self._frame, "choices": [], "usage": usage(reply)})
+            end += encoded({**self._frame, "choices": [], "usage": usage(reply)})
         return end + DONE
 
     @property
@@ -91,16 +91,12 @@ class Completion:
     def _chunk(self, delta: dict[str, str], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         usage = {"usage": None} if self._with_usage else {}
-        return event({**self._frame, "choices": [choice], **usage, **more})
+        return encoded({**self._frame, "choices": [choice], **usage, **more})
 
 
-def event(body: dict[str, Any]) -> bytes:
-    return b"data: " + json_text(body, ascii=False).encode() + b"\n\n"
-
-
-def failed(error: ApiError) -> bytes:
-    """Return the end of a stream that has begun and cannot continue, without ``[DONE]``."""
-    return event(error.to_json())
+def encoded(body: dict[str, Any]) -> bytes:
+    """Return an object of a stream; an error ends it without ``[DONE]``."""
+    return f"data: {json_text(body, ascii=False)}\n\n".encode()
 
 
 def comment(text: str) -> bytes:

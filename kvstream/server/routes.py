@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
 from kvstream.server.client_errors import ApiError, error_for_client, shut_down, timed_out
-from kvstream.server.replies import Completion, Json, Refusal, comment, failed
+from kvstream.server.replies import Completion, Json, Refusal, comment, encoded
 from kvstream.server.request_checks import KNOWN, LONGEST_PATH, QUEUED
 from kvstream.server.request_job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, invalid, unknown_inside
@@ -137,7 +137,7 @@ class _Talk:
                     except TimeoutError:
                         yield comment("at work")
         except ApiError as error:
-            yield failed(error)
+            yield encoded(error.to_json())
         finally:
             self._end()
 
