@@ -77,17 +77,17 @@ class Memories:
         """
         best = whole_of("best", best, least=1)
         found = []
-        for place, each in enumerate(self.rank(question)[:best]):
+        for each in self.rank(question)[:best]:
             try:
                 answer = self._answer(each.path, question, options)
             except (BudgetError, ModelError, SourceError) as error:  # ranking did not load the file
                 self.problems.append(f"{each.path}: {error}")
                 continue
-            found.append((_preference(answer, place), each, answer))
+            found.append((each, answer))
         if not found:
             raise SourceError(f"No memory file here can be used. The first: {self.problems[0]}")
-        found.sort(key=lambda row: row[0])
-        return [(each, answer) for _, each, answer in found]
+        found.sort(key=lambda pair: _doubt(pair[1]))  # equal ones stay in the order of the ranking
+        return found
 
     def _answer(self, path: Path, question: str, options: QuestionOptions) -> Answer:
         memory = self._recall(path)
@@ -97,9 +97,8 @@ class Memories:
             memory.release()
 
 
-def _preference(answer: Answer, place: int) -> tuple[bool, float, int]:
-    support = answer.support or {}
-    return answer.abstained, -support.get("probability", 0.0), place
+def _doubt(answer: Answer) -> tuple[bool, float]:
+    return answer.abstained, -(answer.support or {}).get("probability", 0.0)
 
 
 def merge(

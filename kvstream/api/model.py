@@ -134,16 +134,14 @@ class Model:
         """
         asked = {"command": "remember", **options}
         request = api.request_of(questions, **asked)
-        memory = yield from self.memory_of(self._sources(source, text, request), request)
-        return memory
+        return (yield from self.memory_of(self._sources(source, text, request), request))
 
     def memory_of(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of a reading by a request; return the memory. Raises as `read`."""
         api.refuse_passages(request.run.method)
         request = self._settled(request)
         if _in_parts(request):
-            joined = yield from self._memory_of_parts(sources, request)
-            return Memory(self.session, joined)
+            return Memory(self.session, (yield from self._memory_of_parts(sources, request)))
         if scouting := self._scouting_for(request, sources):
             from kvstream.session.scouting import Scouted
 
@@ -314,18 +312,16 @@ class Model:
             raise UsageError("shards= needs a text with a known end; leave out follow=.")
         shards = request.shards or 1
         if request.workers is None:
-            memory = yield from read_shards(self.session, sources, request, shards)
-            return memory
+            return (yield from read_shards(self.session, sources, request, shards))
         from kvstream.collection.sharding import read_shards as read_on_workers
         from kvstream.collection.worker import Workers
 
         api.require("ray", "ray", "Reading with workers")
         size = request.worker_memory or worker_memory(self.settings, (request,))
         place = Workers(request.workers, None, size)
-        memory = yield from read_on_workers(
-            self.session, self.settings, sources, request, shards, place
+        return (
+            yield from read_on_workers(self.session, self.settings, sources, request, shards, place)
         )
-        return memory
 
     def _refuse_two(self) -> None:
         if self.scouting is not None:
