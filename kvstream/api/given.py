@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kvstream.errors import UsageError
@@ -79,13 +80,10 @@ def path_of(name: str, given: object) -> str:
         raise UsageError(f"{name}= takes a str or a Path, not {kind(given)}.")
     if not path:
         raise UsageError(f"{name}= is empty; give a path, or leave it out.")
-    try:
-        usable = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:  # half of a surrogate pair
-        usable = False
-    if not usable:
-        raise UsageError(f"{name}= is not a path: {path!r:.80} has a character that no path has.")
-    return path
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise UsageError(f"{name}= is not a path: {path!r:.80} has a character that no path has.")
 
 
 def text_of(name: str, given: object) -> str:

@@ -30,7 +30,7 @@ from kvstream.server import protocol, request_checks  # noqa: E402
 from kvstream.server.bound import Bound  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.client_errors import ApiError  # noqa: E402
-from kvstream.server.request_job import Job, Progress, Reply  # noqa: E402
+from kvstream.server.request_job import Job, Reply  # noqa: E402
 from kvstream.server.schema import ChatRequest  # noqa: E402
 
 LONG = FACT + FILLER * 40
@@ -409,11 +409,15 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
     running: Running = start(parallel=1)
     waiting: list[list[Any]] = []
 
-    def ask(*messages: str | dict[str, str], seconds: float = 60.0, **more: Any) -> Any:
+    def ask(*messages: str | dict[str, str], until_read: bool = False, **more: Any) -> Any:
         sent = [as_message(message) for message in messages]
         body = ChatRequest.model_validate({"model": "pocket", "messages": sent, **more})
         waiting.append([])
-        running.service.worker.submit(Job(body, waiting[-1].append, seconds))
+        job = Job(body, waiting[-1].append, 60.0)
+        running.service.worker.submit(job)
+        if until_read:
+            running.wait(lambda: any(getattr(each, "read", None) for each in waiting[-1]))
+            job.timeout = 0.0
         running.wait(lambda: isinstance((waiting[-1] or [None])[-1], Reply | ApiError))
         running.wait(lambda: not caches.alive, seconds=5)
         return waiting[-1][-1]
@@ -425,8 +429,7 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
     anew = ask(first, {"role": "assistant", "content": "Ada"}, longer)
     assert (anew.cached_tokens, anew.split.question) == (0, longer)
     assert ask(LONG, kvstream={"question": "who " * 400}).code == "context_length_exceeded"
-    assert ask(f"{ENDLESS}\n\n{QUESTION}", seconds=1.0).code == "timeout"
-    assert any(isinstance(each, Progress) and each.read for each in waiting[-1])
+    assert ask(f"{ENDLESS}\n\n{QUESTION}", until_read=True).code == "timeout"
     assert 0 < caches.peak <= running.service.bound.most
 
 
