@@ -132,11 +132,10 @@ class Answering:
         return bool(self.cache.most) and (own is None or own.cache is not False)
 
     def _answer(
-        self, job: Job, talk: Conversation, key: str, kept: Memory | None, done: int
+        self, job: Job, talk: Conversation, key: str, memory: Memory | None, done: int
     ) -> Generator[Event, None, Reply]:
-        """Read the remaining pieces and answer; `kept`: an earlier memory that has read `done`."""
+        """Read the remaining pieces and answer; an earlier `memory` has read `done` of them."""
         own = 0 if job.entry is None else job.entry.tokens
-        memory = kept
         if memory is None and job.entry is not None:
             memory = job.memory = job.memory or self._recalled(job.entry)
         cached = 0 if memory is None else memory.read_tokens - own
@@ -176,12 +175,9 @@ class Answering:
         try:
             file = inspect(entry.path)
             if file.digest != entry.digest:  # the bound counts the bytes of the earlier file
+                why = f"The file of the memory {entry.path.stem!r} was replaced just now"
                 raise ApiError(
-                    503,
-                    f"The file of the memory {entry.path.stem!r} was replaced just now; send the "
-                    "request again.",
-                    code="memory_changed",
-                    retry_after=1,
+                    503, f"{why}; send the request again.", code="memory_changed", retry_after=1
                 )
             memory = self.model.recall(file)
         except KvstreamError as error:
