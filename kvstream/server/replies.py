@@ -44,6 +44,7 @@ class Completion:
             "model": model,
             "system_fingerprint": f"kvstream-{__version__}",
         }
+        self._frame = {**self._common, "object": "chat.completion.chunk"}
         self._with_usage = with_usage
         self._begun = False
         self._held = ""
@@ -51,9 +52,8 @@ class Completion:
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         message = {"role": "assistant", "content": reply.result.answer, "refusal": None}
-        choice = {
-            "index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply),
-        }  # fmt: skip
+        finish = _finish(reply)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
         return {
             **self._common,
             "object": "chat.completion",
@@ -83,10 +83,6 @@ class Completion:
         if self._with_usage:
             end += encoded({**self._frame, "choices": [], "usage": usage(reply)})
         return end + DONE
-
-    @property
-    def _frame(self) -> dict[str, Any]:
-        return {**self._common, "object": "chat.completion.chunk"}
 
     def _chunk(self, delta: dict[str, str], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
