@@ -39,11 +39,6 @@ class Attended:
     losses: Tensor
     """float32 [m]: cross-entropy of each token of the answer, in nats."""
 
-    @property
-    def confidence(self) -> float:
-        """Geometric mean of the probabilities of the answer's tokens."""
-        return float((-self.losses.mean()).exp())
-
 
 def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attended | None:
     """Run question and answer through the model again and measure their attention to memory.
@@ -127,7 +122,7 @@ def basis_of(
         tuple(p for p in ranked[:CITED] if p.weight >= LEAST_WEIGHT),
         tuple(regions),
         sum(p.weight for p in ranked[:HEAVIEST]),
-        found.confidence,
+        float((-found.losses.mean()).exp()),
         -float(found.losses.sum()),
     )
 

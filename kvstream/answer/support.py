@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -215,18 +215,15 @@ def judge(
     if not answer:
         return Support(silent=True)
     missing = () if forms is None else absent(answer, question, forms)
-    again = repeats(question, answer)
+    plain = Support(absent=missing, known=known, repeats=repeats(question, answer))
     if calibration is None:
-        return Support(absent=missing, known=known, repeats=again)
+        return plain
     found = signals(basis, question, answer)
     probability = calibration.probability(found)
-    weight = basis.cited[0].weight if basis.cited else 0.0
-    return Support(
-        probability,
-        probability < calibration.threshold,
-        weight,
-        found["asked_in_first"],
-        missing,
-        known,
-        repeats=again,
+    return replace(
+        plain,
+        probability=probability,
+        doubtful=probability < calibration.threshold,
+        weight=basis.cited[0].weight if basis.cited else 0.0,
+        asked=found["asked_in_first"],
     )
