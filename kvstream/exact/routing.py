@@ -10,14 +10,12 @@ from typing import Literal
 
 from kvstream.exact.wording import CLASSES, ORDINALS, QUOTED, WORDS, read
 
-Kind = Literal["count", "scope", "other"]
-
 
 @dataclass(frozen=True)
 class Asked:
     """What a question asks for."""
 
-    kind: Kind
+    kind: Literal["count", "scope", "other"]
     words: str = ""
     """Of a count: the words to count; empty if the units themselves are counted."""
     unit: str = ""
@@ -234,12 +232,10 @@ def _several(text: str) -> Asked | None:
 
 
 def _unit(words: str | None) -> str:
-    """Return the unit that words name, or nothing."""
     return next((unit for unit, p in UNITS.items() if pattern_of(p).fullmatch(words or "")), "")
 
 
 def _asked(text: str) -> Asked:
-    """Return what the wording asks for."""
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):

@@ -150,7 +150,6 @@ class Scope:
                 yield line, heads and number == 0
 
     def _tests(self) -> list[Keep]:
-        """Return the tests that every line must pass."""
         tests: list[Keep] = []
         if self.ranges:
             tests.append(lambda line: any(a <= line.byte < b for a, b in self.ranges))
