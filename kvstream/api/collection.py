@@ -11,14 +11,13 @@ from typing import Any, Literal, TypeAlias, Unpack
 from kvstream.api import options as api
 from kvstream.api.given import asked_of, path_of, settings_of, several_of, text_of
 from kvstream.api.model import Model
-from kvstream.api.models import worker_memory
+from kvstream.api.models import POCKET, worker_memory
 from kvstream.api.options import FileOptions, MemoryOptions, ModelOptions, ReadOptions, Request
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.run.request import never
 from kvstream.settings import ModelSettings
 
-POCKET = "pocket"
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 Command = Literal["ask", "summarize", "compare", "remember"]
 

@@ -207,11 +207,11 @@ class Report:
         readings = self._readings
         told = {w for r in readings for result in r.results for w in result.warnings}
         notices = dict.fromkeys(n for r in readings for n in r.notices if n not in told)
-        facts = readings[0].facts if readings else []
-        times = readings[0].times if readings else []
-        if len(readings) == 1 and readings[0].results:
-            record = readings[0].results[-1].to_json()  # earlier ones may be of a part of the text
-            timing = {**record["timing"], "answer_s": readings[0].answer_s}
+        first = readings[0]
+        facts, times = first.facts, first.times
+        if len(readings) == 1 and first.results:
+            record = first.results[-1].to_json()  # earlier ones may be of a part of the text
+            timing = {**record["timing"], "answer_s": first.answer_s}
             facts = _facts(record, timing["prefill_s"] + timing["answer_s"])
             times = _times(timing)
         elif len(readings) > 1:

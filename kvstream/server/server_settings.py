@@ -11,8 +11,6 @@ from typing import Any
 from kvstream.api.options import Request
 from kvstream.errors import KvstreamError, UsageError
 
-PORT = 8100
-
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -21,7 +19,7 @@ class ServerSettings:
     request: Request = field(default_factory=Request)
     """Options of a reading and its answers, without questions."""
     host: str = "127.0.0.1"
-    port: int = PORT
+    port: int = 8100
     """0 for a free port."""
     key: str | None = None
     """Key that clients send as ``Authorization: Bearer KEY``; None if no key is needed."""
