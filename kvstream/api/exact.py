@@ -15,7 +15,7 @@ from kvstream.errors import SourceError
 from kvstream.exact.plain_queries import asks_figure
 from kvstream.exact.plain_queries import may_ask as asks_of_rows
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
-from kvstream.input.outputs import is_own
+from kvstream.input.folders import is_own
 from kvstream.reporters.format import counted as amount
 
 if TYPE_CHECKING:

@@ -63,13 +63,13 @@ def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
     """Return whether a reading of `folder` reads the file at `path`, or would, once it is there:
     also by a link, but not if kvstream wrote it, which nobody can tell while it is `growing`.
     """
-    from kvstream.input import folders, outputs
+    from kvstream.input import folders
 
     listed = folders.would_read(folder, path)
     if not listed and os.path.isfile(path):
         with suppress(OSError):  # the reading reports a folder that it cannot list
             listed = any(same(path, each) for each in folders.files_in(folder, Counter()))
-    return listed and (growing or not outputs.is_own(path))
+    return listed and (growing or not folders.is_own(path))
 
 
 def open_sources(

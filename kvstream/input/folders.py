@@ -1,4 +1,4 @@
-"""List the files of a folder, sorted, without those hidden or ignored by git."""
+"""List the files of a folder, sorted, without those hidden or ignored; recognize own files."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ Ignores: TypeAlias = "list[tuple[Path, pathspec.GitIgnoreSpec]]"
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
 HIDDEN = "hidden"
 """In counts of what is left out: hidden files and folders, and those that git ignores."""
+FIRST = 1024
+"""Number of bytes at the beginning of a file that say whether kvstream wrote it."""
+_GENERATOR = b'<meta name="generator" content="kvstream">'
+_COMMANDS = b"ask|count|summarize|compare|remember|merge|inspect"
+_RESULT = re.compile(
+    rb'\{"command": "(?:%b)", "(?:model|method|memory|file|question|words|source)": ' % _COMMANDS
+    + rb'|\{"kind": "log", "lines": \d+, "blank_lines": '
+    + rb'|\{"event": "started", "model": "[^\n]*", "budget_tokens": '
+    + rb'|\{\n "document": "[^\n]*",\n "answers": \['
+)
+"""The beginning of what --json, --stats and --each write."""
 
 
 def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
@@ -36,6 +47,22 @@ def files_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
         left_out[f"folder on no disk ({kind})"] += 1
         return
     yield from _walk(folder, _ignores_above(folder, left_out), left_out)
+
+
+def output_in(start: bytes) -> str:
+    """Return what a file is that begins with these bytes if kvstream wrote it, else ``""``."""
+    if start[8:].startswith(b'{"__metadata__": {"state": "'):
+        return "memory file of kvstream"
+    if start.startswith(b"<!doctype html>") and _GENERATOR in start:
+        return "report of kvstream"
+    return "JSON file of kvstream" if _RESULT.match(start) is not None else ""
+
+
+def is_own(path: Path) -> bool:
+    """Return whether kvstream wrote the file at `path`, which is then no source of its folder."""
+    with suppress(OSError), path.open("rb") as file:
+        return bool(output_in(file.read(FIRST)))
+    return False
 
 
 def name_of(path: Path) -> str:

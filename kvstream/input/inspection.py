@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.input import documents, formats, outputs, pseudo
+from kvstream.input import documents, formats, pseudo
 from kvstream.input.encodings import by_mark
-from kvstream.input.folders import HIDDEN, files_in, name_of
+from kvstream.input.folders import FIRST, HIDDEN, files_in, name_of, output_in
 from kvstream.input.formats import COMPRESSED, HEAD, MAGIC, SNIFF, SUFFIXES, PeekedStream
 from kvstream.input.source import shown_name
 
@@ -202,7 +202,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
         return Inspected(name, path), None
     source = Inspected(name, path, size=status.st_size)
     with path.open("rb") as file:
-        source.output = outputs.kind_of(file.peek(outputs.FIRST))
+        source.output = output_in(file.peek(FIRST))
         beginning = PeekedStream(formats.reader_of(file))
         head = beginning.look()
         source.kind = formats.kind_of(head)
