@@ -231,11 +231,9 @@ def read(question: str) -> Wording:
         return Wording(dict.fromkeys(KINDS, 0.0), {})
     marks = WEIGHTS.marked(tokens.features())
     texts = {}
-    for mark, name in enumerate(MARKS):
-        if mark and mark in marks:
-            begin = tokens.spans[marks.index(mark)][0]
-            end = max(span[1] for span, own in zip(tokens.spans, marks, strict=True) if own == mark)
-            texts[name] = _unbroken(question, begin, end)
+    for mark in {*marks} - {0}:
+        spans = [span for span, own in zip(tokens.spans, marks, strict=True) if own == mark]
+        texts[MARKS[mark]] = _unbroken(question, spans[0][0], spans[-1][1])
     return Wording(WEIGHTS.shares(tokens.kind_features(marks)), texts)
 
 
