@@ -273,7 +273,7 @@ def _part(marks: Mapping[str, str]) -> str:
     part = marks.get("part", "")
     for short, long in _SHORT:
         part = pattern_of(short).sub(long, part)
-    if (nth := re.search(r"\b(\d\d?)(?:st|nd|rd|th)\b", part)) and int(nth[1]) <= 20:
+    if (nth := re.search(r"\b(\d\d?)(?:st|nd|rd|th)\b", part)) and 0 < int(nth[1]) <= 20:
         part = part.replace(nth[0], ORDINALS.split("|")[int(nth[1]) - 1])
     apart = re.search(r"(\d+) and (\d+)$", part)
     if apart and int(apart[2]) != int(apart[1]) + 1:

@@ -148,6 +148,7 @@ SCOPES = {
     "Could you put page 7 into Spanish?": "page 7",
     "How is Ottla dressed in the opening scene?": "the first scene",
     "content of the 3rd message": "the third message",
+    "What happens in the 0th chapter?": "the 0th chapter",
     "pages 8 to 9 in three sentences": "pages 8 to 9",
     "Translate only the Repairs section to French": "the Repairs section",
     'Explain the part "Setting the clock" to me': "Setting the clock",
