@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,11 +20,11 @@ from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
 from kvstream.cli.shared.exact_answers import note_estimates
-from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.model_choice import announce, open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
 from kvstream.cli.shared.side_by_side import CSV, FILE_WIDTH, Row, blocks, csv_line, csv_row
-from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
 from kvstream.reporters.format import Sink, json_line, shortened, visible
 from kvstream.reporters.plain import Teller
@@ -109,16 +109,9 @@ def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[st
         for path in paths:
             if path != "-" and not os.path.exists(path):
                 continue  # opening the sources reports it
-            if path == "-" and sys.stdin is None:
-                raise SourceError("Standard input is closed; name a file instead.")
             spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))
-            source = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
-            try:
-                while not interrupts() and (block := os.read(source, COPY)):
-                    spool.write(block)
-            finally:
-                if path != "-":
-                    os.close(source)
+            with InterruptibleInput(interrupts, path=None if path == "-" else Path(path)) as source:
+                shutil.copyfileobj(source, spool, COPY)
             spool.flush()
             copies[path] = spool.name
         yield copies

@@ -13,7 +13,7 @@ from kvstream.cli import config
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.shared.saying import say
 from kvstream.errors import KvstreamError
-from kvstream.reporters.format import hanging, json_text, visible
+from kvstream.reporters.format import counted, hanging, json_text, visible
 
 
 @click.command("doctor", cls=SectionedCommand)
@@ -36,8 +36,7 @@ def command(json: bool) -> int:
         if not finding.ok and finding.remedy:
             click.echo(f"    {'':18}{finding.remedy}")
     if broken:
-        problems = "problem" if broken == 1 else "problems"
-        say(f"{broken} {problems} found.")
+        say(f"{counted(broken, 'problem')} found.")
     return 1 if broken else 0
 
 

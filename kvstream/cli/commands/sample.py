@@ -15,9 +15,9 @@ from kvstream.api.source_objects import Source, open_sources
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import COUNT, SEED, FileType
-from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import UsageError
 from kvstream.reporters.format import Sink, json_text, visible
 from kvstream.reporters.plain import Teller
 
@@ -107,10 +107,8 @@ def _text_of(name: str) -> tuple[int, Iterator[str]]:
     """Return the characters of a text, and its blocks: it is read twice, and never held."""
     spool = None
     if name == "-":
-        if sys.stdin is None:
-            raise SourceError("Standard input is closed; name a file instead.")
         spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  as long as the blocks
-        shutil.copyfileobj(sys.stdin.buffer, spool, BUFFER)
+        shutil.copyfileobj(InterruptibleInput(lambda: False), spool, BUFFER)
 
     def blocks() -> Iterator[str]:
         if spool is not None:
