@@ -59,7 +59,7 @@ def command(
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        code = max([code, *(read_each("ask", *each) for each in left)])
+        code = max([code, *(read_each(*each) for each in left)])
         return SOME_FAILED if answered and code == SourceError.exit_code else code
     if not left:
         return code

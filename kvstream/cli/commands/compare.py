@@ -67,7 +67,7 @@ def command(
 
         if as_csv:
             raise click.UsageError("--csv is for one text; use --json with --each.")
-        return read_each("compare", paths, options)
+        return read_each(paths, options)
     return compare(inputs.sources_or_usage(paths), options, as_csv=as_csv)
 
 
@@ -78,7 +78,7 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
         raise UsageError(f"--csv and {other} print two different things; use one.")
     running.check_early(options)
     running.check_files(options, paths)
-    options = settled(options, alone=True)
+    options = settled(options)
     with ExitStack() as stack:
         refuse_closed(options.output)
         output, reporter, interrupts = running.prepared(stack, options)

@@ -66,7 +66,7 @@ def command(
             raise click.UsageError(
                 "No output folder: name the folder for the memory files with -o FOLDER."
             )
-        return read_each("remember", sources, options)
+        return read_each(sources, options)
     target = memory_target(options.output or memory)
     if memory is not None and question:
         raise click.UsageError(
@@ -104,7 +104,7 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
         pages = sources.check()
         if base is None:
             check_checkpoint(options, reporter)
-            options = settled(options, alone=options.request.shards is not None)
+            options = settled(options)
             announce(reporter, options)
             model = open_model(options)
             request = replace(options.request, interrupted=interrupts)

@@ -55,7 +55,7 @@ def command(sources: tuple[str, ...], kind: str, width: int | None, options: Opt
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        return read_each("summarize", sources, options)
+        return read_each(sources, options)
     if kind == "auto" and not by_model:
         log_summaries.tell_unrecognized(paths, plain=plain)
     return read(paths, options)

@@ -14,7 +14,7 @@ import click
 from kvstream.api.collection import each_of
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.interrupts import INTERRUPTED, Interrupts
-from kvstream.cli.shared.model_choice import EXTRACTS, POCKET, demonstration, refuse_revision
+from kvstream.cli.shared.model_choice import POCKET, demonstration, refuse_revision
 from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quiet_libraries
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citation_lines import wrapped
@@ -22,7 +22,7 @@ from kvstream.reporters.document_progress import Collected, CollectedLines, Coll
 from kvstream.reporters.format import counted, in_line, json_line, visible
 
 
-def read_each(command: str, paths: Sequence[str], options: Options) -> int:
+def read_each(paths: Sequence[str], options: Options) -> int:
     """Read every document separately, report progress, and return the exit code."""
     if click.get_current_context().params.get("memory") is not None:
         raise click.UsageError("--memory asks one memory; leave it out, or leave out --each.")
@@ -30,6 +30,7 @@ def read_each(command: str, paths: Sequence[str], options: Options) -> int:
         raise click.UsageError("Nothing to read: name a folder or files for --each.")
     refuse_revision(options.model)
     into = None if options.output in (None, Path("-")) else options.output
+    command = options.request.command
     compares = command == "compare" or len(options.methods) > 1
     with ExitStack() as stack:
         quiet_libraries(options)
@@ -40,7 +41,7 @@ def read_each(command: str, paths: Sequence[str], options: Options) -> int:
         if into is not None:
             interrupts.then += "; later the same command continues with the rest"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(EXTRACTS if command == "summarize" else demonstration(options))
+            reporter.tell(demonstration(options))
         alone = options.asking(checkpoint=None, every=None)
         if compares:
             alone = alone.asking(command="compare")

@@ -27,11 +27,6 @@ POCKET = "pocket"
 """The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration"
 OTHERS = "choose another with -m, such as -m {}"
-EXTRACTS = (
-    "pocket is a small model for demonstration, and shows sentences of the text; other models (-m) "
-    "write summaries."
-)
-FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 FOR_ONE = ("shards", "every", "follow", "extract", "checkpoint")
 """Options, like --each, with which one model reads everything: pocket, unless -m names another."""
 
@@ -41,12 +36,13 @@ def settled(options: Options, *, alone: bool = False) -> Options:
 
     The best model that was fetched answers questions. With --skim auto, each reading of a model
     other than pocket chooses its scout by cost (`kvstream.session.scouting.choose_scout`); pocket
-    scouts if an option says what a KV cache keeps. With `alone`, or with an option for one model,
-    use only the named models. Raises UsageError if --skim contradicts that.
+    scouts if an option says what a KV cache keeps. With `alone`, or with a command or an option for
+    one model, use only the named models. Raises UsageError if --skim contradicts that.
     """
     from kvstream.api.models import default_model
 
-    alone = alone or _for_one(options) is not None
+    command = options.request.command
+    alone = alone or command in ("summarize", "compare") or _for_one(options) is not None
     model, skim = options.model, options.skim
     if not options.model_given and not alone:
         model = default_model()
@@ -101,25 +97,27 @@ def query_model(options: Options) -> Callable[[], Model] | None:
     return None if small else load
 
 
-def announce(
-    reporter: Teller, options: Options, *, summary: bool = False, fixed: bool = False
-) -> None:
+def announce(reporter: Teller, options: Options, *, fixed: bool = False) -> None:
     """Announce that the models are loaded, and describe pocket, unless it is `fixed` by a file."""
     if not options.quiet and options.skim == NONE and options.model == POCKET and not fixed:
-        reporter.tell(EXTRACTS if summary else demonstration(options))
+        reporter.tell(demonstration(options))
     alone = options.skim in (NONE, WORDS, SELF, AUTO)
     models = options.model if alone else f"{options.model} and {options.skim}"
     reporter.wait_for(f"Loading {models} ...")
 
 
 def demonstration(options: Options) -> str:
-    """Describe pocket, and how to get better answers."""
+    """Describe pocket, and how to get better answers or summaries."""
     from kvstream.api.models import default_model
     from kvstream.store import reader
 
+    if options.request.command == "summarize":
+        shows = "shows sentences of the text; other models (-m) write summaries."
+        return f"{DEMONSTRATION}, and {shows}"
     best = default_model()
     if reader.is_shipped() and best == POCKET:
-        return f"{DEMONSTRATION}; for better answers {FETCH}"
+        fetch = "fetch reader once (kvstream models get reader, 93 MB)."
+        return f"{DEMONSTRATION}; for better answers {fetch}"
     ctx = click.get_current_context(silent=True)
     chosen = ctx is None or ctx.info_name not in ("ask", "chat", "remember")
     why = None if chosen or "model" in given_options() else _for_one(options)

@@ -123,12 +123,10 @@ def read(paths: Sequence[str], options: Options) -> int:
         check_checkpoint(options, reporter)
         if options.skim not in (AUTO, NONE):
             refuse_beside_skimming(request)
-        summary = not request.questions
-        if summary:  # only one model summarizes
+        if not request.questions:  # only one model summarizes
             options = replace(options, skim=NONE)
-        alone = on_the_way or summary or request.shards is not None
-        options = settled(options, alone=alone)
-        announce(reporter, options, summary=summary)
+        options = settled(options)
+        announce(reporter, options)
         model = open_model(options)
         request = replace(request, interrupted=interrupts)
         if options.dry_run:
