@@ -62,7 +62,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
             talk = open_memory(memory, options, reporter)
         else:
             interrupts.then = "the chat is about what was read so far"
-            opened = inputs.open_sources(inputs.sources_or_usage(sources), options, interrupts)
+            opened = inputs.open_sources(sources, options, interrupts)
             pages = opened.check()
             options = settled(options)
             announce(reporter, options)
