@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -78,24 +79,23 @@ def asking(run: RunSettings, questions: Sequence[str]) -> Request:
     return Request(tuple(questions), run, command="ask" if questions else "remember")
 
 
-def kvstream(
-    session: Session, spec: str, sample: Sample, task: Task, ratio: float, brief: bool, known: bool
-) -> Record:
+def kvstream(session: Session, spec: str, sample: Sample, task: Task, given: Namespace) -> Record:
     ids = session.tokenizer.encode(sample.text)
-    run = run_of(session, spec, task.max_tokens, brief)
-    questions = [sample.question] if known else []
+    run = run_of(session, spec, task.max_tokens, given.brief)
+    questions = [sample.question] if given.known else []
     if spec == FULL:
         request = asking(room_for(session, run, len(ids)), questions)
     else:
         head = len(session.settle(asking(run, questions)).prompt.head)
-        request = holding(session, run, round((head + len(ids)) / ratio), questions)
+        request = holding(session, run, round((head + len(ids)) / given.ratio), questions)
     plan = session.settle(request)
     reader, start = plan.reader(session.model, request.run, len(ids)), time.process_time()
     for _ in reader.read(IdFeed(ids)):
         pass
     seconds = round(time.process_time() - start, 1)
     held = max(store.used for store in reader.compressible)
-    tail, stop = plan.prompt.tail(sample.question, brief=brief), frozenset(plan.prompt.stop_ids)
+    tail = plan.prompt.tail(sample.question, brief=given.brief)
+    stop = frozenset(plan.prompt.stop_ids)
     said = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, task.max_tokens))
     answer = session.tokenizer.decode(said)
     return {
@@ -109,14 +109,14 @@ def skimmer() -> Session:
     return Session.open(ModelSettings(model="pocket", threads=1))
 
 
-def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool) -> Record:
+def skim(session: Session, sample: Sample, task: Task, given: Namespace) -> Record:
     """Answer with two models; each has the budget that one model has in `kvstream`."""
-    run = run_of(session, "keydiff:pool=15", task.max_tokens, brief)
+    run = run_of(session, "keydiff:pool=15", task.max_tokens, given.brief)
     head = len(session.settle(Request((), run, command="remember")).prompt.head)
     tokens = len(session.tokenizer.encode(sample.text))
-    request = holding(session, run, round((head + tokens) / ratio), ())
+    request = holding(session, run, round((head + tokens) / given.ratio), ())
     assert request.run.budget is not None
-    auto = run_of(skimmer(), "auto", task.max_tokens, brief)
+    auto = run_of(skimmer(), "auto", task.max_tokens, given.brief)
     request = replace(request, run=replace(auto, budget=request.run.budget))
     both = Scouting(session, skimmer())
     with harness.document(sample.text) as path:
@@ -134,20 +134,19 @@ def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool
 
 
 def kvpress(
-    process: Process, session: Session, names: Sequence[str], sample: Sample, task: Task,
-    ratio: float, brief: bool, known: bool,
-) -> Record:  # fmt: skip
+    process: Process, session: Session, sample: Sample, task: Task, given: Namespace
+) -> Record:
     """Return the answers of all presses; they share the prefill."""
     prompt = session.settle(Request((), RunSettings(), command="remember")).prompt
     ids = [*prompt.head, *session.tokenizer.encode(sample.text)]
-    kept = round(len(ids) / ratio)
-    if known:
+    kept = round(len(ids) / given.ratio)
+    if given.known:
         ids += session.tokenizer.encode(f"\n{sample.question}", continuing=True)
     found = process.ask(
         ask={
-            "ids": ids, "question": prompt.tail(sample.question, brief=brief),
+            "ids": ids, "question": prompt.tail(sample.question, brief=given.brief),
             "tokens": task.max_tokens, "stop": list(prompt.stop_ids),
-            "kept": kept, "presses": list(names), "head": len(prompt.head),
+            "kept": kept, "presses": given.presses.split(","), "head": len(prompt.head),
         }
     )  # fmt: skip
     answers = {name: session.tokenizer.decode(said) for name, said in found["answers"].items()}
@@ -200,23 +199,16 @@ def main() -> None:
                     identity: Record = {**same, "task": task.name, "trial": number, "case": spec}
 
                     def go(spec: str = spec, task: Task = task, number: int = number) -> Record:
-                        sample = made(task, number)
                         if spec == SKIM:
-                            return skim(session, sample, task, given.ratio, given.brief)
-                        return kvstream(
-                            session, spec, sample, task, given.ratio, given.brief, given.known
-                        )
+                            return skim(session, made(task, number), task, given)
+                        return kvstream(session, spec, made(task, number), task, given)
 
                     trials.append(Trial(identity, go))
                 if presses:
                     identity = {**same, "task": task.name, "trial": number, "presses": presses}
 
                     def pressed(task: Task = task, number: int = number) -> Record:
-                        sample = made(task, number)
-                        return kvpress(
-                            process(), session, presses, sample, task, given.ratio, given.brief,
-                            given.known,
-                        )  # fmt: skip
+                        return kvpress(process(), session, made(task, number), task, given)
 
                     trials.append(Trial(identity, pressed))
         found = [*measure(trials, Records(given.save))]
