@@ -60,8 +60,7 @@ def ask_folder(folder: Path, options: Options) -> int:
     for file in files:
         check_files(options, memory=file)
     _refuse_fixed(files)
-    found_models = models_of(files)
-    if found_models is not None:
+    if (found_models := models_of(files)) is not None:
         options = _of_models(*found_models, folder, options)
     code = 0
     with ExitStack() as stack:

@@ -12,37 +12,32 @@ from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import measured_option
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import stack
 from kvstream.cli.options.table import model_options
 from kvstream.cli.shared.saying import say
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session
 
-speed_options = stack(
-    common.lengths_option(help="Tokens to read."),
-    measured_option(
-        "--against", type=common.NAMES, default="transformers", metavar="NAME,...",
-        help="transformers: a plain cache, at once and in chunks.",
-    ),
-    measured_option(
-        "--runs", type=click.IntRange(min=1), default=3, metavar="N",
-        help="Rounds in which all systems alternate; the table has medians.",
-    ),
-    measured_option(
-        "--limit", type=click.FloatRange(min=0), default=120.0, metavar="SECONDS",
-        help="Do not repeat a run that takes longer; extrapolate it if it is token by token.",
-    ),
-    measured_option(
-        "--give-up", type=click.FloatRange(min=0), default=3600.0, metavar="SECONDS",
-        help="Skip a run that would take longer, judged by the previous length.",
-    ),
-    common.text_option("to read"),
-)  # fmt: skip
-
 
 @click.command("speed", cls=SectionedCommand)
-@speed_options
+@common.lengths_option(help="Tokens to read.")
+@measured_option(
+    "--against", type=common.NAMES, default="transformers", metavar="NAME,...",
+    help="transformers: a plain cache, at once and in chunks.",
+)  # fmt: skip
+@measured_option(
+    "--runs", type=click.IntRange(min=1), default=3, metavar="N",
+    help="Rounds in which all systems alternate; the table has medians.",
+)  # fmt: skip
+@measured_option(
+    "--limit", type=click.FloatRange(min=0), default=120.0, metavar="SECONDS",
+    help="Do not repeat a run that takes longer; extrapolate it if it is token by token.",
+)  # fmt: skip
+@measured_option(
+    "--give-up", type=click.FloatRange(min=0), default=3600.0, metavar="SECONDS",
+    help="Skip a run that would take longer, judged by the previous length.",
+)  # fmt: skip
+@common.text_option("to read")
 @common.trials_seed_option
 @common.tokens_option(default=24)
 @common.case_options
