@@ -277,7 +277,7 @@ class Shape(Series):
             variable = self.variables.get(place)
             if variable is None:
                 if len(self.variables) >= MOST_VARIABLES:
-                    break
+                    continue
                 variable = self.variables[place] = Variable()
             variable.take(value.lstrip()[:80], bucket)
         if self.count > ALL_VALUES and self.reader is not None:

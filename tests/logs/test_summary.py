@@ -340,6 +340,17 @@ def test_frequent_values_are_named() -> None:
     assert "state = 6 (~7" in page(log), "not all lines were looked at"
 
 
+def test_a_word_that_becomes_a_value_takes_nothing_from_the_others() -> None:
+    zones = ["zeta", "eta", "iota", "kappa", "mu", "nu", "xi", "pi", "rho", "tau", "phi", "chi"]
+    lines = []
+    for i in range(3000):
+        zone = "north" if i < 300 else zones[i % 12]
+        values = " ".join(f"{name} {(i + n) % 3}" for n, name in enumerate("abcdefgh"))
+        lines.append(at(i, f"ERROR the worker of zone {zone} read {values}"))
+    (finding,) = report(read(lines)).findings
+    assert all(variable["looked_at"] > 150 for variable in finding.variables)
+
+
 @pytest.mark.parametrize("rule", ["rule <*>", "rule=<*>", "<*> 7", "<*><*>", "a<*>b"])
 def test_the_mark_of_a_value_may_stand_in_the_log(rule: str) -> None:
     log = read([at(i, f"INFO acl: {rule} took {i % 5 + 1} ms") for i in range(400)])
