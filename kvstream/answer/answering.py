@@ -128,21 +128,20 @@ def answer(
                 yield Notice(told)
             basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
-    if repeats:
-        skipped = f"Repeats of passages that were left out: {repeats:,}."
-        notes = [*memory.trace.notes, skipped]
+    result = replace(result, narrowed=sight)
+    # No support is measured for an extract, or for a summary, which rests on the whole text.
+    if extract:
+        skipped = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
+        notes = [*memory.trace.notes, *skipped]
         result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
-    if sight is not None:
-        result = replace(result, narrowed=sight)
-    # No support is measured for a summary, which rests on the whole text, or for an extract.
-    if not extract and memory.prompt.task == "ask":
-        if abstains(result.answer):
-            result = forgotten(result, memory.reader.model.trained_length)
-        else:
-            support = _support(memory, result, basis)
-            result = judged(_with_versions(memory, result), support, withhold=strict)
-    elif not extract and _no_summary(result.answer):
-        result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
+    elif memory.prompt.task != "ask":
+        if _no_summary(result.answer):
+            result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
+    elif abstains(result.answer):
+        result = forgotten(result, memory.reader.model.trained_length)
+    else:
+        support = _support(memory, result, basis)
+        result = judged(_with_versions(memory, result), support, withhold=strict)
     if strict and not extract:
         yield AnswerToken(result.answer, memory.reader.cache.held)
     yield Answered(result)
