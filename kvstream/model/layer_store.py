@@ -110,8 +110,8 @@ class LayerStore(BufferLayer):
         self,
         spec: LayerSpec,
         capacity: int,
-        tensors: Sequence[EntryTensor] = (),
-        head_tensors: Sequence[HeadTensor] = (),
+        tensors: Sequence[EntryTensor],
+        head_tensors: Sequence[HeadTensor],
     ) -> None:
         super().__init__(capacity)
         self.spec = spec
@@ -321,6 +321,15 @@ class LayerStore(BufferLayer):
         for name, before in self.aside.items():
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
+
+    def release(self) -> None:
+        """Free all tensors of the entries; the layer can no longer be used."""
+        self.keys = self.values = self.keys.new_empty(0)
+        self.origin = self.origin.new_empty(0)
+        self.state, self.head_state, self.aside, self.head_aside = {}, {}, {}, {}
+        self.window_attention = self.accumulated_attention = None
+        self.waiting = self.before_answer = None, None
+        self.used = self.unrotated = self.parked = 0
 
     def tensor_bytes(self) -> int:
         """Return the bytes of one entry in every head: keys, values, origin and state."""

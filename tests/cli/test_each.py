@@ -95,7 +95,7 @@ def test_figures_of_a_folder_name_what_is_skipped_and_what_fails(
     assert (ran.code, told in ran.stderr) == (7, True)
     into = ("-o", str(tmp_path / "results"))
     ran = cli("ask", str(tmp_path), "Which row has the largest price?", "--each", *into)
-    assert (ran.code, ran.stdout.count("largest price is 9")) == (7, 1)
+    assert (ran.code, ran.stdout.count("price: 9")) == (7, 1)
     assert f"The counted answers are not in {into[1]}" in ran.stderr
 
 
