@@ -62,6 +62,7 @@ def asks_figure(question: str) -> bool:
 def core(question: str) -> str:
     """Return a question without polite words and final signs."""
     text = " ".join(question.split()).rstrip("?!. ")
+    text = re.sub(r"(?i)\bno\. of\b", "number of", text)
     return re.sub(f"^{terms.POLITE}|{terms.TAIL}", "", text, flags=re.IGNORECASE)
 
 

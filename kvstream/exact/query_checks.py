@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from kvstream.exact.routing import iso_dates
 from kvstream.exact.table_words import (
     EMPTY,
-    ENDS,
     FILLERS,
     FLAGS,
     FRONT,
@@ -24,6 +23,7 @@ from kvstream.exact.table_words import (
     ROW_WORDS,
     SAME,
     SKIPPED,
+    SUPERLATIVES,
     TOTALLY,
     WHICH,
     loose,
@@ -76,14 +76,22 @@ _SIGNS = {
 """Words for comparisons with a number."""
 _LOOK_UP = re.compile(r"(?i)SELECT (\*|\w+(?:, \w+)*) FROM t WHERE (?!.* (?:ORDER|GROUP) BY )")
 _IS = re.compile(r"(?i)\b(\w+) (?:=|LIKE) '")
+_WHEN = re.compile(r"\b(?:when|(?:what|which) (?:day|date))\b")
 _ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT 1$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
 _NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
-_ENDS = {name: {*OPERATIONS[name].split(), *words.split("|")} for name, words in ENDS.items()}
+_ENDS = {
+    name: {*OPERATIONS[name].split()}.union(*(each[least] for each in SUPERLATIVES))
+    for least, name in enumerate(("max", "min"))
+}
 """Words for the largest and the smallest."""
-_SORTED_BY = {"oldest", *OPERATION, *re.findall(r"\w+", " ".join(ENDS.values()))}
+_MEANT = {word: words for most, least, words in SUPERLATIVES for word in most | least}
+_SORTED_BY = {"oldest", *OPERATION}
+_KNOWN = frozenset(map(loose, SKIPPED | FRONT | LISTS | WHICH | ROW_WORDS))
+SURE = -0.05
+"""Least mean log-probability of a query whose column the question need not name."""
 
 
 class QueryChecks:
@@ -92,8 +100,11 @@ class QueryChecks:
     def __init__(self, columns: Columns) -> None:
         self.columns, self.header = columns, columns.header
 
-    def fits(self, sql: str, question: str) -> bool:
-        """Return whether the question has the values of the query, and the query those of it."""
+    def fits(self, sql: str, question: str, likely: float) -> bool:
+        """Return whether the question has the values of the query, and the query those of it.
+
+        `likely`: the mean log-probability of the query.
+        """
         asked = loose(plain(question))
         literals = [text.replace("''", "'").strip("%") for text in _LITERAL.findall(sql)]
         bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
@@ -106,7 +117,7 @@ class QueryChecks:
             and all(self._shows(bare, word) for word in _WHICH.findall(asked))
             and self._orders(_LITERAL.sub("", sql), asked)
             and self._compares(sql, bare, asked)
-            and self._tells(sql, asked)
+            and self._tells(sql, asked, likely)
             and self._sorts(sql, asked)
             and _agrees(bare, literals, question, words)
             and all(f" {value} " in f" {said} " for value in self.values(question))
@@ -139,31 +150,39 @@ class QueryChecks:
         own = {name.casefold() for name, told in names if word in words_of(told)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
-    def _tells(self, sql: str, asked: str) -> bool:
+    def _tells(self, sql: str, asked: str, likely: float) -> bool:
         """Return whether a query for the row of a name shows a column that the question names, or
         all words of the question are known: Thor's favorite food is not his breed.
         """
-        shown = _LOOK_UP.match(sql)
+        look = _LOOK_UP.match(sql)
         keys = {self.columns.place(name) for name in _IS.findall(sql)} - {None}
-        if shown is None or not keys - self.columns.shared - self.columns.dates:
+        if look is None or not keys - self.columns.shared - self.columns.dates:
             return True
+        shown = [self.columns.place(name) for name in look[1].split(", ")]
+        if look[1] != "*" and None in shown:
+            return False  # the table lacks what the model would show
         words = {*re.findall(r"[^\W\d_]+", asked)}
         same = words.union(*(group for group in SAME if group & words))
         named = self.named(" ".join(same)) - keys
-        named |= self.columns.dates if "when" in words else set()
-        if named & {self.columns.place(name) for name in shown[1].split(", ")}:
+        named |= self.columns.dates if _WHEN.search(asked) else set()
+        if named.intersection(shown) or (likely >= SURE and look[1] != "*"):
             return True
         known = {*re.findall(r"\w+", loose(" ".join(_LITERAL.findall(sql))))}
         known |= {word for name in self.header for word in words_of(name)}
-        return words <= known | SKIPPED | FRONT | LISTS | WHICH | ROW_WORDS
+        return words <= known | _KNOWN
 
     def _sorts(self, sql: str, asked: str) -> bool:
         """Return whether a query sorts by a column that the question names, or that a known word
         may mean: the heaviest, but not the cutest.
         """
         by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
+        if not by or by & self.named(asked):
+            return True
+        named = {
+            word for column in by if column is not None for word in words_of(self.header[column])
+        }
         odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", asked)} - _SORTED_BY
-        return not by or not odd or bool(by & self.named(asked))
+        return all(named & _MEANT.get(word, frozenset()) for word in odd)
 
     def named(self, asked: str) -> set[int]:
         """Return the columns that share a stem with a word of the question."""

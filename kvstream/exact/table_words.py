@@ -28,16 +28,20 @@ QUANTITY = frozenset(("most", "least", "fewest"))
 SAME = [*map(_set, (
     "film movie", "book novel", "order purchase", "customer client buyer", "city town",
     "employee staff worker colleague", "shop store", "author wrote", "rating rated",
-    "salary wage pay income earn", "price cost fee",
+    "salary wage pay income earn", "price cost fee", "time duration length minute min", "size area",
 ))]  # fmt: skip
 """Words of the same meaning."""
 TOTALLY = ("in total", "together", "altogether", "combined", "all in all", "all together")
-ENDS = {
-    "max": "slowest|priciest|dearest|costliest|most expensive|tallest|newest|heaviest|longest"
-           "|hottest|warmest",
-    "min": "fastest|quickest|cheapest|least expensive|youngest|lightest|shortest|coldest",
-}  # fmt: skip
-"""Other words for the largest and the smallest."""
+_LASTING = "duration length time hour minute min day night week month since"
+SUPERLATIVES = tuple((_set(most), _set(least), _set(columns)) for most, least, columns in (
+    ("slowest", "fastest quickest", f"{_LASTING} ms millisecond latency second elapsed speed"),
+    ("priciest dearest costliest expensive", "cheapest", "price cost fee rate amount fare rent"),
+    ("heaviest", "lightest", "weight mass kg kilo gram"),
+    ("longest", "shortest", f"{_LASTING} km mile meter metre distance height page"),
+    ("tallest", "", "height"), ("newest", "", "year date"), ("", "youngest", "age year date born"),
+    ("hottest warmest", "coldest", "temperature temp"),
+))  # fmt: skip
+"""Words for the largest and the smallest, and words of the columns that they may mean."""
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
 """Words for the rows themselves, in the singular."""
 LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))
@@ -48,9 +52,9 @@ EMPTY = _set(
     "does did having can could would should will whole entire overall exact exactly only just "
     "values amount amounts quantity number numbers figure figures and so then also what's whats "
     "get got made make makes sold sell sells bought went go came come back gets ended end hold "
-    "holds see saw listed measured recorded found reached year file sheet csv tsv dataset thanks "
-    "yet far take takes took score scored scores spend spent i'd much large high big low into up "
-    "out off placed ran run won sent received how"
+    "holds see saw listed measured recorded found reached belong belongs year file sheet csv tsv "
+    "dataset thanks yet far take takes took score scored scores spend spent i'd much large high "
+    "big low into up out off placed ran run won sent received how"
 )
 """Words that change nothing."""
 FRONT = _set(
@@ -116,7 +120,7 @@ LIST = (
 )
 FIGURE = (
     rf"\b(?:{'|'.join([*OPERATION, *PHRASES, *TOTALLY])}|how much"
-    rf"|{ENDS['max']}|{ENDS['min']}|oldest)\b"
+    rf"|{'|'.join(word for most, least, _ in SUPERLATIVES for word in most | least)}|oldest)\b"
 )
 """What a question for a figure has."""
 ASKS = (

@@ -90,7 +90,7 @@ class QueryWriter:
         sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
         sql = _EQUAL.sub(self._having, sql)
         sql = self._repaired(sql, question)
-        if likely < CERTAIN or not self.checks.fits(sql, question):
+        if likely < CERTAIN or not self.checks.fits(sql, question, likely):
             return None
         return _PERIOD.sub(self._whole, sql)
 

@@ -34,7 +34,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that answers with a query which a pretended model writes."""
     (tmp_path / "pets.csv").write_text(ROWS)
 
-    def ask(question: str, sql: str, likely: float = 0.0, file: str = "pets.csv") -> Any:
+    def ask(question: str, sql: str, likely: float = -0.1, file: str = "pets.csv") -> Any:
         sources = open_sources([str(tmp_path / file)])
         prompts: list[str] = []
 
@@ -152,6 +152,8 @@ def test_rows_compute_the_query(
         # It shows something beside what the question asks for.
         ("what does Rex like to eat", "SELECT kind FROM t WHERE Pet_Name = 'Rex'"),
         ("who is the owner of Rex", "SELECT * FROM t WHERE Pet_Name = 'Rex'"),
+        ("what is Rex's phone number", "SELECT phone_number FROM t WHERE Pet_Name = 'Rex'"),
+        ("the longest pet", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
         ("the cutest pet name", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
         ("total and mean weight", "SELECT SUM(weight_kg) FROM t"),
         ("mean weight of dogs", "SELECT AVG(weight_kg * born) FROM t WHERE kind = 'dog'"),
@@ -186,6 +188,9 @@ def test_what_does_not_fit_is_left_to_the_model(
 
 def test_a_query_that_the_model_is_not_sure_of(asked: Callable[..., Any]) -> None:
     assert asked("the heaviest", "SELECT MAX(weight_kg) FROM t", -0.3)[0] is None
+    kind = "SELECT kind FROM t WHERE Pet_Name = 'Rex'"
+    assert asked("Rex is what sort of creature", kind)[0] is None
+    assert asked("Rex is what sort of creature", kind, -0.01)[0]["answer"].startswith("dog")
 
 
 def test_the_model_sees_columns_and_the_values_that_the_question_names(
