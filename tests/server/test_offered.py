@@ -403,9 +403,9 @@ def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
             warning=lambda form, *values: lines.append(form % values if values else form),
         )
         loaded = model if name == "pocket" else reader
-        request = request_of((), **SMALL)
-        options: Any = SimpleNamespace(model=name, quiet=quiet, request=request)
-        settings = ServerSettings(request=request, port=0, memories=memories)
+        asked = SimpleNamespace(command="ask")
+        options: Any = SimpleNamespace(model=name, quiet=quiet, request=asked)
+        settings = ServerSettings(request=request_of((), **SMALL), port=0, memories=memories)
 
         def serve_none(server: Any, ready: Any) -> None:
             ready(SimpleNamespace(service=server.service, address="http://127.0.0.1:1"))
