@@ -159,7 +159,7 @@ class BoundedCache(Cache):
     def release(self) -> None:
         """Free all tensors; the cache can no longer be used."""
         for store in self.stores:
-            store.release()
+            store.release_entries()
         for recurrent in self.recurrent:
             recurrent.release()
         self.free_scratch()

@@ -322,7 +322,7 @@ class LayerStore(BufferLayer):
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
 
-    def release(self) -> None:
+    def release_entries(self) -> None:
         """Free all tensors of the entries; the layer can no longer be used."""
         self.keys = self.values = self.keys.new_empty(0)
         self.origin = self.origin.new_empty(0)
