@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from kvstream.cli.app import run
 from kvstream.cli.options.table import Options
 from kvstream.errors import BudgetError
 from kvstream.exact.row_database import RowDatabase, _text
@@ -246,13 +245,17 @@ def test_figures_of_a_result() -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., Any]:
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that runs `ask` with a model that writes a query, or raises one."""
     (tmp_path / "pets.csv").write_text(ROWS)
     monkeypatch.chdir(tmp_path)
     loaded: list[str] = []
 
-    def tell(query: str | Exception, *arguments: str) -> tuple[int, str, str, int]:
+    def tell(
+        query: str | Exception, *arguments: str, stdin: bytes = b""
+    ) -> tuple[int, str, str, int]:
         def write(*args: Any, **more: Any) -> tuple[str, float]:
             if isinstance(query, Exception):
                 raise query
@@ -264,9 +267,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callab
 
         loaded.clear()
         monkeypatch.setattr("kvstream.cli.shared.model_choice.open_model", load)
-        code = run(["ask", "-m", "mine/model", *arguments])
-        out, err = capsys.readouterr()
-        return code, out, " ".join(err.split()), len(loaded)
+        ran = cli("ask", "-m", "mine/model", *arguments, stdin=stdin)
+        return ran.code, ran.stdout, " ".join(ran.stderr.split()), len(loaded)
 
     return tell
 
@@ -286,6 +288,13 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
         "27.3\n",
         "Warning: Left out: 1 row without weight_kg.",
     )
+
+
+def test_a_pipe_is_computed_with_the_query_for_its_beginning(told: Callable[..., Any]) -> None:
+    rows = ROWS + "".join(f"Pup {i};dog;{i};2023-01-01;no\n" for i in range(1500))
+    code, out, err, loads = told(DOGS, "how heavy are dogs on average?", stdin=rows.encode())
+    assert (code, out, loads) == (0, f"{(54.6 + 1500 * 1499 / 2) / 1502:.6f}\n".rstrip("0"), 1)
+    assert f"Written by mine, computed from the rows: {DOGS}" in err
 
 
 def test_a_model_is_loaded_only_for_a_query(told: Callable[..., Any], tmp_path: Path) -> None:
