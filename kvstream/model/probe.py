@@ -119,7 +119,13 @@ def _with_head(bounded: BoundedModel, own: Tensor) -> BoundedModel:
         trial = replace(bounded, head_is_plain=plain)
         cache = trial.new_cache(PROBE_TOKENS)
         # Recurrent layers compute a single token after others in another way than several tokens.
-        hidden = torch.cat([trial.forward(part, cache) for part in (ids[:1], ids[1:2], ids[2:])])
+        parts = ids[:1], ids[1:2], ids[2:]
+        try:
+            hidden = torch.cat([trial.forward(part, cache) for part in parts])
+        except Exception:  # of a base model that does not run alone, in code of others
+            if not plain:
+                raise
+            continue
         if plain and hidden.shape[-1] != head.in_features:
             continue
         if _distance(own, trial.logits(hidden)) <= _tolerance(own, model):  # not if one is NaN

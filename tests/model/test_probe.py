@@ -307,3 +307,34 @@ def test_logits_that_are_no_numbers_are_no_agreement(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(BoundedModel, "forward", spoiled)
     with pytest.raises(UnsupportedModelError, match="gives different answers"):
         bound(fresh(FAMILIES["llama"].config()), "some/llama")
+
+
+def test_a_base_model_that_does_not_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code from the hub may have one. The model runs as a whole, or is refused with the reason."""
+
+    def made() -> Any:
+        model = fresh(FAMILIES["llama"].config())
+        whole, base = model.forward, model.model.forward
+        inside: list[bool] = []
+
+        def alone(*args: Any, **kwargs: Any) -> Any:
+            if not inside:
+                raise TypeError("an argument is missing")
+            return base(*args, **kwargs)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            inside.append(True)
+            try:
+                return whole(*args, **kwargs)
+            finally:
+                inside.clear()
+
+        model.forward, model.model.forward = forward, alone
+        return model
+
+    found = bound(made(), "some/llama")
+    assert not found.head_is_plain
+    own = BoundedModel.forward
+    monkeypatch.setattr(BoundedModel, "forward", lambda *args: 2 * own(*args) + 1)
+    with pytest.raises(UnsupportedModelError, match="gives different answers"):
+        bound(made(), "some/llama")
