@@ -208,7 +208,7 @@ def _cached() -> Iterator[tuple[str, Path]]:
 def _entry(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
     """Return the entry of a folder or a GGUF file, with as many facts as it tells."""
     facts: dict[str, Any] = {}
-    whole = os.path.isfile(path)
+    whole = not os.path.isdir(path)  # also a broken link to a file
     try:
         weights, entry = _gguf(path, room, facts) if whole else _folder(path, where, facts)
         facts["kv_bytes"] = facts["kv_tokens"] * entry

@@ -506,6 +506,14 @@ def test_a_damaged_number_of_layers_takes_no_memory() -> None:
     assert _gguf_entry(file, 2) > 2**60  # type: ignore[arg-type]
 
 
+def test_a_broken_link_to_a_file_is_named(home: Path) -> None:
+    link = home / ".lmstudio" / "models" / "some" / "m.gguf"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(home / "gone.gguf")
+    [found] = [e for e in catalog.entries(catalog.Room("cpu", 1 << 40), {}) if "m.gguf" in e.name]
+    assert "m.gguf cannot be read: No such file" in (found.problem or "")
+
+
 @pytest.mark.parametrize(
     ("free", "disk", "float32", "problem", "best"),
     [
