@@ -7,6 +7,7 @@ AnswerToken events, and an Answered with the Result.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -381,23 +382,28 @@ Outcome = DocumentDone | DocumentFailed
 def returned(
     events: Generator[Event, None, Value], see: Callable[[Event], object] = lambda event: None
 ) -> Value:
-    """Run a generator of events to its end and return its value; `see` gets every event."""
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as end:
-            return end.value
-        see(event)
+    """Run a generator of events to its end and return its value; `see` gets every event.
+
+    If `see` raises an error, the generator is closed, so that it frees what it holds.
+    """
+    with closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                return end.value
+            see(event)
 
 
 def changed(
     events: Generator[Event, None, Value], change: Callable[[Event], Event | None]
 ) -> Generator[Event, None, Value]:
     """Yield the events as `change` returns them, without those for which it returns None."""
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as end:
-            return end.value
-        if (now := change(event)) is not None:
-            yield now
+    with closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                return end.value
+            if (now := change(event)) is not None:
+                yield now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import kvstream
 from kvstream.api.memory_files import checkpoint_tokens, inspect
 from kvstream.api.model import Model
 from kvstream.errors import SourceError, UsageError
-from kvstream.events import Answered, Started, StepDone, returned
+from kvstream.events import Answered, Event, Notice, Started, StepDone, changed, returned
 
 SMALL = {"budget": 300, "max_tokens": 8}
 QUESTION = "Who hid the letter?"
@@ -322,3 +323,23 @@ def test_the_file_of_a_memory_tells_the_same_as_inspect(model, tmp_path) -> None
     assert told.record() == found.record()
     assert (told.retained, told.evicted) == (found.retained, found.evicted)
     assert found.evicted > 0
+
+
+@pytest.mark.parametrize("run", [returned, lambda *given: next(changed(*given))])
+def test_an_error_about_an_event_ends_the_reading_at_once(run: Callable[..., object]) -> None:
+    """The traceback of the error, which a notebook keeps, must not hold memory and workers."""
+    ended = []
+
+    def reading() -> Generator[Notice, None, None]:
+        try:
+            yield Notice("A part was read.")
+        finally:
+            ended.append(True)
+
+    def fail(event: Event) -> None:
+        raise RuntimeError("the function fails")
+
+    events = reading()
+    with pytest.raises(RuntimeError, match="the function fails"):
+        run(events, fail)
+    assert ended == [True]
