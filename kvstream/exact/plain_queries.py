@@ -26,6 +26,8 @@ _KINDS = {"count": "#", "distinct": "D", "max": "M", "min": "M", "sum": "F", "me
 _FUNCTIONS = {"max": "MAX", "min": "MIN", "sum": "SUM", "mean": "AVG", "median": "MEDIAN"}
 _LISTS = pattern_of(terms.LIST)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d$")
+_UNSURE = re.compile(r"\d[.,]\d{3}(?!\d)")
+"""What may separate thousands or decimals."""
 _ISO = re.compile(r"\d{4}(?:-\d\d){0,2}$")
 
 
@@ -84,6 +86,8 @@ class _Reading:
 
     def query(self) -> str | None:
         """Return the query, or None."""
+        if pattern_of(terms.YES_OR_NO).match(self.text):
+            return None
         for link in re.finditer(rf"(?i) (?:{terms.CLAUSE}) ", self.text):
             said = "no " * (link[0] == " without ") + self.text[link.end() :]
             every = re.split(r",? and (?:whose |where |with |the )?", said)
@@ -103,11 +107,14 @@ class _Reading:
             return self._select("COUNT(*)")
         if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
             shared = at[0] in self.columns.shared
+            if kinds == "#CR" and parts[2].text not in terms.WHOLE:
+                return None  # how many failed rows, if a column is called failed
             if shared and any(re.search("[<>]|BETWEEN", each) for each in self.where):
                 return None  # a city with more than 3 rows, or with a figure above 3
             return self._select(f"COUNT(DISTINCT {self._name(at[0])})" if shared else "COUNT(*)")
         if re.fullmatch("W?#?DC", kinds):
-            return self._select(f"COUNT(DISTINCT {self._name(at[0])})")
+            name = self._name(at[0])
+            return self._select(f"COUNT(DISTINCT {name})" if "#" in kinds else f"DISTINCT {name}")
         if re.fullmatch("W?FCC", kinds) and self._names_rows(at[1]):
             at, kinds = at[:1], "FC"  # the mean depth of the rivers, which are the rows
         if re.fullmatch("W?FCR?|W?CF", kinds):
@@ -118,10 +125,16 @@ class _Reading:
         if re.fullmatch("W?CMFC", kinds):
             return self._groups(at[0], self._function(operations[1], at[1]), operations[0])
         if re.fullmatch("W?R?MCR?", kinds):
+            if parts[0].text == "who" and any(p.text in terms.QUANTITY for p in parts):
+                texts = (c for c in range(len(self.columns.names)) if self._names_one(c))
+                if next(texts, None) in self.columns.shared:
+                    return None  # one may have several rows, whose sum is asked for
             return self._best(operations[0], at[0])
         if found := re.fullmatch("W?C(?:MC|CM)|(MCW?C)", kinds):
             show, of = at[::-1] if found[1] else at
             word = next(part.text for part in parts if part.kind == "M")
+            if show in self.columns.flags:
+                return None  # who sold most, if a column is called sold
             if word in terms.QUANTITY and show in self.columns.shared:
                 return self._groups(show, self._function("sum", of), operations[0])
             return self._best(operations[0], of, show)
@@ -132,7 +145,10 @@ class _Reading:
         return None
 
     def _names_rows(self, column: int) -> bool:
-        return column not in self.columns.shared and not self.columns.numbers[column]
+        return column not in self.columns.shared and self._names_one(column)
+
+    def _names_one(self, column: int) -> bool:
+        return column not in self.columns.numeric | self.columns.dates
 
     def _name(self, column: int) -> str:
         return self.columns.names[column]
@@ -192,6 +208,7 @@ class _Reading:
         operation = terms.PHRASES.get(low) or terms.OPERATION.get(word)
         bounded = terms.FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
         held = self.columns.values.get(loose(re.sub("['’]s$", "", phrase)), {})
+        bounded = bounded and not re.search("[<>=!]", phrase)
         near = self.columns.named(phrase) if bounded or single else []
         exact = [c for c in near if words_of(self.columns.header[c]) == words_of(phrase)]
         if quoted and held:
@@ -213,7 +230,7 @@ class _Reading:
         if word in terms.SKIPPED or (word in _FRONT and not self.begun):
             return _Part("-", low)
         if held:
-            return _Part("V", phrase, held)
+            return _Part("X" if terms.NOT.match(low.split()[0]) else "V", phrase, held)
         if len(near) == 1:  # orders are rows, if the column is order_id
             labels = terms.LABELS.intersection(words_of(self.columns.header[near[0]]))
             return _Part("R" if labels else "C", low, near[0])
@@ -240,6 +257,11 @@ class _Reading:
                 if begin and parts[begin - 1].text in _DENIES:
                     begin, sign = begin - 1, "!="
                 clause = self._condition(column, sign, part.data[column])
+                if column in self.columns.numeric:
+                    after = "".join(p.kind for p in parts[end : end + 1])
+                    said = [p.text for p in parts[begin:end]]
+                    if not self._says(said, column) or (begin < place and after in ("C", "R")):
+                        clause = None  # the 3 largest prices, or the price of 3 orders
             elif part.kind == "A":
                 near = [p for p in (place + 1, place - 1) if 0 <= p < len(parts)]
                 some = [(p, self._condition(parts[p].data, *part.data)) for p in near
@@ -258,42 +280,70 @@ class _Reading:
             parts[begin:end] = []
         return parts
 
+    def _says(self, parts: list[str], column: int) -> bool:
+        """Return whether a number is a value: it has its column beside it, or is a year."""
+        if len(parts) < 2:
+            return "year" in words_of(self.columns.header[column])
+        beside = r"[\"“‘'` ](?:(?:is|are|was|were|of|==?) )*[\"“‘'`]?".join(map(re.escape, parts))
+        return re.search(beside, self.text, re.IGNORECASE) is not None
+
     def _clause(self, text: str) -> str | None:
         """Return the condition in words such as ``the price is above 3``; None if it is none."""
-        empty = re.match(r"(?:an? )?(?:empty|missing|blank|no) (.+)", text, re.IGNORECASE)
+        empty = re.match(r"(?:an? )?(empty|missing|blank|no) (.+)", text, re.IGNORECASE)
         if empty:
-            found = self.columns.named(empty[1])
-            return f"{self._name(found[0])} IS NULL" if len(found) == 1 else None
+            found = self.columns.named(empty[2])
+            known = len(found) == 1 and not self._is_value(empty[1], found[0])
+            return f"{self._name(found[0])} IS NULL" if known else None
         words = text.split()
         for count in range(len(words) - 1, 0, -1):
             found = self.columns.named(" ".join(words[:count]))
             if len(found) != 1 or not words[count - 1][-1:].isalnum():
                 continue
+            rest = re.sub(f"^{terms.BE}", "", " ".join(words[count:]), flags=re.IGNORECASE)
+            whole = self._is_value(rest, found[0])  # such as `not paid` and `missing`
             for relation, pattern in terms.RELATIONS:
+                if whole and relation != "=":
+                    continue
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
                     value, end = (match.groupdict().get(key) or "" for key in ("value", "end"))
                     return self._condition(found[0], relation, _unquoted(value), _unquoted(end))
         return None
 
+    def _is_written(self, column: int, value: str) -> bool:
+        """Return whether a column may have a number with this unit, and no other one is meant."""
+        own, asked = Numbers(self.columns.styles[column].point), Numbers()
+        if abs(asked.parse(value) or 0) >= 2**63 or (own.point == "," and _UNSURE.search(value)):
+            return False
+        [*map(own.parse, self.columns.filled[column])]
+        [unit], header = asked.units, self.columns.header[column].casefold()
+        percent = unit == "%" and re.search("%|percent|pct", header)
+        return unit in ("", *own.units) or bool(percent) or (unit != "%" and {*own.units} == {""})
+
+    def _is_value(self, text: str, column: int) -> bool:
+        return column in self.columns.values.get(loose(text), {})
+
     def _condition(self, column: int, relation: str, value: str, end: str = "") -> str | None:
         """Return a condition in SQL; None if the column cannot have the value."""
         name, number = self._name(column), self.columns.numbers[column]
-        values = [value, end] if end else [value]
+        values, words = [value, end] if end else [value], {*value.casefold().split()}
         if relation == "empty":
             return f"{name} IS NULL"
         if number and relation not in ("contains", "starts"):
             figures = [Numbers().parse(each) for each in values]
             shown = [f"{each:f}" for each in figures if each is not None]
-            if len(shown) < len(values):
+            if len(shown) < len(values) or not all(self._is_written(column, v) for v in values):
                 return None
         elif column in self.columns.dates and all(map(_ISO.match, values)):
+            if len({*map(len, values)}) > 1:
+                return None  # from a day to a month
             shown, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
         elif relation in ("=", "!="):
             spelled = self.columns.values.get(loose(value), {}).get(column)
-            if (spelled is None and self.columns.complete) or {*value.casefold().split()} & _ODD:
+            odd = _ODD if spelled else _ODD | terms.SKIPPED | terms.GROUPS | terms.WHICH
+            if (spelled is None and self.columns.complete) or words & odd:
                 return None
             shown = ["'" + (spelled or value).replace("'", "''") + "'"]
-        elif relation in ("contains", "starts") and not re.search("[%_]", value):
+        elif relation in ("contains", "starts") and not (words & _ODD or re.search("[%_]", value)):
             pattern = f"%{value}%" if relation == "contains" else f"{value}%"
             return f"{name} LIKE '{pattern.replace(chr(39), chr(39) * 2)}'"
         else:

@@ -13,10 +13,11 @@ from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from itertools import islice
 from statistics import median
+from string import ascii_lowercase, ascii_uppercase
 from time import monotonic
 from typing import Any
 
-from kvstream.exact.tables import NOTHING, Columns, Numbers, cell
+from kvstream.exact.tables import DATE, NOTHING, Columns, Numbers, cell
 from kvstream.input.table_reader import CITED, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
@@ -42,6 +43,8 @@ _FUNCTIONS = frozenset(re.findall(
     "trim coalesce ifnull nullif strftime date datetime julianday year month",
 ))  # fmt: skip
 """Functions whose results are small."""
+_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
+"""Letters of a query whose upper case has as many characters, unlike that of ß."""
 _FIGURE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX)\((?:DISTINCT )?(\w+)")
 
 
@@ -70,7 +73,7 @@ class RowDatabase:
         self.read = 0
         """Number of rows."""
         self.empty, self.wrong = [0] * len(columns.names), [0] * len(columns.names)
-        """Cells of each column of numbers that are empty, or none."""
+        """Cells of each column of numbers or dates that are empty, or none."""
         self.until = 0.0
         """When the query takes too long."""
         kinds = ["NUMERIC" if number else "TEXT" for number in columns.numbers]
@@ -107,6 +110,9 @@ class RowDatabase:
 
         `zero`: a count of 0 is an answer.
         """
+        wrong = (name for name, count in zip(self.columns.names, self.wrong, strict=True) if count)
+        if any(f" {name} IS NULL" in sql for name in wrong):
+            return None  # their cells are not empty
         self.until = monotonic() + LONGEST
         try:
             rows = self.base.execute(sql).fetchmany(LISTED + 1)
@@ -116,6 +122,8 @@ class RowDatabase:
             if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
                 raise KeyboardInterrupt from None
             known = self._with_known_column(sql, str(error).removeprefix("no such column: "))
+            if "overflow" in str(error):
+                known = re.sub(r"(?i)\bSUM\(", "TOTAL(", sql)  # of floating-point numbers
             return None if known == sql else self.answer(known, zero=zero)
         if not any(value for row in rows for value in row) and not (zero and rows == [(0,)]):
             return None
@@ -137,8 +145,11 @@ class RowDatabase:
         values: list[Any] = []
         for column, number in enumerate(self.columns.numbers):
             text = cell(row, column).strip()
+            dated = column in self.columns.dates
             value = self.columns.styles[column].value(text) if number else _clean(text) or None
-            if number and value is None:
+            if dated and not DATE.fullmatch(text):
+                value = None
+            if (number or dated) and value is None:
                 empty = text.casefold() in NOTHING
                 self.empty[column] += empty
                 self.wrong[column] += not empty
@@ -165,12 +176,13 @@ class RowDatabase:
             if name.casefold() in used:
                 if self.wrong[column]:
                     rows = counted(self.wrong[column], "row")
-                    yield f"Left out: {rows} whose {name} is no number."
+                    kind = "number" if self.columns.numbers[column] else "date"
+                    yield f"Left out: {rows} whose {name} is no {kind}."
                 yield from _of_numbers(name, self.columns.styles[column])
 
     def _cited(self, sql: str) -> Iterator[dict[str, Any]]:
         """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
-        upper = sql.upper()
+        upper = sql.translate(_UPPER)
         if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
             return
         listed, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
@@ -235,6 +247,8 @@ def _clean(text: str) -> str:
 def _text(value: Any) -> str:
     """Return a value of a result; a figure without the error of a binary fraction."""
     if isinstance(value, float):
+        if not 1e-9 <= abs(value) < 1e15:
+            return f"{value:.15g}"
         digits = 6 if abs(value) >= 0.001 else 12
         return f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return "" if value is None else str(value)

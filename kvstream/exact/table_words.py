@@ -87,11 +87,15 @@ TAIL = (
     r"(?:,? (?:(?:in|of|from|over) (?:the|this|that)(?: whole| entire)? (?:table|file|data|csv|tsv"
     r"|sheet|dataset)|please|pls|overall|in all|exactly|thanks|thank you|if you don['’]?t mind))+$"
 )
+YES_OR_NO = r"(?:is|are|was|were|do|does|did|has|have|had) (?!the (?:most|least))"
+"""How a question begins whose answer is yes or no."""
+WHOLE = frozenset(("table", "data"))
+"""Words for all rows, which no column describes."""
 BE = r"(?:is |are |was |were |of |lies )?"
 AT_LEAST = r"at least|since|>=|no less than|greater than or equal to|no fewer than"
 AT_MOST = r"at most|<=|no more than|less than or equal to|up to"
 MORE = r">|(?:great|larg|bigg|high|mor|long|old|heavi|tall|lat)e?r? than|above|over|exceeding|after"
-LESS = r"<|(?:less|(?:low|small|few|short|young|light|earli|cheap)er) than|below|under|before"
+LESS = r"<(?!>)|(?:less|(?:low|small|few|short|young|light|earli|cheap)er) than|below|under|before"
 COMPARES = _set(
     "not before after since until more less fewer above below over under between than within about "
     "around near from neither either negative positive roughly almost"

@@ -39,8 +39,12 @@ _STYLES = {
     for point, group in ((".", ","), (",", "."))
 }
 """How a number is written, by its decimal point."""
-_ISO = re.compile(r"\d{4}-\d\d-\d\d")
-"""How a date begins, whose text has the order of time."""
+DATE = re.compile(
+    r"\d{4}-\d\d-\d\d(?:([T ])\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?"
+)
+"""A date as in ISO 8601, whose text has the order of time."""
+_PADDED = re.compile(r"0\d")
+"""How a number begins that is a name."""
 _LETTER = re.compile(r"[^\W\d_]")
 _RESERVED = frozenset(re.findall(
     r"\w+",
@@ -64,9 +68,9 @@ class Numbers:
     @classmethod
     def of(cls, values: Iterable[str]) -> Numbers:
         only: Counter[str] = Counter()
-        unsure, dates, values = "", 0, [*values]
+        unsure, dates, values = "", [], [*values]
         for value in values:
-            dates += _ISO.match(value) is not None
+            dates += [date.groups("")] if (date := DATE.fullmatch(value)) else []
             found = _UNIT.fullmatch(value)
             fits = [p for p, s in _STYLES.items() if found and s.fullmatch(found[2].strip())]
             if len(fits) == 1:
@@ -74,7 +78,11 @@ class Numbers:
             elif len(fits) == 2 and "," in value and not unsure:
                 unsure = value
         point = "," if only[","] and not only["."] else "."
-        return cls(point, unsure="" if only else unsure, dated=2 * dates > len(values))
+        return cls(
+            point,
+            unsure="" if only else unsure,
+            dated=2 * len(dates) > len(values) and len({*filter(any, dates)}) < 2,
+        )
 
     def parse(self, value: str) -> Decimal | None:
         """Return the number of a cell, without sign of a currency or percent; None: it is none."""
@@ -154,7 +162,7 @@ class Columns:
                 and all(n == n.to_integral_value() for n in numbers)
                 and max(numbers) - min(numbers) < MOST_APART * len(numbers)
             )
-            if 2 * len(numbers) > len(filled):
+            if 2 * len(numbers) > len(filled) and not any(map(_PADDED.match, filled)):
                 numeric.add(column)
                 figures |= set() if named else {column}
             if len({*spelled}) < len(filled):

@@ -446,4 +446,6 @@ def _object(line: str) -> dict[str, object] | None:
 def _text(value: object) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.replace("\0", "")  # as in other texts
+    return json.dumps(value, ensure_ascii=False)

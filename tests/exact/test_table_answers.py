@@ -245,6 +245,75 @@ def test_a_value_behind_the_first_rows() -> None:
     assert plain_query("sum of rain in Oslo", columns_of(rows, whole=False)) is None
 
 
+ODD = (
+    "seller,city,boxes,weight,year,state,ratio,sold,id\n"
+    "Ada,Oslo,12,3,2019,not paid,0.2,yes,007\nBea,Rome,2,12,2020,paid,0.3,no,7\n"
+    "Ada,Rome,3,2,2019,missing,0.9,yes,07\n"
+)
+NOT_CERTAIN = (
+    "the 2 largest weights", "which 3 sellers have the largest weight", "how many rows with 12",
+    "average weight of 3 boxes", "how many rows where boxes is about 12", "rows with boxes from 3",
+    "sum of weight 3 boxes", "how many rows where ratio is above 20%",
+    "how many rows where state is not paid", "how many rows are not paid", "how many sold rows",
+    "how many rows where state contains paid or missing", "who sold the most boxes",
+    "is Oslo the city with the most boxes", "how many rows where boxes is 12345678901234567890",
+    "how many rows where id is above 6",
+)  # fmt: skip
+CERTAIN = {
+    "how many rows where boxes <> 12": "SELECT COUNT(*) FROM t WHERE boxes IS NOT 12",
+    "total boxes in 2019": "SELECT SUM(boxes) FROM t WHERE year = 2019",
+    "how many rows where state is missing": "SELECT COUNT(*) FROM t WHERE state = 'missing'",
+    "what are the different cities": "SELECT DISTINCT city FROM t",
+    "which seller has the id 007": "SELECT seller FROM t WHERE id = '007'",
+    "which seller has 12 boxes": "SELECT seller FROM t WHERE boxes = 12",
+    "how many sellers are in the table": "SELECT COUNT(DISTINCT seller) FROM t",
+}
+
+
+@pytest.mark.parametrize("question", [*CERTAIN, *NOT_CERTAIN])
+def test_what_is_not_certain_is_left(question: str) -> None:
+    assert plain_query(question, columns_of(ODD)) == CERTAIN.get(question)
+
+
+def test_units_of_a_condition() -> None:
+    for cells, asked, known in (
+        ("5%\n40%", "4%", True), ("5\n40", "4%", False), ("$5\n$40", "$4", True),
+        ("€5\n€40", "$4", False), ("5\n40", "$4", True), ('"1,5"\n"1.040,1"', "1.000", False),
+    ):  # fmt: skip
+        query = plain_query(
+            f"how many rows where v is above {asked}", columns_of(f"v,w\n{cells}\n")
+        )
+        assert (query is not None) == known
+
+
+def test_words_behind_a_value_that_is_not_known() -> None:
+    rows = columns_of("town,rain\nRome,3\nBari,5\n", whole=False)
+    for behind in ("in 2019", "per town", "by day", "with rain"):
+        assert plain_query(f"How many rows where town is Oslo {behind}?", rows) is None
+
+
+def test_figures_that_were_wrong() -> None:
+    big = 2**63 - 1
+    text = f"größe,n,day\nß,{big},2024-01-05\nb,x,late\n\u00df,{big},\nc,5e-40,2024-02-01\n"
+    columns = columns_of(text)
+    for question, answer in (
+        ("largest n", f"{big}\n{big}"), ("sum of n", "1.84467440737096e+19"),
+        ("smallest n", "5e-40\ngröße: c | n: 5e-40 | day: 2024-02-01"),
+        ("which größe has the smallest n", "c | 5e-40\ngröße: c | n: 5e-40 | day: 2024-02-01"),
+        ("latest day", "2024-02-01\ngröße: c | n: 5e-40 | day: 2024-02-01"),
+    ):  # fmt: skip
+        query = plain_query(question, columns)
+        assert query
+        assert computed(text, query)["answer"] == answer
+    found = computed('{"k":"a\\u0000b","v":1}\n', "SELECT v FROM t", "a.jsonl")
+    assert found["answer"] == "1\nk: ab | v: 1"
+    told = computed(text, "SELECT MAX(day) FROM t")["warnings"]
+    assert told == ["Left out: 1 row without day.", "Left out: 1 row whose day is no date."]
+    assert computed(text, "SELECT COUNT(*) FROM t WHERE n IS NULL") is None  # x is not empty
+    for zones in ("T10:00Z\n2024-01-05T10:00+02:00", "T10:00\n2024-01-05 09:00"):
+        assert plain_query("latest day", columns_of(f"day,n\n2024-01-05{zones},1\n")) is None
+
+
 WORDS = st.lists(
     st.sampled_from([
         *" ".join([*EMPTY, *OPERATION, *PHRASES, *LINKS, *GROUPS, SALES.replace(",", " ")]).split(),
