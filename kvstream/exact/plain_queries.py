@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from kvstream.exact import table_words as terms
 from kvstream.exact.routing import iso_dates, pattern_of
 from kvstream.exact.table_words import loose, singular, words_of
-from kvstream.exact.tables import Columns, Numbers
+from kvstream.exact.tables import MOST_DIGITS, Columns, Numbers
 from kvstream.input.table_reader import NAMED
 
 LONGEST = 6
@@ -28,7 +28,7 @@ _LISTS = pattern_of(terms.LIST)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d$")
 _UNSURE = re.compile(r"\d[.,]\d{3}(?!\d)")
 """What may separate thousands or decimals."""
-_ISO = re.compile(r"\d{4}(?:-\d\d){0,2}$")
+_ISO = re.compile(r"(0000(?:-00){0,2})(?: \1)?$")  # or two dates of the same length
 
 
 _FRONT = terms.FRONT | terms.LISTS
@@ -71,7 +71,8 @@ def core(question: str) -> str:
 def plain_query(question: str, columns: Columns) -> str | None:
     """Return the query of a plain question; None if it is none."""
     text = iso_dates(core(question))
-    return _Reading(text, columns).query() if len(text.split()) <= MOST_WORDS else None
+    asks = len(text.split()) <= MOST_WORDS and not pattern_of(terms.YES_OR_NO).match(text)
+    return _Reading(text, columns).query() if asks else None
 
 
 class _Reading:
@@ -86,8 +87,6 @@ class _Reading:
 
     def query(self) -> str | None:
         """Return the query, or None."""
-        if pattern_of(terms.YES_OR_NO).match(self.text):
-            return None
         for link in re.finditer(rf"(?i) (?:{terms.CLAUSE}) ", self.text):
             said = "no " * (link[0] == " without ") + self.text[link.end() :]
             every = re.split(r",? and (?:whose |where |with |the )?", said)
@@ -107,10 +106,9 @@ class _Reading:
             return self._select("COUNT(*)")
         if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
             shared = at[0] in self.columns.shared
-            if kinds == "#CR" and parts[2].text not in terms.WHOLE:
-                return None  # how many failed rows, if a column is called failed
-            if shared and any(re.search("[<>]|BETWEEN", each) for each in self.where):
-                return None  # a city with more than 3 rows, or with a figure above 3
+            above = any(re.search("[<>]|BETWEEN", each) for each in self.where)
+            if (shared and above) or (kinds == "#CR" and parts[2].text not in terms.WHOLE):
+                return None  # a city with more than 3 rows, or rows of a column called failed
             return self._select(f"COUNT(DISTINCT {self._name(at[0])})" if shared else "COUNT(*)")
         if re.fullmatch("W?#?DC", kinds):
             name = self._name(at[0])
@@ -125,10 +123,10 @@ class _Reading:
         if re.fullmatch("W?CMFC", kinds):
             return self._groups(at[0], self._function(operations[1], at[1]), operations[0])
         if re.fullmatch("W?R?MCR?", kinds):
-            if parts[0].text == "who" and any(p.text in terms.QUANTITY for p in parts):
-                texts = (c for c in range(len(self.columns.names)) if self._names_one(c))
-                if next(texts, None) in self.columns.shared:
-                    return None  # one may have several rows, whose sum is asked for
+            texts = {*range(len(self.columns.names))} - self.columns.numeric - self.columns.dates
+            summed = any(p.text in terms.QUANTITY for p in parts)
+            if summed and parts[0].text == "who" and min(texts, default=-1) in self.columns.shared:
+                return None  # one may have several rows, whose sum is asked for
             return self._best(operations[0], at[0])
         if found := re.fullmatch("W?C(?:MC|CM)|(MCW?C)", kinds):
             show, of = at[::-1] if found[1] else at
@@ -145,10 +143,7 @@ class _Reading:
         return None
 
     def _names_rows(self, column: int) -> bool:
-        return column not in self.columns.shared and self._names_one(column)
-
-    def _names_one(self, column: int) -> bool:
-        return column not in self.columns.numeric | self.columns.dates
+        return column not in self.columns.shared and not self.columns.numbers[column]
 
     def _name(self, column: int) -> str:
         return self.columns.names[column]
@@ -208,8 +203,8 @@ class _Reading:
         operation = terms.PHRASES.get(low) or terms.OPERATION.get(word)
         bounded = terms.FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
         held = self.columns.values.get(loose(re.sub("['’]s$", "", phrase)), {})
-        bounded = bounded and not re.search("[<>=!]", phrase)
-        near = self.columns.named(phrase) if bounded or single else []
+        named = (bounded or single) and not re.search("[<>=!]", phrase)
+        near = self.columns.named(phrase) if named else []
         exact = [c for c in near if words_of(self.columns.header[c]) == words_of(phrase)]
         if quoted and held:
             return _Part("V", phrase, held)
@@ -257,11 +252,10 @@ class _Reading:
                 if begin and parts[begin - 1].text in _DENIES:
                     begin, sign = begin - 1, "!="
                 clause = self._condition(column, sign, part.data[column])
-                if column in self.columns.numeric:
-                    after = "".join(p.kind for p in parts[end : end + 1])
-                    said = [p.text for p in parts[begin:end]]
-                    if not self._says(said, column) or (begin < place and after in ("C", "R")):
-                        clause = None  # the 3 largest prices, or the price of 3 orders
+                said = self._says([p.text for p in parts[begin:end]], column)
+                counts = begin < place and parts[end:] and parts[end].kind in "CR"
+                if column in self.columns.numeric and (counts or not said):
+                    clause = None  # the 3 largest prices, or the price of 3 orders
             elif part.kind == "A":
                 near = [p for p in (place + 1, place - 1) if 0 <= p < len(parts)]
                 some = [(p, self._condition(parts[p].data, *part.data)) for p in near
@@ -301,9 +295,7 @@ class _Reading:
                 continue
             rest = re.sub(f"^{terms.BE}", "", " ".join(words[count:]), flags=re.IGNORECASE)
             whole = self._is_value(rest, found[0])  # such as `not paid` and `missing`
-            for relation, pattern in terms.RELATIONS:
-                if whole and relation != "=":
-                    continue
+            for relation, pattern in terms.RELATIONS[-1:] if whole else terms.RELATIONS:
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
                     value, end = (match.groupdict().get(key) or "" for key in ("value", "end"))
                     return self._condition(found[0], relation, _unquoted(value), _unquoted(end))
@@ -312,12 +304,12 @@ class _Reading:
     def _is_written(self, column: int, value: str) -> bool:
         """Return whether a column may have a number with this unit, and no other one is meant."""
         own, asked = Numbers(self.columns.styles[column].point), Numbers()
-        if abs(asked.parse(value) or 0) >= 2**63 or (own.point == "," and _UNSURE.search(value)):
+        if len(value) > MOST_DIGITS or (own.point == "," and _UNSURE.search(value)):
             return False
-        [*map(own.parse, self.columns.filled[column])]
+        [*map(own.parse, self.columns.filled[column]), asked.parse(value)]
         [unit], header = asked.units, self.columns.header[column].casefold()
-        percent = unit == "%" and re.search("%|percent|pct", header)
-        return unit in ("", *own.units) or bool(percent) or (unit != "%" and {*own.units} == {""})
+        free = re.search("%|percent|pct", header) if unit == "%" else {*own.units} == {""}
+        return unit in ("", *own.units) or bool(free)
 
     def _is_value(self, text: str, column: int) -> bool:
         return column in self.columns.values.get(loose(text), {})
@@ -333,9 +325,7 @@ class _Reading:
             shown = [f"{each:f}" for each in figures if each is not None]
             if len(shown) < len(values) or not all(self._is_written(column, v) for v in values):
                 return None
-        elif column in self.columns.dates and all(map(_ISO.match, values)):
-            if len({*map(len, values)}) > 1:
-                return None  # from a day to a month
+        elif column in self.columns.dates and _ISO.match(re.sub(r"\d", "0", " ".join(values))):
             shown, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
         elif relation in ("=", "!="):
             spelled = self.columns.values.get(loose(value), {}).get(column)

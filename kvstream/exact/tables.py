@@ -68,7 +68,7 @@ class Numbers:
     @classmethod
     def of(cls, values: Iterable[str]) -> Numbers:
         only: Counter[str] = Counter()
-        unsure, dates, values = "", [], [*values]
+        unsure, dates, values = "", list[tuple[str, ...]](), [*values]
         for value in values:
             dates += [date.groups("")] if (date := DATE.fullmatch(value)) else []
             found = _UNIT.fullmatch(value)
