@@ -221,7 +221,7 @@ def _several(text: str) -> Asked | None:
     names = [_BEFORE.sub("", name, count=1) for name in names or re.split(f"{_AND}|, ", found[0])]
     before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[:begin])
     asked = _asked(f"{before}{found['first']}{text[end:]}")
-    if asked.words != names[0] or any(map(_NO_WORDS.match, names)):
+    if len(names) < 2 or asked.words != names[0] or any(map(_NO_WORDS.match, names)):
         return None
     if asked.unit and not asked.place:
         return None

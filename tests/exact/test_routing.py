@@ -490,6 +490,11 @@ def test_several_words(question: str) -> None:
     assert (" and " in asked.words or " or " in asked.words) == bool(asked.each) or '"' in question
 
 
+def test_one_word_in_quotes_is_not_several() -> None:
+    assert not any(route(f'How often {who} mentioned?').each for who in
+                   ('are "Alice" and Bob', 'is "red fox" or wolf'))  # fmt: skip
+
+
 def test_the_rest_of_a_question() -> None:
     asked = route("How often is Anna mentioned, and why does she leave?")
     assert asked == Asked("count", "Anna", rest="why does she leave")
