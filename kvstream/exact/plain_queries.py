@@ -24,13 +24,10 @@ MOST_WORDS = 40
 _KINDS = {"count": "#", "distinct": "D", "max": "M", "min": "M", "sum": "F", "mean": "F",
           "median": "F"}  # fmt: skip
 _FUNCTIONS = {"max": "MAX", "min": "MIN", "sum": "SUM", "mean": "AVG", "median": "MEDIAN"}
-_LISTS = pattern_of(terms.LIST)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d$")
 _UNSURE = re.compile(r"\d[.,]\d{3}(?!\d)")
 """What may separate thousands or decimals."""
 _ISO = re.compile(r"(0000(?:-00){0,2})(?: \1)?$")  # or two dates of the same length
-
-
 _FRONT = terms.FRONT | terms.LISTS
 """Words that change nothing before what is asked for."""
 
@@ -138,7 +135,7 @@ class _Reading:
             return self._best(operations[0], of, show)
         if re.fullmatch("W?C", kinds) and self.where:
             return self._select(self._name(at[0]))
-        if re.fullmatch("W?R", kinds) and self.where and _LISTS.match(self.text):
+        if re.fullmatch("W?R", kinds) and self.where and pattern_of(terms.LIST).match(self.text):
             return self._select("*")
         return None
 
