@@ -303,7 +303,9 @@ class _Reading:
         own, asked = Numbers(self.columns.styles[column].point), Numbers()
         if len(value) > MOST_DIGITS or (own.point == "," and _UNSURE.search(value)):
             return False
-        [*map(own.parse, self.columns.filled[column]), asked.parse(value)]
+        asked.parse(value)
+        for text in self.columns.filled[column]:
+            own.parse(text)  # notes its unit
         [unit], header = asked.units, self.columns.header[column].casefold()
         free = re.search("%|percent|pct", header) if unit == "%" else {*own.units} == {""}
         return unit in ("", *own.units) or bool(free)
