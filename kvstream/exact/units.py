@@ -137,7 +137,9 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
     held: list[Line] = []
     open, size = False, 0
     for line in lines:
-        if begins(line, held[-1] if held else None):
+        before = held[-1] if held else None
+        goes_on = before and before.block.source == line.block.source and before.text[-1:] != "\n"
+        if not goes_on and begins(line, before):  # a long line comes in pieces
             _close(held, words, tally, open=open)
             held, open, size = [], True, 0
         held.append(line)

@@ -41,6 +41,11 @@ class Messages:
         source.problem = str(error)
         self._damaged.append((source, error))
 
+    def ended_early(self, source: Inspected, message: str) -> None:
+        """Warn that a source was not read to its end."""
+        source.problem = message
+        self.general.append(message)
+
     def replaced(self, name: str, decoder: BlockDecoder, base: int) -> None:
         """Warn of bytes that a decoder replaced in a source that begins at byte `base`."""
         if decoder.first_replaced is None:

@@ -72,7 +72,7 @@ class SourcePieces:
                     )
                 file = source.path is not None and source.path.is_file()
                 fill = file and not source.followed and kind == "plain"
-                plain = self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
+                plain = self._plain(head, kind, source, as_it_is=as_it_is, fill=fill)
                 if kind in COMPRESSED and not as_it_is:
                     first = next(plain, b"")
                     plain = chain([first] if first else [], plain)
@@ -81,7 +81,7 @@ class SourcePieces:
                         return
                 yield from plain
                 if kind == "plain" and source.path is not None and source.size is not None:
-                    self._warn_if_cut(name, source.path, source.size)
+                    self._warn_if_cut(source, source.path, source.size)
         except DamagedError as error:
             if not source.folder:
                 raise
@@ -94,13 +94,15 @@ class SourcePieces:
         finally:
             self._opened = None
 
-    def _warn_if_cut(self, name: str, path: Path, size: int) -> None:
+    def _warn_if_cut(self, source: Inspected, path: Path, size: int) -> None:
         """Warn of a file that has become shorter than its size at first. Files of the kernel have
         a size that says nothing, but it stays.
         """
         if self.taken < size and path.exists() and path.stat().st_size < size:
-            self.messages.general.append(
-                f"{name} was cut while it was read: of {size:,} bytes, {self.taken:,} were read."
+            self.messages.ended_early(
+                source,
+                f"{shown_name(source.name)} was cut while it was read: of {size:,} bytes, "
+                f"{self.taken:,} were read.",
             )
 
     def _document(self, kind: str, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
@@ -113,9 +115,10 @@ class SourcePieces:
             yield part or b""
 
     def _plain(
-        self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
+        self, head: PeekedStream, kind: str, source: Inspected, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
         """Unpack ``head``; ``fill`` the first piece, to guess its encoding. Raises SourceError."""
+        name = shown_name(source.name)
         read = formats.decompressed(head, kind, name)
         damage, limit = formats.damage_errors() if kind in COMPRESSED else (), self.max_unpacked
         position, start, hole, size = 0, b"", 0, LARGE if self.large else BLOCK
@@ -128,9 +131,10 @@ class SourcePieces:
             except EOFError as error:
                 if not position:
                     raise DamagedError(damaged(name, kind, 0, error)) from error
-                self.messages.general.append(
+                self.messages.ended_early(
+                    source,
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
-                    "text; everything before that was read."
+                    "text; everything before that was read.",
                 )
                 return
             except damage as error:

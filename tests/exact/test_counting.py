@@ -233,6 +233,9 @@ def test_rows_and_records(tmp_path: Path) -> None:
     assert units(tmp_path, "a.json", array, "record") == 102
     assert units(tmp_path, "a.json", array, "record", "rome") == 51
     assert units(tmp_path, "a.txt", "No table is here.\nOnly prose.\n", "row") is None
+    long = f"a\n{'to be ' * 400_000}\nto b\n"
+    assert units(tmp_path, "a.txt", long, "line") == 3
+    assert units(tmp_path, "a.txt", long, "line", "to") == 2
 
 
 def test_functions(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_packed_streams_one_after_the_other(pack: Callable[[bytes], bytes], tmp_
     sources = open_sources([str(path)])
     assert text_of(sources).startswith("one\n")
     assert "ends in the middle of its" in sources.warnings[0]
+    assert sources.records[0].problem == sources.warnings[0]
     path.write_bytes(first + b"?" + second[1:])
     with pytest.raises(SourceError, match=r"damaged: .* after 4 bytes"):
         text_of(open_sources([str(path)]))
