@@ -111,6 +111,8 @@ def test_what_can_be_read_once_is_replayed(
     assert found[0]["tokens"]["read"] == found[1]["tokens"]["read"] > 1000
     cited = [each["source"] for row in found for each in row["citations"]]
     assert set(cited) == {name}, "not that of the temporary file"
+    assert found[0]["spread"] > 0
+    assert found[2]["spread"] is None, "passages are no entries"
 
 
 def test_a_wrong_method_is_told_before_anything_is_read(

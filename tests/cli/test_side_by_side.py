@@ -120,10 +120,11 @@ def test_csv_has_a_line_for_each_method_and_question(cli, asked) -> None:
 def test_a_method_that_answers_only_one_question_is_refused_at_the_others() -> None:
     told = dict.fromkeys(("prefill_s", "answer_s", "tokens_per_s", "peak_kv_tokens", "retained"), 0)
     result: Any = SimpleNamespace(question=QUESTIONS[1], answer="In the wall.", **told)
-    rows = [Row("passages", result, 0.0), Row("passages", None, 0.0, "nothing found")]
+    rows = [Row("passages", result, None), Row("passages", None, None, "nothing found")]
     lines = list(blocks(rows, QUESTIONS, 80))
     assert lines[1].split() == ["passages", "(refused)"]
     assert lines[4].split() == ["passages", "In", "the", "wall."]
+    assert lines[-1].split()[-1] == "-"
 
 
 def test_what_a_method_cannot_is_said_in_its_place(cli, asked, fake_session) -> None:

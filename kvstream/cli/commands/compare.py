@@ -150,7 +150,7 @@ class Comparison:
                 if len(self.options.methods) == 1:
                     raise
                 if self.options.json:
-                    self._add(Row(name, None, 0.0, str(error)))
+                    self._add(Row(name, None, None, str(error)))
                 else:
                     self.output.write(f"{name}: {error}\n")
 
@@ -182,7 +182,7 @@ class Comparison:
                 if isinstance(error, (BudgetError, UsageError)):  # only this method cannot run
                     self._failure = error
                     self.reporter.show(Notice(f"{name}: {error}"))
-                    self._add(Row(name, None, 0.0, str(error)))
+                    self._add(Row(name, None, None, str(error)))
                 else:
                     if not self._answered or isinstance(error, BrokenPipeError):
                         raise  # a reader of stdout that has read enough misses nothing
@@ -222,7 +222,8 @@ class Comparison:
             elif isinstance(event, Answered):
                 number = None
                 warned = tuple(w for w in event.result.warnings if w not in self._noticed)
-                self._add(Row(name, event.result, spread(coverage), warned=warned))
+                known = None if event.result.coverage is None else spread(coverage)
+                self._add(Row(name, event.result, known, warned=warned))
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
@@ -231,7 +232,8 @@ class Comparison:
             if row.result is None:
                 record = {"command": "compare", "method": row.method, "error": row.problem}
             else:
-                record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+                known = None if row.spread is None else round(row.spread, 4)
+                record = {**row.result.to_json(), "spread": known}
             self.output.write(json_line(record, self.output))
             self.output.flush()
         elif self.as_csv:

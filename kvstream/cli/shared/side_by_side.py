@@ -28,7 +28,8 @@ class Row:
 
     method: str
     result: Result | None
-    spread: float
+    spread: float | None
+    """None if memory is text without entries, or the method could not run."""
     problem: str = ""
     warned: tuple[str, ...] = ()
     """Warnings about this answer."""
@@ -79,9 +80,10 @@ def _figures(rows: Sequence[Row], methods: Sequence[str], width: int) -> Iterato
             continue
         first, answer_s = results[0], sum(r.answer_s for r in results)
         peak = max(r.peak_kv_tokens for r in results)
+        spread = "-" if own[0].spread is None else f"{own[0].spread:.2f}"
         table.append((
             method, f"{first.prefill_s:.1f}", f"{answer_s:.1f}", f"{first.tokens_per_s:,.0f}",
-            f"{peak:,}", f"{first.retained:,}", f"{own[0].spread:.2f}",
+            f"{peak:,}", f"{first.retained:,}", spread,
         ))  # fmt: skip
     wide = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
     if sum(wide) + 2 * len(wide) - 2 <= width:
@@ -114,5 +116,5 @@ def csv_row(row: Row) -> str:
     return csv_line([
         r.question, row.method, r.answer, "; ".join(row.warned), r.withheld or "", "",
         f"{r.prefill_s:.3f}", f"{r.answer_s:.3f}", f"{r.tokens_per_s:.1f}", r.budget_tokens,
-        r.peak_kv_tokens, r.read, r.retained, f"{row.spread:.4f}",
+        r.peak_kv_tokens, r.read, r.retained, "" if row.spread is None else f"{row.spread:.4f}",
     ])  # fmt: skip
