@@ -146,6 +146,10 @@ class Reading:
             memory.warnings.insert(0, unused)
         self._place(memory.trace)
         memory.prefill_s = seconds()
+        if len(memory.trace.names) > 1 and memory.reader.cache.base:
+            # An answer that sees one of the sources does it, and rounds keys: it must not be the
+            # first to do so, because later answers would differ.
+            memory.reader.cache.settle()
         if self.checkpoint is not None and not stopped:
             yield from self._save(self.checkpoint.finish, memory, feed)
         return memory

@@ -55,10 +55,11 @@ def test_a_saved_memory_sees_the_same_source_as_the_memory_itself(model, sources
     assert before.result.narrowed["sources"] == [str(sources[1])]
 
 
-def test_a_memory_is_the_same_after_a_last_question(model, sources, tmp_path) -> None:
+def test_a_memory_is_the_same_after_questions(model, sources, tmp_path) -> None:
     """The server saves it, and asks it again."""
-    memory = model.read(sources, budget=400, method="streaming", max_tokens=8)
-    before, digest = memory.ask(QUESTION), memory.save(tmp_path / "before.kvs")
+    # The last chunk fits, so nothing is evicted after it.
+    memory = model.read(sources, budget=400, method="streaming", max_tokens=8, keep=200)
+    digest, before = memory.save(tmp_path / "before.kvs"), memory.ask(QUESTION)
     assert memory.ask("What is it?", max_tokens=4, last=True).result.narrowed is None
     assert memory.save(tmp_path / "after.kvs") == digest
     after = memory.ask(QUESTION)
