@@ -286,6 +286,14 @@ class Memory:
         return self._engine.trace.read
 
     @property
+    def bytes_read(self) -> tuple[int, int]:
+        """Bytes of the sources that were read, and those of the whole text, if it is a part."""
+        trace = self._engine.trace
+        whole = sum(record.bytes for record in trace.records)
+        some = sum(r.bytes if r.part is None else r.part for r in trace.records)
+        return some - trace.waiting, whole - trace.waiting
+
+    @property
     def retained(self) -> int:
         """Number of distinct source tokens that at least one head holds."""
         return self._engine.retained

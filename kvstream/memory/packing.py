@@ -78,8 +78,15 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     counts = None if lines is None else LineCounts(*lines)
     return Trace(
         [r.name for r in records], bases, origins, passages, words, read, state["end"],
-        tuple(records), counts, ended_line=state["ended_line"],
+        tuple(records), counts, ended_line=state["ended_line"], waiting=_waiting(state),
     )  # fmt: skip
+
+
+def _waiting(state: Mapping[str, Any]) -> int:
+    """Return the bytes that an interrupted reading had taken and not read; 0 if unknown."""
+    if state.get("lines") or any("part" in source for source in state["sources"]):
+        return 0
+    return max(0, sum(source["bytes"] for source in state["sources"]) - int(state["end"]))
 
 
 def packed_kept(beside: Beside) -> Tensor:

@@ -58,6 +58,17 @@ def test_an_interrupt_stops_what_does_not_end_by_itself(model, tmp_path, kind: s
     assert "stopped" in memory.warnings[0]
 
 
+def test_the_bytes_of_an_interrupted_memory_are_those_that_were_read(model, tmp_path) -> None:
+    steps: list = []
+    stops = {"interrupted": lambda: len(steps) > 1, "progress": steps.append}
+    memory = model.read(text=BOOK * 40, **stops, **SMALL)
+    some, whole = memory.bytes_read
+    assert model.count((BOOK * 40)[:some]) == memory.read_tokens
+    assert some == whole < len(BOOK) * 40
+    memory.save(tmp_path / "some.kvs")
+    assert model.recall(tmp_path / "some.kvs").bytes_read == (some, whole)
+
+
 def test_an_interrupt_in_the_last_chunk_loses_nothing_and_says_nothing(model) -> None:
     seen: list = []
 

@@ -266,11 +266,10 @@ def kept_line(kept: Mapping[str, Any]) -> str:
 
 def reading_line(memory: Memory) -> str:
     """Return cost and result of a reading, for runs without an answer."""
-    read, whole = memory.read_tokens, sum(source["bytes"] for source in memory.sources)
-    some = sum(source.get("part", source["bytes"]) for source in memory.sources)
+    read = memory.read_tokens
     return plain.cost_line(
         read, plain.kept_share(read, memory.retained), memory.peak, memory.budget, memory.seconds,
-        memory.lines, memory.shards, sizes_read=(some, whole),
+        memory.lines, memory.shards, sizes_read=memory.bytes_read,
     )  # fmt: skip
 
 
