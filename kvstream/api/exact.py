@@ -4,6 +4,7 @@ of the rows of a table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -46,9 +47,11 @@ def counted(
     from kvstream.exact.counting import PLACES, Tally, count_words  # numpy is not for the help
     from kvstream.exact.words import Words
 
-    if asked.place and not asked.words:
+    listed = asked.place != "" and not asked.words
+    if listed and (not asked.unit or asked.unit in HEADINGS):
         return _outline(sources, asked.unit)
-    unit, parts = "" if asked.place else asked.unit, _parts(sources, asked)
+    unit = "" if asked.place and asked.words else asked.unit
+    parts = _parts(sources, asked) if asked.words else ()
     if sources.scope is not None:
         sources.scope.headed = unit in ("row", "record")
     lines, how = unit == "line", f"whole words, in {'this' if cased else 'any'} case"
@@ -70,8 +73,10 @@ def counted(
     else:
         from kvstream.exact.units import count_units  # a large log needs no structure
 
-        tally = count_units(sources, blocks, unit, words[0] if words else None)
-    return None if tally is None else made(tally)
+        most = PLACES if listed else 1
+        tally = count_units(sources, blocks, unit, words[0] if words else None, most)
+    several = unit and re.search(" (?:and|or) ", asked.words)  # perhaps no phrase
+    return None if tally is None or (several and not tally.count) else made(tally)
 
 
 def _record(
@@ -228,15 +233,16 @@ def _sentences(
     from kvstream.reporters.citation_lines import place_of
 
     count = tally.count
-    if asked.unit and not asked.place:
+    if asked.unit and not (asked.place and asked.words):
         noun = asked.unit if count == 1 else _plural(asked.unit)
         yield (
             f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
             if asked.words
-            else f"There {'is' if count == 1 else 'are'} {count:,} {noun}."
+            else f"There {'is' if count == 1 else 'are'} {count:,} {noun}{'.:'[bool(asked.place)]}"
         )
-        return
-    several = [*zip((asked.words, *asked.each), tally.counts, strict=True)]
+        if not asked.place:
+            return
+    several = [*zip((asked.words, *asked.each), tally.counts, strict=True)] if asked.words else []
     for words, own in [*several[1:], *[each for each in several[:1] if each[1] or not asked.each]]:
         times = {0: "does not occur", 1: "occurs once"}.get(own, f"occurs {own:,} times")
         yield f'"{words}" {times}.'

@@ -25,7 +25,8 @@ class Asked:
     the part that they may be about."""
     place: str = ""
     """Of a count: which places are asked for: ``first``, ``last`` or ``all``. With a unit of
-    `HEADINGS` ``all`` asks for the parts, without unit and words for all headings.
+    `HEADINGS` ``all`` asks for the parts, without unit and words for all headings. Without words
+    other units are listed.
     """
     since: str = ""
     """The times that the question names, as ``--since`` and ``--until`` take them."""
@@ -76,24 +77,42 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|no|more|less|fewer|how|who|what|which|where|when|why|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
+    r"each|every|per|no|more|less|fewer|how|who|what|which|where|when|why|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
     r".* (?:or|nor|without|only|twice|than|neither|mentioned|compared)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
 _WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_NAMES = (
+    f"{CLASSES['mention']} {CLASSES['unit']} {CLASSES['ask']} places? positions? locations? "
+    "passages? sentences? that which all every of the me up"
+).replace(" ", "|")
+_NOT = rf"(?:n['’]t|\b(?:not|never|without)) (?:{CLASSES['mention'].replace(' ', '|')})\b"
 _LIMITS = (
-    r"\b(?:not (?:appear|mentioned|named|used)|twice|neither|nor|than|"
-    r"yesterday|today|tonight|"
+    r"\b(?:average|twice|neither|nor|than|yesterday|today|tonight|o['’]?clock|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
+    r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
+    rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
+    rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
+    r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
 )
-"""What limits a count beside its words, other than a part and times of the clock."""
+"""What limits a count beside its words, other than a part and times that are read."""
 _PLAINER = (
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
+    (
+        r"(?<=^how many )((?:message|msg|text|post|e-?mail|mail)s did .+) (?:write|post)\b",
+        r"\1 send",
+    ),
     (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
 )
 """Words of a question, and those that say the same."""
+_WRITES = (
+    r"(?:(?:please )?summari[sz]e )?what (?:(?:does|did|do|has|have) )?(?P<name>(?-i:[A-Z])[\w.-]*"
+    r"(?: (?-i:[A-Z])[\w.-]*)*) (?:writes?|wrote|written|sends?|sent|posts?|posted)"
+    r"(?: in (?:the|this) (?:chat|mailbox|thread|conversation))?"
+)
+"""A question about all messages from somebody."""
 _GERMAN = (
     r"(?P<how>wie (?:oft|häufig)|wo|in welche[mn] kapiteln?) (?:wird|werden|kommt|kommen|taucht|"
     r"tauchen) (?:das wort |der name )?(?P<words>.+?)(?P<first> zuerst| zum ersten mal)?"
@@ -102,17 +121,19 @@ _GERMAN = (
 _PARTS = "chapters?|sections?|headings?|parts?|acts?|scenes?|articles?"
 _OF_TEXT = (
     r"(?: (?:are|is|do|does|has|have|there|in|of|contain|exist|called|named|it|the|this|that|my|"
-    r"whole|book|novel|story|text|file|document|play|paper|report|manual|contract|please))*"
+    r"whole|book|novel|story|text|file|document|play|paper|report|manual|contract|script|module|code|"
+    r"please|pls))*"
 )
 _LISTED = (
     r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
     r"(?:(?:in(?:to)? )?(?:which|what(?:['’]s)?|list|show|give|name|print)(?: (?:are|is|me|us|an?|"
     rf"the|list|of|all|every|full|in|names?|titles?|headings?|\w+['’]s|{WORDS}|\d+))* "
-    rf"(?:(?P<unit>{_PARTS.replace('?', '')})|outline)|(?:.*? )?(?:table of contents|contents page"
+    rf"(?:(?P<unit>{_PARTS.replace('?', '')}|functions|classes)|outline)|"
+    r"(?:.*? )?(?:table of contents|contents page"
     rf"|(?P<one>{_PARTS}) (?:names|titles|headings|list))|welche (?P<german>kapitel) gibt es)"
     + _OF_TEXT
 )
-"""A question for the headings."""
+"""A question for the headings, or the definitions in code."""
 _CUTS = (
     rf"(?:,? and|[?,]) (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
     r"(?: (?:exactly|is|are|was|were|do|does|did|it|he|she|they|his|her|its|the|name|word|phrase|"
@@ -145,14 +166,19 @@ _NOT_EACH = (
 _BEFORE = re.compile("(?:the |an? )?(?:word |name |term |phrase )?(?=.)", re.IGNORECASE)
 _SINGULAR = {"are": "is", "were": "was", "do": "does", "have": "has", "words": "word",
              "names": "name"}  # fmt: skip
-_DAY = rf"(?:\d{{4}}-\d\d-\d\d|{_WEEKDAY})"
-_CLOCK = r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?|\d{1,2} ?[ap]\.?m\b\.?)"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DATED = rf"(?:\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)"
+_DAY = rf"(?:{_DATED}|{_WEEKDAY})"
+_CLOCK = (
+    r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?"
+    r"|\d{1,2} ?(?:[ap]\.?m\b\.?|o['’]?clock(?! (?:[ap]\.?m|at|in) )))"
+)
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
 _TIMED = re.compile(
-    rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+[ap]\.?m)) "
+    rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+(?:[ap]\.?m|o['’]?clock))) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
-    r"|(?:on|dated) (?P<on>\d{4}-\d\d-\d\d|(?-i:[A-Z][a-z]{2}) \d\d?)"
+    rf"|(?:on|dated|from(?! {_DATED}(?: on| at|[ T]{_CLOCK}))) (?P<on>{_DATED})"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: onwards?| on(?! (?:\w+day|\w{3} \d|\d{4}-)))?(?!\w)",
     re.IGNORECASE,
@@ -161,15 +187,16 @@ _EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
 """What is asked about a time and needs the text before it."""
 _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _ON = re.compile(
     rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
-    rf"(?P<date>\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)(?![\w-])",
+    rf"(?P<date>{_DATED})(?![\w-])",
     re.IGNORECASE,
 )
 """The day of a span of hours, before or after it."""
 _HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
+_ENTRY = rf"(?:the )?(?!(?:between|from|after|before|since|until|on|at|in|by|{_MONTH}) )[^\W\d]+ \d"
+"""What may be a numbered heading, such as clause 3."""
 _DATE = (
     rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
     rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
@@ -208,6 +235,8 @@ def route(question: str) -> Asked:
             place = re.search("first|last", cut[0].lower())
             unit = _unit(besides.get("unit")) or asked.unit
             return replace(asked, unit=unit, place=place[0] if place else asked.place or "all")
+    if writes := pattern_of(_WRITES).fullmatch(bare):
+        return Asked("scope", scope=f"messages from {writes['name']}")
     return _several(bare) or _asked(text)
 
 
@@ -240,17 +269,31 @@ def _asked(text: str) -> Asked:
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):
         return Asked("other", estimates=kind == "estimate")
-    scope = _part(marks)
+    scope = _part(marks, text)
     if kind in ("scope", "hint"):
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
-    words = re.sub(r"^(?:the|an?) (?=.)", "", marks.get("words", ""), flags=re.IGNORECASE)
+    part, words, sender = (marks.get(mark, "") for mark in ("part", "words", "sender"))
+    if f'"{words}"' not in text:
+        words = re.sub(r"^(?:the|an?) (?=.)", "", words, flags=re.IGNORECASE)
     unit = _unit(marks.get("unit"))
-    limited = pattern_of(_LIMITS).search(text.replace(words, ""))
+    unit = "" if unit == "word" and words else unit
+    besides = text.replace(words, "").replace(part, "").replace(sender, "")
+    limited = pattern_of(_LIMITS).search(besides) or (not scope and re.search(r"\d|^the ", part))
+    if kind in ("count", "both"):
+        limited = limited or pattern_of(_NOT).search(besides)
+    if words and unit:
+        limited = limited or re.search(rf"{re.escape(words)} (?:and|or|but) ", text)
     if re.match("[a-z]+ [A-Z]", words):  # the dog Rex is called Rex elsewhere
         limited = limited or re.search(rf"\b(?:the|an?) {re.escape(words)}", text)
     if limited or (_NO_WORDS.match(words) and f'"{words}"' not in text):
-        return OTHER
-    if sender := marks.get("sender"):
+        return Asked("other", estimates=kind == "count")
+    if (
+        words
+        and unit == "message"
+        and re.search(rf"{marks['unit']} (?:of|by|from) {re.escape(words)}", text)
+    ):
+        sender, words = words, ""
+    if sender:
         if kind != "count" or scope or (words and not unit) or unit not in ("", "message"):
             return OTHER
         return Asked("count", words, "message", f"messages from {sender}")
@@ -268,9 +311,11 @@ def _asked(text: str) -> Asked:
     return Asked("count", words, unit, scope, place) if words or unit else OTHER
 
 
-def _part(marks: Mapping[str, str]) -> str:
+def _part(marks: Mapping[str, str], text: str) -> str:
     """Return the part that a question names as ``--only`` takes it."""
     part = marks.get("part", "")
+    if part and f"between {part}" in text:
+        part = part.replace(" and ", " to ")
     for short, long in _SHORT:
         part = pattern_of(short).sub(long, part)
     if (nth := re.search(r"\b(\d\d?)(?:st|nd|rd|th)\b", part)) and 0 < int(nth[1]) <= 20:
@@ -278,7 +323,7 @@ def _part(marks: Mapping[str, str]) -> str:
     apart = re.search(r"(\d+) and (\d+)$", part)
     if apart and int(apart[2]) != int(apart[1]) + 1:
         return ""
-    if re.search(r"\d", part) and not PART.search(part):
+    if re.search(r"\d", part) and not PART.search(part) and not pattern_of(_ENTRY).match(part):
         return ""  # a date or a score, perhaps
     sender = marks.get("sender", "")
     if sender and _MESSAGE.search(part):
@@ -293,12 +338,18 @@ def _span(text: str) -> tuple[str, str, str] | None:
     hours = [span for span in spans if not span["on"]] or spans
     if len(hours) != 1:
         return None
-    rest = f"{text[: hours[0].start()]}{text[hours[0].end() :]}"
+    rest, told = f"{text[: hours[0].start()]}{text[hours[0].end() :]}", hours[0][0].lower()
     ends = [" ".join(filter(None, hours[0].group(*names))) for names in _ENDS]
+    ends = [pattern_of(" ?o['’]?clock").sub(":00", end) for end in ends]
     since, until = (_HOURS.get(end.lower(), end) for end in ends)
     if re.fullmatch(r"\d\d?(?::\d\d)*", since) and "m" in until[-2:].lower():
         later = int(since.split(":")[0]) % 12 > int(re.findall(r"\d+", until)[0]) % 12
         since += " pm" if ("p" in until.lower()) != later else " am"  # between 3 and 4 pm
+    elif since.isdigit():
+        since += ":00"
+    whole = pattern_of(_DAY).fullmatch
+    since += " 23:59:59" * ("after" in told and whole(since) is not None)
+    until += " 00:00" * ("before" in told and whole(until) is not None)
     days = [*_ON.finditer(rest)]
     if len(days) == 1 and not any(map(_HAS_DAY.search, ends)):
         rest = f"{rest[: days[0].start()]}{rest[days[0].end() :]}"

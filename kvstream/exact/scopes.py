@@ -283,8 +283,12 @@ def _found(parts: list[Part], only: str) -> list[Part]:
             joins = bool(cells) and cells[-1].end == part.begin
             cells[-1:] = [replace(cells[-1], end=part.end)] if joins else [*cells[-1:], part]
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
-    inside = [part for part, title in titles if re.search(rf"\b{re.escape(name)}\b", title)]
-    return exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else [])
+    within = re.compile(rf"\b{re.escape(name)}\b(?!\.\d)")
+    inside = [part for part, title in titles if within.search(title)]
+    if found := exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else []):
+        return found
+    numbered = re.sub(r"^(?:clause|subsection|item|point|rule)(?=s? \d)", "section", name)
+    return _found(parts, numbered) if numbered != name else []
 
 
 def _ends(only: str, begin: str, end: str | None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from kvstream.exact.counting import Found, Tally
 from kvstream.exact.outline import Part, of_kind, outline
 from kvstream.exact.routing import HEADINGS
-from kvstream.exact.words import Words
+from kvstream.exact.words import OTHER, Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
@@ -36,6 +36,8 @@ _CHAT = re.compile(
     r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<(?P<nick>[^>\n]{1,40})> (?=\S)"
 )
 """How a message of a chat export begins: time and name, or a name in angle brackets."""
+_WORD = re.compile(r"\S*[^\W_]\S*")
+_UNSPACED = re.compile(f"[{OTHER}]")
 _HEAD = re.compile(r"(?:From|To|Cc|Date|Subject): ")
 _NO = r"(?!(?:if|for|while|switch|catch|return|else|do|with|new|throw)\b)"
 _FUNCTIONS = {
@@ -54,10 +56,12 @@ _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in ke
 
 
 def count_units(
-    sources: SourceSet, blocks: Iterable[TextBlock], unit: str, words: Words | None
+    sources: SourceSet, blocks: Iterable[TextBlock], unit: str, words: Words | None, most: int = 1
 ) -> Tally | None:
-    """Count the units with the words, or all; None if no source has the structure for it."""
-    tally, known, lines = Tally(), False, lines_of(without_names(blocks))
+    """Count the units with the words, or all; None if no source has the structure for it. `most`:
+    how many of the first places are kept.
+    """
+    tally, known, lines = Tally(most), False, lines_of(without_names(blocks))
     if unit in HEADINGS:
         begins = {part.begin for part in headings(outline(sources.again()), unit)}
         _count(lines, lambda line, _: line.byte in begins, words, tally)
@@ -86,6 +90,8 @@ def _count_source(
     every = chain(first, lines)
     if unit in ("function", "class"):
         return _count_code(every, name, unit, words, tally)
+    if unit == "word":
+        return _count_words(every, tally)
     begins = _BEGINS.get(unit)
     if unit in ("row", "record"):
         delimiter = delimiter_of([line.text for line in first if line.text.strip()], name)
@@ -149,6 +155,17 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
             held, size = held[-1:], len(line.text)
         tally.end = line.byte + len(line.text)
     _close(held, words, tally, open=open)
+    return True
+
+
+def _count_words(lines: Iterator[Line], tally: Tally) -> bool:
+    """Count what blanks separate; return whether the text is in a script with blanks."""
+    for line in lines:
+        if not line.text.isascii() and _UNSPACED.search(line.text):
+            return False
+        if found := len(_WORD.findall(line.text)):
+            _add(tally, [line])
+            tally.count += found - 1
     return True
 
 

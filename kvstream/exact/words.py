@@ -37,7 +37,7 @@ FOLDED = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
 _MARK = "\u0300-\u036f"
-_OTHER = (
+OTHER = (
     "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u3005-\ua4cf"
     "\ua960-\ua9ff\uaa60-\uaadf\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U0001aff0-\U0001b16f"
     "\U00020000-\U0003ffff"
@@ -102,9 +102,9 @@ class Words:
         pattern = gap.join(f"(?:{'|'.join(_alternative(f, wrap) for f in some)})" for some in each)
         first, end = words.strip()[0], words.strip()[-1]
         is_left, is_right = _is_word(first), _is_word(end) and not "가" <= end <= "힣"
-        others = "" if "가" <= first <= "힣" else _OTHER
+        others = "" if "가" <= first <= "힣" else OTHER
         left = rf"(?<![^\W{others}])(?<![{_MARK}])" if is_left else ""
-        right = rf"(?![^\W{_OTHER}]|[{_MARK}])" if is_right else ""
+        right = rf"(?![^\W{OTHER}]|[{_MARK}])" if is_right else ""
         self._left, self._right = (3 if each else 0 for each in (is_left, is_right))
         """Mask of `_JOINS`: 0 if any character may stand before and behind."""
         self.pattern = re.compile(left + pattern + right, 0 if cased else re.IGNORECASE)

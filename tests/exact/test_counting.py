@@ -21,7 +21,7 @@ from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import Tally, count_words
 from kvstream.exact.units import count_units
-from kvstream.exact.words import _OTHER, FOLDED, Window, Words, inflections
+from kvstream.exact.words import OTHER, FOLDED, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.tokenization.forms import spaced
@@ -166,7 +166,7 @@ def test_words_beside_and_in_scripts_without_spaces(text: str, words: str, count
 
 def test_scripts_beside_which_a_word_ends() -> None:
     letters = [letter for letter in map(chr, range(0x10000)) if letter.isalnum()]
-    ends = set(re.findall(f"[{_OTHER}]", "".join(letters)))
+    ends = set(re.findall(f"[{OTHER}]", "".join(letters)))
     wanted = {each for each in letters if not spaced(each) or regex.match(r"\p{Hangul}", each)}
     assert wanted <= ends
     assert all(regex.match(r"\p{Common}", each) for each in ends - wanted)
@@ -355,10 +355,11 @@ def test_a_question_is_counted_before_a_model_loads(
     assert capsys.readouterr().out == '"Anna" occurs 100 times.\n'
     assert run(["ask", str(path), "How many lines are there?", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["count"] == 50
-    assert run(["ask", str(path), "How many times does she cry?"]) == 1
-    told = capsys.readouterr().err
-    assert "the model estimates" in told
-    assert "a model was loaded" in told
+    for question in ("How many times does she cry?", "how many lines mention Anna and Ben?"):
+        assert run(["ask", str(path), question]) == 1
+        told = capsys.readouterr().err
+        assert "the model estimates" in told
+        assert "a model was loaded" in told
     # A memory file has no text to count, and methods are compared by what a model answers.
     for command in (["ask", "--memory"], ["compare", "--budget", "300"]):
         run([*command, str(path), "How many times is Anna mentioned?"])
@@ -498,6 +499,20 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "Reads only since 2024-05-02 until 2024-05-02, which the question names." in told
     path.write_text("He came at 10:50, and sat.\n" * 9)
     assert "--since" not in ask(capsys, str(path), question, "-m", "pocket", "-n", "2")[1]
+
+
+def test_functions_are_listed_and_messages_have_senders_and_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, chat = tmp_path / "a.py", tmp_path / "a.txt"
+    code.write_text("".join(f"def f{n}(): ...\n" for n in range(102)))
+    out = ask(capsys, str(code), "list all functions")[0].splitlines()
+    assert (len(out), out[0]) == (103, "There are 102 functions:")
+    assert out[-2:] == ["and 1 more; the last:", f"{code}:102: def f101(): ..."]
+    chat.write_text("".join(f"{day:02}.05.24, 10:00 - Ben: Hi Ana\n" for day in range(1, 10)))
+    out, told = ask(capsys, str(chat), "How many messages of Ben are there after 4 May?")
+    assert out == "There are 5 messages.\n"
+    assert "Reads only messages from Ben, since May 4 23:59:59, which" in told
 
 
 def test_a_file_of_a_model_loses_no_count(

@@ -37,6 +37,11 @@ ODD = (
 )
 
 COUNTS = {
+    "how many times can the word love be found in sonnet 18": ("love", "", "sonnet 18"),
+    "how often does nullptr appear between lines 200 and 450": ("nullptr", "", "lines 200 to 450"),
+    'how often does "the captain" come up': ("the captain", "", ""),
+    "total messages of Piotr?": ("", "message", "messages from Piotr"),
+    "how many messages did Meike write?": ("", "message", "messages from Meike"),
     "how many messages from Greta mention the budget": (
         "budget",
         "message",
@@ -145,6 +150,8 @@ COUNTS = {
     "how many times is 铜钥匙 mentioned?": ("铜钥匙", "", ""),
 }
 SCOPES = {
+    "Whose signature does clause 27 require": "clause 27",
+    "what does Greta write?": "messages from Greta",
     "Could you put page 7 into Spanish?": "page 7",
     "How is Ottla dressed in the opening scene?": "the first scene",
     "content of the 3rd message": "the third message",
@@ -237,6 +244,12 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "list all recipes with eggs",
+    "which dishes contain garlic",
+    "count the lines that do not contain INFO",
+    "how many lines contain ERROR and root?",
+    "number of ERROR lines from 3 to 4?",
+    "how many lines contain ERROR between three and four o'clock?",
     "Which chapters are the best?",
     "What parts does the machine have?",
     "Which parts of the body are named in the poem?",
@@ -380,6 +393,7 @@ OTHERS = [
 
 
 PLACES = {
+    "can you list all functions pls": ("", "function", "all"),
     "How often is Mr. Rochester mentioned, and where?": ("Mr. Rochester", "", "all"),
     "How many times is Jo mentioned and where does her name first appear?": ("Jo", "", "first"),
     "Where is Boo Radley first mentioned?": ("Boo Radley", "", "first"),
@@ -439,7 +453,12 @@ TIMES = {
     "Who logged in after 3 pm?": ("scope", "3 pm", ""),
     "What has changed since Tuesday 10:00?": ("other", "Tuesday 10:00", ""),
     "Why did it fail after 10:15?": ("other", "10:15", ""),
-    "What was said before 2024-05-02?": ("scope", "", "2024-05-02"),
+    "What was said before 2024-05-02?": ("scope", "", "2024-05-02 00:00"),
+    "how many mails did Greta send after 5 March 2024?": ("count", "2024-03-05 23:59:59", ""),
+    "how many messages are from 4 May?": ("count", "May 4", "May 4"),
+    "What happened from 4 May on?": ("scope", "May 4", ""),
+    "how many lines with ERROR are there between 3 and 4 o'clock?": ("count", "3:00", "4:00"),
+    "what broke between 3 and 4 o'clock in the afternoon": ("other", "", ""),
     "What broke between 3 and 4 pm?": ("scope", "3 pm", "4 pm"),
     "What broke between 02:00 and 03:30 on 6 May?": ("scope", "May 6 02:00", "May 6 03:30"),
     "On Tuesday 3 June, what broke after noon?": ("scope", "Jun 3 12:00", ""),

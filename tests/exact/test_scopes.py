@@ -60,6 +60,8 @@ def check(path: Path, blocks: list[TextBlock]) -> None:
         (("I", "II", "III"), "chapter two"),
         (("1. Introduction", "2. Methods", "3. Results"), "section Methods"),
         (("1 Introduction", "2 Methods", "3 Results"), "section 2"),
+        (("1. Term", "2. Rent", "3. Keys"), "item 2"),
+        (("# Clause 1: Term", "# Clause 2: Rent", "# Clause 2.1: Keys"), "clause 2"),
         (("# Introduction", "# Methods", "# Results"), "methods"),
         (("INTRODUCTION", "METHODS", "RESULTS"), "the Methods section"),
         (("ACT I", "ACT II", "ACT III"), "act 2"),

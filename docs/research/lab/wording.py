@@ -237,7 +237,9 @@ def is_right(each: Labeled) -> bool:
         return kind == "other"
     marks = {MARKS[mark]: each.text[begin:end] for mark, begin, end in each.spans}
     parts = not {"part", "sender"}.isdisjoint(marks)
-    words = re.sub("^(?:the|an?) ", "", marks.get("words", ""), flags=re.IGNORECASE)
+    words = marks.get("words", "")
+    if f'"{words}"' not in each.text:
+        words = re.sub("^(?:the|an?) ", "", words, flags=re.IGNORECASE)
     unit = each.kind != "count" or bool(asked.unit) == ("unit" in marks or "sender" in marks)
     right = asked.words == words * (kind != "scope") and unit and bool(asked.scope) == parts
     return kind == each.kind and right

@@ -376,7 +376,8 @@ def _of_part(
             "reads it alone.")  # fmt: skip
         return options
     if not options.quiet:
-        tell(f"Reads only {sources.scope.name}, which the question names.")
+        span = "".join(f", {name} {time}" for name, time in times.items() if each.scope)
+        tell(f"Reads only {sources.scope.name}{span}, which the question names.")
     return narrow
 
 
