@@ -4,7 +4,6 @@ of the rows of a table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -75,8 +74,7 @@ def counted(
 
         most = PLACES if listed else 1
         tally = count_units(sources, blocks, unit, words[0] if words else None, most)
-    several = unit and re.search(" (?:and|or) ", asked.words)  # perhaps no phrase
-    return None if tally is None or (several and not tally.count) else made(tally)
+    return None if tally is None else made(tally)
 
 
 def _record(

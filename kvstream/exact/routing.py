@@ -101,7 +101,7 @@ _LIMITS = (
 _PLAINER = (
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
     (
-        r"(?<=^how many )((?:message|msg|text|post|e-?mail|mail)s did .+) (?:write|post)\b",
+        r"^(how many (?:messages|msgs|texts|posts|e-?mails|mails) did .+) (?:write|post)\b",
         r"\1 send",
     ),
     (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
@@ -195,7 +195,10 @@ _ON = re.compile(
 )
 """The day of a span of hours, before or after it."""
 _HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
-_ENTRY = rf"(?:the )?(?!(?:between|from|after|before|since|until|on|at|in|by|{_MONTH}) )[^\W\d]+ \d"
+_ENTRY = (
+    rf"(?:the )?(?!(?:between|from|after|before|since|until|on|at|in|by|columns?|{_MONTH}) )"
+    r"[^\W\d]+ \d"
+)
 """What may be a numbered heading, such as clause 3."""
 _DATE = (
     rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
@@ -272,27 +275,16 @@ def _asked(text: str) -> Asked:
     scope = _part(marks, text)
     if kind in ("scope", "hint"):
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
-    part, words, sender = (marks.get(mark, "") for mark in ("part", "words", "sender"))
+    words, sender = marks.get("words", ""), marks.get("sender", "")
     if f'"{words}"' not in text:
         words = re.sub(r"^(?:the|an?) (?=.)", "", words, flags=re.IGNORECASE)
     unit = _unit(marks.get("unit"))
     unit = "" if unit == "word" and words else unit
-    besides = text.replace(words, "").replace(part, "").replace(sender, "")
-    limited = pattern_of(_LIMITS).search(besides) or (not scope and re.search(r"\d|^the ", part))
-    if kind in ("count", "both"):
-        limited = limited or pattern_of(_NOT).search(besides)
-    if words and unit:
-        limited = limited or re.search(rf"{re.escape(words)} (?:and|or|but) ", text)
-    if re.match("[a-z]+ [A-Z]", words):  # the dog Rex is called Rex elsewhere
-        limited = limited or re.search(rf"\b(?:the|an?) {re.escape(words)}", text)
-    if limited or (_NO_WORDS.match(words) and f'"{words}"' not in text):
+    if _is_limited(text, kind, words, unit, scope, marks):
         return Asked("other", estimates=kind == "count")
-    if (
-        words
-        and unit == "message"
-        and re.search(rf"{marks['unit']} (?:of|by|from) {re.escape(words)}", text)
-    ):
-        sender, words = words, ""
+    of = rf"{re.escape(marks.get('unit', ''))} (?:of|by|from) {re.escape(words)}"
+    if words and unit == "message" and re.search(of, text):
+        words, sender = "", words
     if sender:
         if kind != "count" or scope or (words and not unit) or unit not in ("", "message"):
             return OTHER
@@ -309,6 +301,28 @@ def _asked(text: str) -> Asked:
     told = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
     place = "" if told or not words else "all"
     return Asked("count", words, unit, scope, place) if words or unit else OTHER
+
+
+def _is_limited(
+    text: str, kind: str, words: str, unit: str, scope: str, marks: Mapping[str, str]
+) -> bool:
+    """Return whether a count has a limit beside its words, and a part and times that are read."""
+    besides, named, part = text, re.escape(words), marks.get("part", "")
+    for each in (words, part, marks.get("sender", "")):
+        besides = besides.replace(each, "")
+    limits = [
+        pattern_of(_LIMITS).search(besides),
+        kind in ("count", "both") and pattern_of(_NOT).search(besides),
+        not scope and re.search(r"\d|^the ", part),
+        words and unit and re.search(f"{named} (?:and|or|but) ", text),
+        re.match("[a-z]+ [A-Z]", words)  # the dog Rex is called Rex elsewhere
+        and re.search(rf"\b(?:the|an?) {named}", text),
+        re.fullmatch("[a-z]+[^s\\W]s", words)  # kinds of things, such as cities
+        and not unit
+        and pattern_of(rf"\b(?:how many|number of|nr of) {named}\b").search(text),
+        _NO_WORDS.match(words) and f'"{words}"' not in text,
+    ]
+    return any(limits)
 
 
 def _part(marks: Mapping[str, str], text: str) -> str:

@@ -21,7 +21,7 @@ from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import Tally, count_words
 from kvstream.exact.units import count_units
-from kvstream.exact.words import OTHER, FOLDED, Window, Words, inflections
+from kvstream.exact.words import FOLDED, OTHER, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.tokenization.forms import spaced
@@ -257,6 +257,11 @@ def test_functions(tmp_path: Path) -> None:
     assert units(tmp_path, "a.py", python, "class", "nothing") == 0
     assert units(tmp_path, "b.py", "a = 1\n", "class") == 0
     assert units(tmp_path, "a.txt", "def a(): pass\n", "function") is None
+
+
+def test_words_are_what_blanks_separate(tmp_path: Path) -> None:
+    assert units(tmp_path, "a.txt", "## A well-known\n\n -- l'été, 3.5 --\n", "word") == 4
+    assert units(tmp_path, "a.txt", "one 铜钥匙\n", "word") is None
 
 
 def test_messages_and_paragraphs(tmp_path: Path) -> None:

@@ -172,7 +172,9 @@ def _answered(
         here = _of_part(paths, options, {question: each})
         if (each.scope or each.since or each.until) and here is options:
             continue  # the text has no such part
-        if (record := count(paths, here, each, interrupts)) is not None:
+        record = count(paths, here, each, interrupts)
+        phrase = f'"{each.words}"' in question or not re.search(" (?:and|or) ", each.words)
+        if record is not None and (record["count"] or phrase or not each.unit):  # else two words
             found[question] = record
             notes.append(f"{WITHOUT} {record['counted']}.")
     for question in asked:
