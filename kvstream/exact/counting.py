@@ -226,15 +226,16 @@ class _Search:
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count
         starts = np.array([at for at, _ in window.blocks])
-        bases = np.array([block.start for _, block in window.blocks]) - starts
         blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
-        tally.mark(bases[blocks] + found[:, 0])
-        if tally.edges:
-            bytes = [
+        bytes = np.concatenate(
+            [
                 window.blocks[at][1].offsets()[found[blocks == at, 0] - starts[at]]
                 for at in np.unique(blocks)
             ]
-            sections = np.searchsorted(tally.edges, np.concatenate(bytes), side="right")
+        )
+        tally.mark(bytes)
+        if tally.edges:
+            sections = np.searchsorted(tally.edges, bytes, side="right")
             tally.between = tally.between + np.bincount(sections, minlength=len(tally.edges) + 1)
         tally.places += [self._place(s, window) for s in found[: tally.most - len(tally.places)]]
         # Only the last of all is wanted, and its line must be counted for.

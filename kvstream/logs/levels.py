@@ -88,6 +88,8 @@ _HUNDREDS = ("debug", "debug", "info", "warning", "error", "fatal", "fatal")
 """Levels of Monolog, by hundreds."""
 _HTTP = re.compile(r"HTTP/[\d.]+\"? ([45]\d\d)\b")
 """``"GET / HTTP/1.1" 500`` of a server; ``"HTTP/1.1 500 Internal Server Error"`` of a client."""
+_SERVED = re.compile(r"HTTP/[\d.]+\" [123]\d\d\b")
+"""Of a request that did not fail: words of failure are those of its path or its browser."""
 _HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45]\d\d) ")
 _RAILS = re.compile(r"Completed ([45]\d\d) ")
 _SQUID = re.compile(r"TCP_\w+/([45]\d\d) ")
@@ -118,9 +120,9 @@ def level_of(rest: str) -> str:
     if letter is not None:
         return OF_LETTER[letter.group(2)]
     text = rest[:1000]
-    if _DONE.search(text):
+    if _DONE.search(text) or not _FAILURE.search(_NO_FAILURE.sub("", text)):
         return ""
-    return "suspect" if _FAILURE.search(_NO_FAILURE.sub("", text)) else ""
+    return "" if _SERVED.search(text) else "suspect"
 
 
 def number_level(level: int, *, syslog: bool) -> str:

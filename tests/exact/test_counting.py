@@ -182,6 +182,7 @@ def test_the_bytes_of_a_place_are_those_of_the_file(tmp_path: Path, encoding: st
     cited = place.to_json(["a"], [0])
     begin, end = (len(text[:size].encode(encoding)) for size in (-8, -2))
     assert (cited["byte_start"], cited["byte_end"]) == (begin, end)
+    assert count_words(blocks(f"{'字' * 20}  a\n" * 8, 999), Words("a")).spread == [1] * 8
 
 
 def units(tmp_path: Path, name: str, text: str, unit: str, words: str = "") -> int | None:

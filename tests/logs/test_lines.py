@@ -395,6 +395,7 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" [alert] child died", "fatal"),
         (" kernel: exception support... done.", ""),
         (" mod_jk child in error state 6", "suspect"),
+        ('10.0.0.1 - - "GET /errors?id=7 HTTP/1.1" 200 5 "-" "Invalid/1.0"', ""),
         (" [error] mod_jk child in error state 6", "error"),
         (" gige temperature 1 critical", "suspect"),
         (" sshd: error: bind failed", "error"),
