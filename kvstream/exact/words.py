@@ -31,8 +31,6 @@ _ASCII = [*map(chr, range(128))]
 _UNSURE = 2
 _JOINS = np.array([c.isalnum() or c == "_" for c in _ASCII] + [_UNSURE] * 128, dtype=np.uint8)
 """Whether a byte before or behind a word makes it a part of another: 0, 1, or `_UNSURE`."""
-_SPACES = np.array([c.isspace() for c in _ASCII] + [True] * 128)
-"""Bytes that are white space, or may be a part of it."""
 FOLDED = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
@@ -120,13 +118,12 @@ class Words:
         literals = [" ".join(some) for some in product(*each)]
         self._ascii = all(map(str.isascii, literals))
         self._folds = not cased and any(map("".join(literals).__contains__, FOLDED))
-        self._literals = [Literal(some, cased=cased) for some in literals if self._ascii]
+        self._literals = [
+            (some if cased else some.lower()).encode() for some in literals if self._ascii
+        ]
         """What matches, if all white space is one space."""
-        lead = commonprefix([" ".join(some) for some in product(*each[:2])])  # noqa: RUF071
-        self._lead = Literal(lead, cased=cased) if before and self._ascii else None
-        """How a phrase begins, with the first white space, if that is one space."""
-        self._gap = len(each[0][0])
-        """Where the white space of a phrase begins."""
+        self._lead = (each[0][0] if cased else each[0][0].lower()).encode() if before else b""
+        """The first word of a phrase."""
         ranks = [_FREQUENT.find(letter) % len(_FREQUENT) for letter in self._begin.lower()]
         pairs = [sum(pair) for pair in pairwise(ranks)]
         self._rarest = pairs.index(max(pairs)) if pairs else 0
@@ -154,23 +151,22 @@ class Words:
     def _by_bytes(self, window: Window) -> np.ndarray:
         """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""
         data, last = window.data, len(window.data) - len(_PADDING)
-        starts = self._starts(data)
+        folded = data if self._cased else data | _CASE
+        starts = self._starts(folded)
         before = _JOINS[data[starts - 1]] & self._left
         starts, before = starts[before != 1], before[before != 1]
         if not len(starts):
             return _NONE
         spans, sure, unsure = [], np.zeros(len(starts), bool), np.zeros(len(starts), bool)
-        if self._lead is not None:
-            gap = np.minimum(starts + self._gap, last)
-            one = (data[gap] == ord(" ")) & ~_SPACES[data[gap + 1]]
-            unsure = _SPACES[data[gap]] & (~one | self._lead.at(data, starts))
-        for literal in self._literals:
-            same = literal.at(data, starts)
-            behind = data[np.minimum(starts + literal.size, last)]
+        if self._lead:
+            unsure = _are(self._lead, starts, data, folded)
+        for letters in self._literals:
+            same = _are(letters, starts, data, folded)
+            behind = data[np.minimum(starts + len(letters), last)]
             beside = before | (_JOINS[behind] & self._right)
             fits = same & (beside == 0)
             begins = window.chars(starts[fits])
-            spans.append(np.stack([begins, begins + literal.size], axis=1))
+            spans.append(np.stack([begins, begins + len(letters)], axis=1))
             sure |= fits
             unsure |= same & (beside == _UNSURE)
         places = window.chars(starts[unsure & ~sure]).tolist()
@@ -179,9 +175,8 @@ class Words:
         found = np.concatenate([each for each in spans if len(each)] or [_NONE])
         return found if len(found) == len(spans[0]) else found[np.argsort(found[:, 0])]
 
-    def _starts(self, data: np.ndarray) -> np.ndarray:
+    def _starts(self, folded: np.ndarray) -> np.ndarray:
         """Return where the rarest two bytes of the words are: most of the time of a long log."""
-        folded = data if self._cased else data | _CASE
         word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
         first = word if self._cased else word | _CASE
         at, size = self._rarest, len(word)
@@ -191,29 +186,13 @@ class Words:
         return np.flatnonzero(hits)
 
 
-class Literal:
-    """Letters of ASCII, which are compared with eight bytes of a text at once."""
-
-    def __init__(self, letters: str, *, cased: bool) -> None:
-        self.size = len(letters)
-        self._eights = []
-        for place in range(0, len(letters), 8):
-            part = letters[place : place + 8].encode()
-            part = part if cased else part.lower()
-            bits = bytes(0x20 * (not cased and chr(each).isalpha()) for each in part)
-            coded = (part, bits, b"\xff" * len(part))
-            self._eights.append(
-                (place, *(np.uint64(int.from_bytes(each, "little")) for each in coded))
-            )
-
-    def at(self, data: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return at which of `starts` the letters are, bool [n]."""
-        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        same = np.ones(len(starts), dtype=bool)
-        for place, want, fold, mask in self._eights:
-            found = eights[np.minimum(starts + place, len(eights) - 1)]
-            same &= (found | fold) & mask == want
-        return same
+def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, folded: np.ndarray) -> np.ndarray:
+    """Return at which of `starts` some letters are, bool [n]."""
+    same = np.ones(len(starts), dtype=bool)
+    for at, letter in enumerate(letters):
+        some = folded if chr(letter).isalpha() else data
+        same &= some[np.minimum(starts + at, len(data) - 1)] == letter
+    return same
 
 
 def inflections(word: str) -> list[str]:
