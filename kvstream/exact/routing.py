@@ -66,8 +66,6 @@ _SHORT = (
     (r"^(?:sec\b\.?|§+) ?", "section "),
     (r"^pp?\b\.? ?(?=\d)", "page "),
     (r"^art\b\.? ?", "article "),
-    (r"^ll?\b\.? ?(?=\d)", "lines "),
-    (r"^intro$", "introduction"),
     (r"\bopening\b", "first"),
     (r"\b(?:final|latest|closing)\b", "last"),
     (r"\b(?:msg|post)(?=s?\b)", "message"),
@@ -77,8 +75,9 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|per|no|more|less|fewer|how|who|what|which|where|when|why|(?:some|any)(?:one|body)?|people|\w+thing)\b|"
-    r".* (?:or|nor|without|only|twice|than|neither|mentioned|compared)\b",
+    r"each|every|per|no|more|less|fewer|how|who|what|which|where|when|why|both|either|people|"
+    r"(?:some|any|every|no)(?:one|body)?|\w+thing)\b|"
+    r".* (?:or|nor|without|only|twice|than|neither|mention(?:ed)?|compared|after|before)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -89,7 +88,8 @@ _NAMES = (
 ).replace(" ", "|")
 _NOT = rf"(?:n['’]t|\b(?:not|never|without)) (?:{CLASSES['mention'].replace(' ', '|')})\b"
 _LIMITS = (
-    r"\b(?:average|twice|neither|nor|than|yesterday|today|tonight|o['’]?clock|"
+    r"\b(?:average|twice|neither|nor|than|compared|(?:starts?|begins?|ends?|starting|ending) with|"
+    r"(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|o['’]?clock|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
     r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
@@ -98,6 +98,8 @@ _LIMITS = (
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
 )
 """What limits a count beside its words, other than a part and times that are read."""
+_OF_SOME = r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by))\b"
+"""What limits a count of all units."""
 _PLAINER = (
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
     (
@@ -178,9 +180,9 @@ _TIMED = re.compile(
     rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+(?:[ap]\.?m|o['’]?clock))) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
-    rf"|(?:on|dated|from(?! {_DATED}(?: on| at|[ T]{_CLOCK}))) (?P<on>{_DATED})"
+    rf"|(?:on|dated|from(?! {_DATED}(?: (?:on|at|to|until|till)|[ T]{_CLOCK}))) (?P<on>{_DATED})"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
-    r"(?: onwards?| on(?! (?:\w+day|\w{3} \d|\d{4}-)))?(?!\w)",
+    r"(?: onwards?| on)?(?!\w)",
     re.IGNORECASE,
 )
 _EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
@@ -307,14 +309,25 @@ def _is_limited(
     text: str, kind: str, words: str, unit: str, scope: str, marks: Mapping[str, str]
 ) -> bool:
     """Return whether a count has a limit beside its words, and a part and times that are read."""
-    besides, named, part = text, re.escape(words), marks.get("part", "")
-    for each in (words, part, marks.get("sender", "")):
+    besides, named = text, re.escape(words)
+    part, sender = marks.get("part", ""), marks.get("sender", "")
+    for each in (words, part, sender):
         besides = besides.replace(each, "")
     limits = [
         pattern_of(_LIMITS).search(besides),
         kind in ("count", "both") and pattern_of(_NOT).search(besides),
         not scope and re.search(r"\d|^the ", part),
-        words and unit and re.search(f"{named} (?:and|or|but) ", text),
+        any(
+            each and f"{each} {joined} " in text
+            for each in (words * bool(unit), sender)
+            for joined in ("and", "or", "but")
+        ),
+        words
+        and pattern_of(
+            rf"\b(?:(?:do|does|did) {named} (?:mention|say|use|write)|contains? only {named})\b"
+        ).search(text),
+        not words + sender and pattern_of(_OF_SOME).search(besides),
+        _NO_WORDS.match(sender),
         re.match("[a-z]+ [A-Z]", words)  # the dog Rex is called Rex elsewhere
         and re.search(rf"\b(?:the|an?) {named}", text),
         re.fullmatch("[a-z]+[^s\\W]s", words)  # kinds of things, such as cities

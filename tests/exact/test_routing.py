@@ -244,6 +244,16 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "how many lines start with ERROR?",
+    "how many lines contain only ERROR?",
+    "how many messages did Piotr or Aylin write?",
+    "how many messages did everybody write?",
+    "how many emails are from gmail addresses?",
+    "how many chapters has he written so far",
+    "how often does Anna mention her mother?",
+    "how many cities come up in the travel diary",
+    "list all classes of ships mentioned",
+    "average number of messages per day",
     "list all recipes with eggs",
     "which dishes contain garlic",
     "count the lines that do not contain INFO",
