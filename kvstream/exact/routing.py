@@ -77,7 +77,7 @@ _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
     r"each|every|per|no|more|less|fewer|how|who|what|which|where|when|why|both|either|people|"
     r"(?:some|any|every|no)(?:one|body)?|\w+thing)\b|"
-    r".* (?:or|nor|without|only|twice|than|neither|mention(?:ed)?|compared|after|before)\b",
+    r".* (?:or|nor|without|only|twice|than|neither|mention(?:ed)?|compared|called|after|before)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -88,8 +88,8 @@ _NAMES = (
 ).replace(" ", "|")
 _NOT = rf"(?:n['’]t|\b(?:not|never|without)) (?:{CLASSES['mention'].replace(' ', '|')})\b"
 _LIMITS = (
-    r"\b(?:average|twice|neither|nor|than|compared|(?:starts?|begins?|ends?|starting|ending) with|"
-    r"(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|o['’]?clock|"
+    r"\b(?:average|distinct|unique|different|twice|neither|nor|than|compared|"
+    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|o['’]?clock|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
     r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
@@ -279,7 +279,7 @@ def _asked(text: str) -> Asked:
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
     words, sender = marks.get("words", ""), marks.get("sender", "")
     if f'"{words}"' not in text:
-        words = re.sub(r"^(?:the|an?) (?=.)", "", words, flags=re.IGNORECASE)
+        words = re.sub(r"^(?:the|an?) (?=.)|(?<=.) entries$", "", words, flags=re.IGNORECASE)
     unit = _unit(marks.get("unit"))
     unit = "" if unit == "word" and words else unit
     if _is_limited(text, kind, words, unit, scope, marks):
@@ -317,6 +317,7 @@ def _is_limited(
         pattern_of(_LIMITS).search(besides),
         kind in ("count", "both") and pattern_of(_NOT).search(besides),
         not scope and re.search(r"\d|^the ", part),
+        part and pattern_of(rf"\b(?:after|before|since|until) {re.escape(part)}").search(text),
         any(
             each and f"{each} {joined} " in text
             for each in (words * bool(unit), sender)

@@ -37,6 +37,7 @@ ODD = (
 )
 
 COUNTS = {
+    "total number of ERROR entries": ("ERROR", "", ""),
     "how many times can the word love be found in sonnet 18": ("love", "", "sonnet 18"),
     "how often does nullptr appear between lines 200 and 450": ("nullptr", "", "lines 200 to 450"),
     'how often does "the captain" come up': ("the captain", "", ""),
@@ -244,6 +245,8 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "how often is RETRIES used after line 20",
+    "how many distinct words are there",
     "how many lines start with ERROR?",
     "how many lines contain only ERROR?",
     "how many messages did Piotr or Aylin write?",
