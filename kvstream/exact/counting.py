@@ -221,7 +221,8 @@ class _Search:
     def _note(self, found: np.ndarray, window: Window) -> None:
         tally = self.tally
         tally.count += len(found)
-        for spelled, count in _forms(found, window).items():
+        spellings = Counter(window.text[begin:end] for begin, end in found.tolist())
+        for spelled, count in spellings.items():
             form = " ".join(spelled.split())
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count
@@ -247,14 +248,3 @@ class _Search:
         at, block = next(each for each in reversed(window.blocks) if each[0] <= begin)
         line = 1 + window.newlines + window.text.count("\n", 0, begin) + block.left_out
         return Found.at(block, begin - at, line, window.text, begin, end)
-
-
-def _forms(found: np.ndarray, window: Window) -> Counter[str]:
-    """Return the spellings of matches: of many of one size without slices of text."""
-    sizes = found[:, 1] - found[:, 0]
-    size = int(sizes[0])
-    if not window.is_ascii or (sizes != size).any():
-        return Counter(window.text[begin:end] for begin, end in found.tolist())
-    spelled = np.ndarray(len(window.data) - size, f"S{size}", window.data, strides=(1,))
-    forms = Counter(spelled[found[:, 0]].tolist())
-    return Counter({form.decode(): count for form, count in forms.items()})

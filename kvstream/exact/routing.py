@@ -89,7 +89,8 @@ _NAMES = (
 _NOT = rf"(?:n['’]t|\b(?:not|never|without)) (?:{CLASSES['mention'].replace(' ', '|')})\b"
 _LIMITS = (
     r"\b(?:average|distinct|unique|different|twice|neither|nor|than|compared|"
-    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|o['’]?clock|"
+    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
+    r"yesterday|today|tonight|o['’]?clock|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
     r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
