@@ -292,6 +292,19 @@ def test_following_says_at_once_what_it_does(log, ending) -> None:
     assert out.startswith("20 lines, ")
 
 
+def test_following_ends_when_nobody_reads_it(log) -> None:
+    with following(log) as ran:
+        try:
+            assert ran.stdout is not None
+            assert ran.stderr is not None
+            ran.stderr.readline()
+            ran.stdout.close()
+            assert ran.wait(timeout=30) == 0
+            assert ran.stderr.read() == ""
+        finally:
+            ran.kill()
+
+
 def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
     with following(log, "--every", "1s") as ran:
         try:

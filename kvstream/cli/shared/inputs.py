@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ def open_sources(
     request = options.request
     follow = request.follow
     due = due or request.due
+    if follow and options.output is None:
+        stop = partial(_ends, stop)
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     if follow and paths[-1] == "-" and _stdin_is_file():
@@ -184,6 +187,16 @@ def _ended_empty() -> bool:
     except (AttributeError, OSError, ValueError):  # closed, or not a file
         return False
     return events == [select.POLLHUP]
+
+
+def _ends(stop: Callable[[], bool]) -> bool:
+    """Return `stop`, or whether the program or terminal that gets standard output has ended."""
+    if not stop():
+        with suppress(AttributeError, OSError, ValueError):  # closed, not a file, or no poll
+            waiting = select.poll()
+            waiting.register(sys.stdout.fileno(), 0)
+            return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+    return stop()
 
 
 def _stdin_is_file() -> bool:
