@@ -283,9 +283,9 @@ def check(settings: Any) -> None:
 def _check_number(row: Row, value: Any) -> None:
     name = row.name.replace("_", "-")
     kind, what = (Real, "number") if row.kind == "float" else (Integral, "whole number")
-    number: float = value
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UsageError(f"{name} is a {what}, not {value!r:.80}.")
+    number: float = value if isinstance(value, int) else float(value)  # numpy types overflow
     least = float("-inf") if row.least is None else row.least
     most = float("inf") if row.most is None else row.most
     inside = least < number if row.above else least <= number

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api import options as api
 from kvstream.api.answer import Answer, answers
-from kvstream.api.given import path_of, question_of, several_of, turns_of, whole_of
+from kvstream.api.given import path_of, question_of, several_of, text_of, turns_of, whole_of
 from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.progress import Progress, shown, watched
@@ -108,7 +108,7 @@ class Memory:
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
         changes = api.answer_settings(options)
         engine.run = replace(run, **changes)
-        stop = several_of("stop", "strings", options.get("stop", ()))
+        stop = [text_of("stop", s) for s in several_of("stop", "strings", options.get("stop", ()))]
         events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:

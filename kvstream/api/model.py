@@ -166,8 +166,8 @@ class Model:
         """Read texts under the budget, and answer one question."""
         if not question_of(question).strip():
             raise UsageError("No question: give it as question=, or use summarize().")
-        events = self.stream(source, text=text, question=question, **options)
-        return answers(watched(events, progress))[-1]
+        request = api.request_of((question,), **options)
+        return self._answer(self._sources(source, text, request), request, progress)
 
     def summarize(
         self,
@@ -182,7 +182,11 @@ class Model:
         `reader` is trained to answer in a few words. For summaries load its base `smollm2`, as the
         command line does.
         """
-        return answers(watched(self.stream(source, text=text, **options), progress))[-1]
+        request = api.request_of((), **options)
+        return self._answer(self._sources(source, text, request), request, progress)
+
+    def _answer(self, sources: SourceSet, request: Request, progress: Progress) -> Answer:
+        return answers(watched(self.events(sources, request), progress))[-1]
 
     def stream(
         self,
@@ -231,7 +235,8 @@ class Model:
             raise UsageError("methods= is empty; name at least one method.")
         api.refuse_twice(methods, "methods=")
         lasting = (is_path(each) or isinstance(each, Text) for each in several(source))
-        if len(methods) > 1 and text is None and not all(lasting):
+        once = isinstance(text, Iterator) or (text is None and not all(lasting))
+        if len(methods) > 1 and once:
             raise UsageError(
                 "Each method reads the text again, and an open file or an iterator can be read "
                 "only once; give a path, or the text itself as text=."

@@ -216,7 +216,7 @@ def refuse_later_questions(scout: object) -> None:
         )
 
 
-def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
+def request_of(questions: Sequence[str] = (), /, **options: Any) -> Request:
     """Make a request from questions and options; `settled` chooses its method."""
     check_options(options, _KNOWN)
     questions = questions_of(questions)

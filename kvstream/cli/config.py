@@ -148,7 +148,7 @@ def for_command(
             if name not in options:
                 close = meant(key.replace("_", "-"), (o.replace("_", "-") for o in options))
                 raise UsageError(
-                    f"{place(path, *keys, key)}: {key!r} is not an option of {whose}.{close}"
+                    f"{place(path, *keys, key)}: {shown(key)} is not an option of {whose}.{close}"
                 )
             if name in own:
                 try:

@@ -310,10 +310,10 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
     for key, text in (settings or {}).items():
         if key not in known:
             raise UsageError(
-                f"{name} has no setting {key!r}.{meant(key, known)} "
+                f"--set {name}.{key}: {name} has no setting {key!r}.{meant(key, known)} "
                 f"It has: {', '.join(known) or 'none'}."
             )
-        values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
+        values[key] = _parse(f"--set {name}.{key}", text, hints[key], known[key])
     return kind(**values)
 
 

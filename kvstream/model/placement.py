@@ -28,9 +28,10 @@ def device_of(name: str) -> torch.device:
         float(torch.zeros(1, device=device))  # `meta` can make tensors, but none has a number
     except (RuntimeError, AssertionError, ImportError) as error:
         first = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
+        first = "PyTorch knows no such device" if first.startswith("Expected one of") else first
         raise UsageError(
-            f"The device {name!r} cannot be used here ({first}); `kvstream doctor` lists those "
-            "that can."
+            f"--device {name!r} cannot be used here ({first}); `kvstream doctor` lists those that "
+            "can."
         ) from error
     return device
 

@@ -98,13 +98,17 @@ def _own_logits(model: Any, name: str) -> Tensor:
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
     own = logits.to(model.dtype)  # the precision they were computed in
-    if not bool(own.isfinite().all()):
-        kind = str(own.dtype).removeprefix("torch.")
+    _refuse_infinite(own, model, name)
+    return own
+
+
+def _refuse_infinite(found: Tensor, model: Any, name: str) -> None:
+    if not bool(found.isfinite().all()):
+        kind = str(found.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) gives numbers that are not finite in {kind}; use another "
             "number type, such as --dtype float32, or fetch its weights again."
         )
-    return own
 
 
 @torch.inference_mode()
@@ -172,6 +176,7 @@ def _probe(model: Any, name: str) -> BoundedModel:
     finally:
         recorder.close()
     here, there = first.stored, second.stored
+    _refuse_infinite(out_here, model, name)  # PyTorch's kernels can make numbers of NaN
     if not _distance(out_here, out_there) <= _tolerance(out_here, model):
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) gives different answers at other positions: it has "

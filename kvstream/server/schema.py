@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from kvstream.api.options import PER_ANSWER
 from kvstream.errors import closest
@@ -104,10 +105,10 @@ Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
 def _different(value: Any) -> Any:
-    """Return stop strings as a list, each once and without empty ones; other values as they are."""
+    """Return stop strings as a list, each once and without empty ones."""
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        return value
+        raise PydanticCustomError("strings", "Input should be a string, or a list of strings")
     return list(dict.fromkeys(filter(None, value)))
 
 

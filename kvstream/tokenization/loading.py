@@ -91,11 +91,13 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
             ) from error
         if os.path.isfile(os.path.join(name, "config.json")):
             _check_config(name, trust_remote_code)
-        where = "there" if here else "there or on the hub"
-        first_line = str(error).strip().split("\n")[0]
+        why = f"{type(error).__name__}: {str(error).strip().split(chr(10))[0].rstrip('.')}"
+        if here and not os.path.isfile(os.path.join(name, "tokenizer.json")):
+            why = "it has no tokenizer.json"
+        remedy = "copy or download its files again" if here else "check the name and the network"
         raise ModelError(
-            f"No tokenizer for {name!r} could be loaded {where}: {first_line} "
-            "Check the name, the network, or use the embedded model with --model pocket."
+            f"The tokenizer of {name!r} cannot be loaded: {why}; {remedy}, or use the embedded "
+            "model with --model pocket."
         ) from error
 
 

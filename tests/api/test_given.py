@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kvstream
@@ -206,6 +207,8 @@ def test_methods_to_compare_are_a_list_of_some(model, tmp_path: Path) -> None:
     says, twice = "methods= names window twice; name each", ["window", "h2o", "window"]
     refused(lambda: model.compare(**asked, methods=twice), says)
     refused(lambda: kvstream.ask_each(tmp_path, "Who?", methods=twice), says)
+    says = "Each method reads the text again"
+    refused(lambda: model.compare(text=iter(TEXT), question="Who?", methods=["window", "h2o"]), says)
     for methods in ("h2o", None):
         says = "methods= takes a list of names, not "
         refused(lambda methods=methods: model.compare(**asked, methods=methods), says)
@@ -258,6 +261,8 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"strict": "no"}, "strict= is True or False, not 'no'."),
         ({"follow": "no"}, "follow= is True or False, not 'no'."),
         ({"extract": "no"}, "extract= is True or False, not 'no'."),
+        ({"questions": ["Where?"]}, "There is no option 'questions'."),
+        ({"temp": np.float32("inf")}, "temp must be 0 or more, not inf."),
     ],
 )
 def test_numbers_are_numbers(model, options, says: str) -> None:
@@ -310,6 +315,7 @@ def test_a_memory_refuses_options_that_it_does_not_know(model, memory, tmp_path:
     refused(lambda: model.recall(tmp_path / "a.kvs", max_token=5), says)
     for ask in (memory.ask, lambda question, **given: model.recall(tmp_path / "a.kvs", **given)):
         refused(lambda ask=ask: ask("Who?", brief="no"), "brief= is True or False, not 'no'.")
+    refused(lambda: memory.ask("Who?", stop=[1]), "stop= takes a str, not int.")
 
 
 def test_the_file_of_a_memory_can_be_recalled(model, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--threads", "9" * 30], "threads are out of range for"),
         (["ask", "BOOK", "Q?", "--threads", "0"], "0 threads are out of range for"),
         (["ask", "BOOK", "Q?", "--temp", "nan"], "nan is not a finite number"),
+        (["ask", "BOOK", "Q?", "--temp", "x"], "'x' is not a valid number."),
         (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
         (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
         (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),

@@ -189,6 +189,7 @@ def test_a_home_that_nobody_has_is_a_model_that_is_not_there(cli, write) -> None
             ["count", "book.txt", "letter"],
             "lines 100-200, too. {} sets --only.",
         ),
+        ("set = ['h2o.foo=1']", ["ask", "book.txt", "Q?", "--method", "h2o"], "{} sets --set."),
     ],
 )
 def test_an_error_of_an_option_that_nobody_typed_says_who_sets_it(

@@ -728,6 +728,7 @@ def test_what_is_no_request_gets_an_error_like_all_others(
         ({}, b"", "it is empty"),
         ({}, b"[]", "The body: Input should be an object."),
         ({}, b'{"model": "m", "messages": []}', "should have at least 1 item."),
+        ({}, b'{"model": "m", "messages": [{"role": "user"}], "stop": 5}', "a string, or a list"),
         ({"Content-Encoding": "gzip"}, b"\x1f\x8b", "send the body as it is"),
     ],
 )

@@ -41,6 +41,8 @@ SEED = Parsed(seed_of, "integer")
 class Finite(click.FloatRange):
     """A finite number: ``nan`` and ``inf`` are refused."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
