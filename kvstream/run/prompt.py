@@ -105,6 +105,8 @@ class Prompt:
     style: Literal["chat", "completion"]
     """Whether the model gets an instruction, or a text that the answer continues."""
     task: Task
+    lacks_template: bool
+    """Whether the model has a chat template that cannot be rendered, or split at the document."""
     _parts: _Parts = field(repr=False)
     _tokenizer: Tokenizer = field(repr=False)
 
@@ -172,7 +174,9 @@ def build_prompt(
     models.
     """
     system = (system or "").strip()
-    parts = _chat_parts(tokenizer, system, task, layout, wording)
+    chat = tokenizer.has_template and (layout is None or layout.chat)
+    parts = _chat_parts(tokenizer, system, task, layout, wording) if chat else None
+    lacks = chat and parts is None
     stop_ids = list(tokenizer.eos_ids)
     style: Literal["chat", "completion"] = "completion"
     if parts is None:
@@ -187,7 +191,7 @@ def build_prompt(
             style = "chat"
             stop_ids += _end_of_turn(tokenizer)
         head = _encode(tokenizer, parts.before, system, continuing=False)
-    return Prompt(head, tuple(dict.fromkeys(stop_ids)), style, task, parts, tokenizer)
+    return Prompt(head, tuple(dict.fromkeys(stop_ids)), style, task, lacks, parts, tokenizer)
 
 
 def _completed(task: Task, question: str, brief: bool) -> str:
@@ -206,9 +210,7 @@ def _mark() -> str:
 def _chat_parts(
     tokenizer: Tokenizer, system: str, task: Task, layout: Layout | None, wording: Wording
 ) -> _Parts | None:
-    """Return the template split at the document; None if there is none that can be split."""
-    if not tokenizer.has_template or (layout is not None and not layout.chat):
-        return None
+    """Return the template split at the document; None if it cannot be split."""
     if layout is not None:
         return _rendered(tokenizer, system, layout.before, "", _unchanged)
     bare = _rendered(tokenizer, system, "", "\n", partial(_completed, task))

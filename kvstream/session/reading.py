@@ -267,6 +267,11 @@ class Reading:
             )
         if system := self.plan.prompt.broken(self.plan.system or ""):
             of_plan.append(broken_apart("system text", system))
+        if self.plan.prompt.lacks_template:
+            of_plan.append(
+                f"The chat template of {self.model.name} fails, or changes or repeats the text, so "
+                "kvstream asks without it, and answers may be worse."
+            )
         sight, budget = self.model.sight, self.plan.sizes.budget
         if sight is not None and sight < budget and memory.retained < memory.trace.read:
             of_plan.append(out_of_sight(self.model.name, sight, budget))

@@ -297,6 +297,10 @@ def test_logits_that_are_no_numbers_are_no_agreement(monkeypatch: pytest.MonkeyP
     model.lm_head.weight.data[3] = torch.nan
     with pytest.raises(UnsupportedModelError, match="not finite in float32"):
         bound(model, "some/llama")
+    blind = fresh(FAMILIES["llama"].config())  # PyTorch's attention makes numbers of it
+    blind.model.layers[0].self_attn.q_proj.weight.data.fill_(torch.nan)
+    with pytest.raises(UnsupportedModelError, match="not finite in float32"):
+        bound(blind, "some/llama")
     own = BoundedModel.forward
 
     def spoiled(self: BoundedModel, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -179,6 +179,7 @@ def test_without_a_usable_template_the_text_is_completed(template: str | None) -
     assert shown(tokenizer, prompt.head) == "<s>"
     assert shown(tokenizer, prompt.tail("Who?")) == "\nQuestion: Who?\nAnswer:"
     assert prompt.style == "completion"
+    assert prompt.lacks_template == (template is not None)
     head = build_prompt(tokenizer, system="Be brief.").head
     assert shown(tokenizer, head) == "<s>Be brief.\n\n"
 
