@@ -213,6 +213,11 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
         _check_complete(settings, where, found)
+    if model.dtype == torch.float64:
+        raise ModelError(
+            f"{settings.model} computes in float64, which kvstream does not support; add --dtype "
+            "float32."
+        )
     model.requires_grad_(False)
     return in_precision(model, settings, chosen)
 
@@ -337,7 +342,11 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
             "or on the hub as far as can be reached from here; check the name and the network."
         )
     else:
-        why = f"The model {name!r} does not load: {kind}: {' '.join(text.split())[:300]}"
+        told = " ".join(text.split())[:300].rstrip(".")
+        why = (
+            f"The model {name!r} does not load: {kind}: {told}. Download its files again, update "
+            "transformers, or choose another model."
+        )
     return ModelError(why)
 
 

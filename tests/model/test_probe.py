@@ -199,6 +199,14 @@ def test_all_lines_of_an_error_are_shown(
     with pytest.raises(ModelError, match=r"does not load: ImportError") as caught:
         load(ModelSettings(str(tmp_path), device="cpu"))
     assert text.strip().replace("\n", " ") in str(caught.value)
+    assert "Download its files again" in str(caught.value)
+
+
+def test_a_type_that_kvstream_does_not_compute_in_is_refused(tmp_path: Path) -> None:
+    fresh(FAMILIES["llama"].config()).double().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"float64, which kvstream does not .* --dtype float32"):
+        load(ModelSettings(str(tmp_path), device="cpu"))
+    load(ModelSettings(str(tmp_path), device="cpu", dtype="float32"))
 
 
 def test_a_refused_model_keeps_its_own_attention() -> None:
