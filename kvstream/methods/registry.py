@@ -171,7 +171,7 @@ def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
         return f"the shape {list(chosen.shape)}, not {[groups, heads, keep]},"
     if chosen.is_meta or not bool(((chosen >= 0) & (chosen < count)).all()):
         return f"places that are not from 0 to {count - 1}"
-    return None
+    return None if bool((chosen.diff() > 0).all()) else "places that are out of order, or twice,"
 
 
 def _unless(fits: bool, value: Any, wanted: str) -> str | None:
@@ -184,10 +184,18 @@ def _all(values: Any, *kinds: type) -> bool:
 
 def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
     fit = _all(tensors, EntryTensor, HeadTensor)
-    return _unless(fit, tensors, "not a tuple of EntryTensor or HeadTensor")
+    fit = fit and len({tensor.name for tensor in tensors}) == len(tensors)
+    fit = fit and all(callable(getattr(tensor, "shape", len)) for tensor in tensors)
+    return _unless(fit, tensors, "not a tuple of EntryTensor or HeadTensor of different names")
+
+
+def _wrong_state(nothing: None, step: Step) -> str | None:
+    fit = all(_all((t,), Tensor) and t.shape == step.origin.shape for t in step.state.values())
+    return None if fit else f"step.state of another shape than {list(step.origin.shape)}"
 
 
 WRONG: Mapping[str, Callable[..., str | None]] = {
+    "absorb": _wrong_state,
     "catalyst": lambda texts, questions: _unless(
         not isinstance(texts, str) and _all(texts, str), texts, "not a tuple of texts"
     ),

@@ -17,7 +17,7 @@ from kvstream.methods.names import tolerate_malformed_packages
 GOOD = """
 from dataclasses import dataclass
 import os, subprocess
-from kvstream.methods.base import Evidence, setting
+from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, setting
 from kvstream.methods.recency import Window
 def noise(text):
     print(text)
@@ -113,6 +113,12 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
         ),
         ("return step.origin[..., :1].long()", "returns the shape ["),
         ("return super().select(step, keep) - 99", "returns places that are not from 0 to "),
+        ("return super().select(step, keep).flip(-1)", "returns places that are out of order, or"),
+        (
+            "pass\n    def tensors(self):\n        return (EntryTensor('a'),)\n"
+            "    def absorb(self, step):\n        step.state['a'].resize_(0); return",
+            "returns step.state of another shape than [",
+        ),
         (f"raise ValueError('a\\n' * {10**6})", "fails in select (ValueError: a a a"),
         *(
             (f"pass\n    def {function}(self, *values):\n        return {value}", told)
@@ -125,6 +131,12 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
                 ("catalyst", "(1,)", "returns (1,), not a tuple of texts, from catalyst"),
                 ("layer_sizes", "(1,)", "returns (1,), not "),
                 ("tensors", "(1,)", "returns (1,), not a tuple of EntryTensor"),
+                (
+                    "tensors",
+                    "(EntryTensor('a'),) * 2",
+                    "not a tuple of EntryTensor or HeadTensor of d",
+                ),
+                ("head_tensors", "(HeadTensor('a', (2,)),)", "not a tuple of EntryTensor or HeadT"),
                 ("votes", "[]", "returns [], not a Tensor of the shape "),
                 ("shorten", "(1,)", "returns (1,), not two numbers of tokens"),
                 ("evidence", "Evidence(window_attention='8')", "returns the window_attention '8'"),
@@ -140,7 +152,7 @@ def test_an_error_of_a_method_names_its_package(
     ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
     assert (ran.code, ran.stdout) == (1, ""), ran.stderr
     assert len(ran.stderr.splitlines()[-1]) < 500
-    assert re.search(f"in the package thing-plugin {re.escape(told)}.*\\.$", ran.stderr)
+    assert re.search(f"in the package thing-plugin .*{re.escape(told)}.*\\.$", ran.stderr)
     assert "Traceback" not in ran.stderr
 
 
@@ -205,7 +217,7 @@ def test_damaged_metadata_and_a_constructor_that_fails(
 def test_an_incomplete_class_is_left_out(
     run: Callable[..., Any], tmp_path: Path, change: list[str], told: str
 ) -> None:
-    module = GOOD.format(body="pass").replace("import Evidence", "import Evidence, Method")
+    module = GOOD.format(body="pass").replace("import EntryTensor", "import EntryTensor, Method")
     for before, after in zip(change[::2], change[1::2], strict=True):
         module = module.replace(before, after)
     install(tmp_path, LISTED, module)
