@@ -311,6 +311,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert shown.out == f"{path}:3\n"
     assert "0.txt" in shown.err
+    assert run(["count", str(tmp_path), "Anna", "--each", "--json"]) == 7
+    assert "held 0 bytes" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     assert run(["count", str(path), "Anna", "--unit", "message"]) == 3
     assert "has no messages" in capsys.readouterr().err
     assert run(["count", str(path), "", "--unit", "word"]) == 2

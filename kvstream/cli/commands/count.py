@@ -21,7 +21,7 @@ from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
 from kvstream.errors import SourceError
-from kvstream.reporters.format import in_line
+from kvstream.reporters.format import in_line, json_line
 from kvstream.settings import ModelSettings
 
 OFFERED = tuple(unit for unit in UNITS if unit != "word")
@@ -99,4 +99,7 @@ def command(
             head = {"command": "count", **({"source": name} if name else {})}
             labels = [in_line(name)] if name else []
             show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)
+        for name, reason in failed.items() if options.json else ():
+            line = {"command": "count", "source": name, "error": reason}
+            sys.stdout.write(json_line(line, sys.stdout))
     return SOME_FAILED if failed else 0
