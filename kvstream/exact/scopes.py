@@ -163,23 +163,20 @@ class Scope:
         return tests
 
     def _missing(self, last: int) -> str:
-        name, timed = self.name, bool(self.since or self.until)
-        known = f" from {self._times[0]} to {self._times[-1]}" if self._times else ""
-        unknown = "its lines have no times that kvstream knows"
-        has = f"its times are{known}" if known else unknown
+        timed, has = bool(self.since or self.until), []
         if self.sender:
             names = ", ".join(self._seen[:LISTED])
-            times = f"the times are{known}" if known else unknown
-            has = f"there are messages from {names}" if names else "it has no messages"
-            has += f", and {times}" * timed
-        elif self.span is not None:
-            timed = timed and last >= self.span[1]
-            has = f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}"
-            if timed:
-                has = f"the times of the text are{known}" if known else unknown
-        else:
+            has.append(f"there are messages from {names}" if names else "it has no messages")
+        elif self.span is not None and not (timed and last >= self.span[1]):
             timed = False
-        return f"No part of the text is {name}{' in that time' * timed}: {has}."
+            has.append(f"it has {counted(last, self.span[0]) if last else f'no {self.span[0]}s'}")
+        if timed or not has:
+            ends = (
+                f"its times are from {self._times[0]} to {self._times[-1]}" if self._times else ""
+            )
+            has.append(ends or "its lines have no times that kvstream knows")
+        within = " in that time" * (timed and (self.sender != "" or self.span is not None))
+        return f"No part of the text is {self.name}{within}: {', and '.join(has)}."
 
 
 def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:

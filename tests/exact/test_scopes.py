@@ -394,7 +394,7 @@ def test_times(tmp_path: Path) -> None:
     assert read(path, until="10:30").count("more") == 1
     with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00"):
         read(path, since="2024-06-01")
-    with pytest.raises(SourceError, match="is lines 1-2 in that time: the times of the text are"):
+    with pytest.raises(SourceError, match="is lines 1-2 in that time: its times are"):
         read(path, only="lines 1-2", since="2024-05-02")
     plain = tmp_path / "plain.txt"
     plain.write_text("one\ntwo\n")
@@ -442,7 +442,7 @@ def test_times_of_chats(tmp_path: Path, stamp: str) -> None:
     if "," in stamp:  # else it is a line of a log
         assert kept(only="messages from A", since="10:32") == "24"
         told = (
-            "messages from B in that time: there are messages from A, B, and the times are from 20"
+            "messages from B in that time: there are messages from A, B, and its times are from 20"
         )
         with pytest.raises(SourceError, match=told):
             read(path, only="messages from B", since="11:00")
