@@ -153,7 +153,7 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
             if not block.text:
                 text = "".join(texts) if grown else ""
                 if end := text.rfind("\n") + 1:
-                    yield Window([text[:end]], held, end, newlines, final=True, paused=True)
+                    yield Window(text[:end], held, end, newlines, final=True, paused=True)
                 grown = False
                 continue
             grown = True
@@ -162,14 +162,13 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
             size += len(block.text)
             if size >= WINDOW:
                 keep = max(0, size - overlap)
-                window = Window(texts, held, keep, newlines)
+                window = Window("".join(texts), held, keep, newlines)
                 newlines += int(np.count_nonzero(window.lines[:keep]))
-                tail = texts[-1] if len(texts[-1]) >= overlap else window.text
-                texts, size = [tail[-overlap:]], size - keep
+                texts, size = [window.text[-overlap:]], size - keep
                 held = [(at - keep, each) for at, each in held if at + len(each.text) > keep]
                 yield window
         if held:
-            yield Window(texts, held, size, newlines, final=True)
+            yield Window("".join(texts), held, size, newlines, final=True)
 
 
 @dataclass

@@ -50,7 +50,7 @@ _VOWELS = "aeiou"
 class Window:
     """A stretch of text with its bytes."""
 
-    texts: Sequence[str]
+    text: str
     blocks: Sequence[tuple[int, TextBlock]] = ()
     """With the indices at which they begin."""
     keep: int = 0
@@ -62,18 +62,12 @@ class Window:
     """Whether its text is read again with what comes later."""
 
     def __post_init__(self) -> None:
-        texts = self.texts
-        self.is_ascii = all(map(str.isascii, texts))
-        raw = b"".join([*(text.encode("utf-8", "surrogatepass") for text in texts), _PADDING])
+        self.is_ascii = self.text.isascii()
+        raw = self.text.encode("utf-8", "surrogatepass") + _PADDING
         self.data = np.frombuffer(raw, dtype=np.uint8)
         begins = slice(len(raw) - len(_PADDING)) if self.is_ascii else self._begins
         self.lines = (self.data == ord("\n"))[begins]
         """Whether each character ends a line."""
-
-    @cached_property
-    def text(self) -> str:
-        """Its text, which few searches need."""
-        return "".join(self.texts)
 
     @cached_property
     def _begins(self) -> np.ndarray:

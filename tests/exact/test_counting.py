@@ -125,7 +125,7 @@ def test_bytes_find_what_the_pattern_finds(
     sought = Words(words, inflected=inflected, cased=cased, in_line=in_line)
     end = len(text) - rest
     slow = [m.span() for m in sought.pattern.finditer(text, begin) if m.start() < end]
-    assert sought.matches(Window([text]), begin, end).tolist() == [[*span] for span in slow]
+    assert sought.matches(Window(text), begin, end).tolist() == [[*span] for span in slow]
 
 
 def test_letters_beyond_ascii_that_match_one_of_it() -> None:
