@@ -198,11 +198,9 @@ _ON = re.compile(
 )
 """The day of a span of hours, before or after it."""
 _HAS_DAY = re.compile(r"-|[a-z]{3} \d|day", re.IGNORECASE)
-_ENTRY = (
-    rf"(?:the )?(?!(?:between|from|after|before|since|until|on|at|in|by|columns?|{_MONTH}) )"
-    r"[^\W\d]+ \d"
-)
-"""What may be a numbered heading, such as clause 3."""
+_KINDS = f"{CLASSES['part']} subsections? items? rules? steps? lessons? units? sonnets? slides?"
+_ENTRY = rf"(?:the )?(?:{_KINDS.replace(' ', '|')})s? \d"
+"""What may be a heading with a number, such as clause 3; not the name of a thing."""
 _DATE = (
     rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
     rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"

@@ -284,7 +284,7 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     inside = [part for part, title in titles if within.search(title)]
     if found := exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else []):
         return found
-    numbered = re.sub(r"^(?:clause|subsection|item|point|rule)(?=s? \d)", "section", name)
+    numbered = re.sub(r"^(?:clause|subsection|item|rule)(?=s? \d)", "section", name)
     return _found(parts, numbered) if numbered != name else []
 
 

@@ -245,6 +245,8 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "who lives in room 12?",
+    "what is wrong with server 3",
     "how often is RETRIES used after line 20",
     "how many distinct words are there",
     "how many lines start with ERROR?",
