@@ -227,6 +227,8 @@ class Result:
     receipt: dict[str, Any] | None = None
     """What repeats the run: ``kvstream`` (the version), ``input``, ``model_digest``,
     ``precision``, ``settings``, ``notes``."""
+    partial: bool = False
+    """Whether some heads evicted tokens, though nothing is `evicted`: each is in another head."""
     waiting: int = 0
     """Bytes of its ``input`` that had arrived, but were not read before the answer."""
 

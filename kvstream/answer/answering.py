@@ -90,7 +90,7 @@ def answer(
     if broken := memory.prompt.broken(question):
         warnings.append(broken_apart("question", broken))
         yield Notice(warnings[-1])
-    held = memory.reader.retained().numpy()
+    held, in_part = memory.reader.retained().numpy(), memory.partial
     cited, repeats = extracted(memory, passages) if extract else ([], 0)
     if extract and (repeats or len(cited) < passages):
         told = f"Extracted {len(cited)} of at most {passages} passages"
@@ -128,7 +128,7 @@ def answer(
                 yield Notice(told)
             basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
-    result = replace(result, narrowed=sight)
+    result = replace(result, narrowed=sight, partial=in_part)
     # No support is measured for an extract, or for a summary, which rests on the whole text.
     if extract:
         skipped = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
@@ -382,7 +382,7 @@ def forgotten(result: Result, trained: int) -> Result:
             "words of the question; it may be in another source. If you know which, name it in "
             "the question."
         )
-    elif result.interrupted or result.evicted:
+    elif result.interrupted or result.evicted or result.partial:
         remedy = "Read the text again with a larger --budget."
         if result.interrupted:
             remedy = "Run the command again, and let it read to the end."
@@ -397,6 +397,8 @@ def forgotten(result: Result, trained: int) -> Result:
 def _seen(result: Result) -> str:
     """Describe the part of the text that memory represents, for a message."""
     text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
+    if result.partial:
+        return "what memory kept (each token, but not in each head)"
     if not result.evicted or result.coverage is None:
         return text
     share = result.coverage["share"]

@@ -311,6 +311,11 @@ class Memory:
         return self.read_tokens - self.retained
 
     @property
+    def partial(self) -> bool:
+        """Whether some heads evicted tokens, though nothing is `evicted`."""
+        return self._engine.partial
+
+    @property
     def entries(self) -> int:
         """Entries of the fullest head; fewer after an answer that evicted entries."""
         return self._engine.reader.cache.held

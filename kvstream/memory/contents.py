@@ -153,6 +153,12 @@ class Memory:
         """Number of distinct source tokens that at least one head holds."""
         return int(self.reader.retained().numel())
 
+    @property
+    def partial(self) -> bool:
+        """Whether some heads evicted tokens, though each token is in another head."""
+        read = self.trace.read
+        return min(self.reader.schedule.held, default=read) < read == self.retained
+
     def release(self) -> None:
         """Free the KV cache. The memory can no longer answer."""
         self.reader.release()

@@ -261,14 +261,14 @@ def narrowed_line(result: Result) -> str | None:
 
 def summary(result: Result) -> str:
     """Return what an answer cost, in one line: the receipt of a run."""
-    skim, left = result.skim, "kept all of it"
+    skim = result.skim
     if skim:
         passages = counted(len(skim["pieces"]), "passage")
         left = f"answered from {passages} ({counted(skim['tokens'], 'token')})"
         if dropped := skim["kept"]["dropped_bytes"]:
             left += f" · left out {number(dropped)} bytes of passages: no room"
-    elif result.evicted:
-        left = kept_share(result.read, result.retained)
+    else:
+        left = kept_share(result.read, result.retained, partial=result.partial)
     return cost_line(
         result.read, left, peak=(result.peak_kv_tokens, result.peak_kv_bytes),
         budget=(result.budget_tokens, result.budget_bytes), owners=_owners(result),
@@ -277,8 +277,13 @@ def summary(result: Result) -> str:
     )  # fmt: skip
 
 
-def kept_share(read: int, retained: int) -> str:
-    """Return which share of the tokens memory holds, and how many found no room."""
+def kept_share(read: int, retained: int, *, partial: bool = False) -> str:
+    """Return which share of the tokens memory holds, and how many found no room.
+
+    `partial`: heads evicted some, though each token is in another head.
+    """
+    if partial:
+        return "kept each token, but not in each head: no room"
     if retained >= read:
         return "kept all of it"
     return f"kept {share(retained, read)}, left out {counted(read - retained, 'token')}: no room"

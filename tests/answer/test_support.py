@@ -417,6 +417,18 @@ def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, ad
     assert advice in forgotten(result, 4096).warnings[-1]
 
 
+def test_tokens_that_some_heads_evicted_are_told(cli, tmp_path, monkeypatch) -> None:
+    """Each token is in some head, so that none counts as evicted."""
+    text = tmp_path / "mill.txt"
+    text.write_text("".join(f"The mill number {n} is old. " for n in range(31)))
+    says(monkeypatch, "not in the text")
+    asked = ("--budget", "256", "--method", "keydiff", "-n", "4", "-m", "pocket")
+    ran = cli("ask", str(text), "Who?", *asked)
+    assert "not in what memory kept (each token, but not in each head)" in ran.stderr
+    assert "kept each token, but not in each head: no room" in ran.stderr
+    assert "not in each head" in cli("remember", str(text), "-o", f"{text}.kvs", *asked).stderr
+
+
 @pytest.mark.parametrize(
     ("sources", "told"),
     [(["a.txt"], "of a.txt, which has most"), (["a.txt", "b.txt"], "of a.txt, b.txt, which have")],

@@ -268,8 +268,8 @@ def reading_line(memory: Memory) -> str:
     """Return cost and result of a reading, for runs without an answer."""
     read = memory.read_tokens
     return plain.cost_line(
-        read, plain.kept_share(read, memory.retained), memory.peak, memory.budget, memory.seconds,
-        memory.lines, memory.shards, sizes_read=memory.bytes_read,
+        read, plain.kept_share(read, memory.retained, partial=memory.partial), memory.peak,
+        memory.budget, memory.seconds, memory.lines, memory.shards, sizes_read=memory.bytes_read,
     )  # fmt: skip
 
 
