@@ -220,7 +220,8 @@ def route(question: str) -> Asked:
         rest, since, until = found
         asked = _asked(rest)
         if asked.kind != "count":
-            asked = Asked("other" if pattern_of(_EARLIER).search(bare) else "scope")
+            part = asked.scope * (asked.kind == "scope")
+            asked = Asked("other" if pattern_of(_EARLIER).search(bare) else "scope", scope=part)
         return replace(asked, since=since, until=until)
     if german := pattern_of(_GERMAN).fullmatch(bare):
         words = german["words"].replace(" und ", " and ").replace(" oder ", " or ")
@@ -239,8 +240,6 @@ def route(question: str) -> Asked:
             place = re.search("first|last", cut[0].lower())
             unit = _unit(besides.get("unit")) or asked.unit
             return replace(asked, unit=unit, place=place[0] if place else asked.place or "all")
-    if writes := pattern_of(_WRITES).fullmatch(bare):
-        return Asked("scope", scope=f"messages from {writes['name']}")
     return _several(bare) or _asked(text)
 
 
@@ -269,6 +268,8 @@ def _unit(words: str | None) -> str:
 
 
 def _asked(text: str) -> Asked:
+    if writes := pattern_of(_WRITES).fullmatch(text.rstrip("?!. ")):
+        return Asked("scope", scope=f"messages from {writes['name']}")
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):

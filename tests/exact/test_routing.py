@@ -541,6 +541,11 @@ def test_times(question: str) -> None:
     assert (asked.kind, asked.since, asked.until) == TIMES[question]
 
 
+def test_a_sender_and_a_day() -> None:
+    asked = Asked("scope", scope="messages from Meike", since="May 4", until="May 4")
+    assert route("what did Meike write on 4 May?") == asked
+
+
 def test_a_year_before_a_month_is_no_day() -> None:
     assert iso_dates("in 2021 May 5 came before 12 June") == "in 2021 May 5 came before Jun 12"
 
