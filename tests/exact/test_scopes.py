@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -505,6 +506,9 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert left.request.only == request.only
         said = f'--only "chapter {number}" reads it alone.'
         assert capsys.readouterr().err.count(said) == hints
+    request = Request(questions=("What happens in chapter 2 before 10:00?",))
+    _, [(_, left)], _ = answer_exactly([str(path)], replace(options, request=request))
+    assert (left.request.only, left.request.until) == ("chapter 2", None)
     assert run(["ask", str(path), "--dry-run", "Who sails?", "--only", "chapter 9"]) == 3
     assert "has no chapter 9" in capsys.readouterr().err
 

@@ -360,8 +360,10 @@ def _of_part(
     if times and (each.kind == "other" or not timed or not (dated or one_day(read(options)))):
         if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
-            tell(f"The question names a time, but all of the text is read; {given} reads a part.")
-        return options
+            tell(f"The question names a time, but other times are read, too; {given} reads a part.")
+        if each.kind != "scope":
+            return options
+        times = {}
     if not (each.scope or times):
         return options
     narrow = options.asking(**times, **({"only": each.scope} if each.scope else {}))
