@@ -168,6 +168,14 @@ def each_of(
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=stop)
 
 
+def files_of(path: str, *, plain: bool) -> tuple[list[str], list[str]]:
+    """Return the names of a file or the files of a folder, and messages about files left out."""
+    from kvstream.collection.document_list import documents_in
+
+    documents, told = documents_in([path], plain=plain)
+    return [document.name for document in documents], told
+
+
 def _paths(source: Paths) -> list[str]:
     several: list[Any] = [source]
     if isinstance(source, Iterable) and not isinstance(source, str | os.PathLike):

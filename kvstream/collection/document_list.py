@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
-from kvstream.input.folders import HIDDEN, files_in, name_of
+from kvstream.input.folders import HIDDEN, files_in, lose, name_of
 from kvstream.input.inspection import look, no_text_files, quoted
 from kvstream.input.sources import EXPANSION
 
@@ -94,7 +94,7 @@ def _folder(
         if document.output:
             left_out[document.output] += 1
         elif " is binary " in document.problem:
-            left_out["binary file"] += 1
+            lose("binary file", path, left_out)
         else:
             found.append(document)
     return found

@@ -100,7 +100,7 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
         except OSError:
             if at == folder:
                 raise
-            _lose("unreadable folder", at, left_out)
+            lose("unreadable folder", at, left_out)
             continue
         ignores = [*_ignores_in(at, left_out), *ignores]
         found: list[tuple[Path | os.DirEntry[str], Ignores]] = []
@@ -111,7 +111,7 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
             path = Path(entry.path)
             if entry.is_symlink() and not os.path.exists(path):
                 if not _ignored(path, ignores, is_folder=False):
-                    _lose("broken link", path, left_out)
+                    lose("broken link", path, left_out)
                 continue
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
@@ -122,7 +122,7 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
                             left_out["link to another folder"] += 1
                     continue
             except OSError:
-                _lose("unreadable folder", path, left_out)
+                lose("unreadable folder", path, left_out)
                 continue
             if entry.is_symlink() and would_read(folder, path):
                 continue
@@ -135,7 +135,7 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
         waiting += reversed(found)
 
 
-def _lose(what: str, path: Path, left_out: Counter[str]) -> None:
+def lose(what: str, path: Path, left_out: Counter[str]) -> None:
     """Count a loss, under a description that names the first of its kind."""
     new = f"{what} (the first: {path})"
     left_out[next((key for key in left_out if key.startswith(f"{what} (")), new)] += 1
@@ -149,7 +149,7 @@ def _ignores_in(folder: Path, left_out: Counter[str]) -> Ignores:
             return []
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        _lose("unreadable file with patterns", path, left_out)
+        lose("unreadable file with patterns", path, left_out)
         return []
     return [(folder.absolute(), _spec(text.splitlines()))]
 

@@ -74,7 +74,7 @@ def test_a_count_of_each_names_what_is_skipped_and_reads_a_file_named_dash(
     monkeypatch.chdir(tmp_path)
     ran = cli("count", ".", "Ada", "--each", stdin=b"Ada, Ada and Ada")
     assert ran.stdout == "./-:1\n"
-    assert ran.stderr == "Warning: Skipped in .: 1 × broken link (the first: moved).\n"
+    assert ran.stderr == "Warning: Skipped: 1 × broken link (the first: moved).\n"
     assert [d.name for d in documents_in(["."])[0]] == ["./-"]
 
 
@@ -83,9 +83,9 @@ def test_figures_of_a_folder_name_what_is_skipped_and_what_fails(
 ) -> None:
     (tmp_path / "a.csv").write_text("name,price\nlamp,3\nsail,9\n")
     (tmp_path / "moved.csv").symlink_to("nowhere")
-    told = f"Skipped in {tmp_path}: 1 × broken link (the first: {tmp_path}/moved.csv)."
+    told = f"1 × broken link (the first: {tmp_path}/moved.csv)."
     ran = cli("ask", str(tmp_path), "Which row has the largest price?", "--json")
-    assert json.loads(ran.stdout)["warnings"] == [told]
+    assert json.loads(ran.stdout)["warnings"] == [f"Skipped in {tmp_path}: {told}"]
     (tmp_path / "empty.csv").write_text("")
     ran = cli("ask", str(tmp_path), "How many times is lamp mentioned?", "--each", "--json")
     assert [json.loads(line)["document"][-5:] for line in ran.stdout.splitlines()] == [

@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_goes_on(letters: Path, model: 
     assert "damaged" in failed["B.gz"].reason
     assert failed["empty.txt"].exit_code == 3
     assert len([o for o in found if isinstance(o, DocumentDone)]) == len(PEOPLE)
-    assert "1 × binary file" in told[0].message
+    assert "1 × binary file (the first: " in told[0].message
 
 
 def test_two_documents_of_one_name(tmp_path: Path, model: Model) -> None:

@@ -307,12 +307,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (first["count"], first["unit"], first["forms"]) == (2, "line", {"Anna": 1, "anna": 1})
     assert [c["line_start"] for c in first["citations"]] == [1, 2]
     (tmp_path / "0.txt").write_bytes(b"")
+    (tmp_path / "1.gz").write_bytes(b"\x1f\x8b\x08")
     assert run(["count", str(tmp_path), "Anna", "--each"]) == 7
     shown = capsys.readouterr()
     assert shown.out == f"{path}:3\n"
     assert "0.txt" in shown.err
+    assert f"Failed: {tmp_path / '1.gz'} is damaged" in shown.err
     assert run(["count", str(tmp_path), "Anna", "--each", "--json"]) == 7
-    assert "held 0 bytes" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    assert "is damaged" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     assert run(["count", str(path), "Anna", "--unit", "message"]) == 3
     assert "has no messages" in capsys.readouterr().err
     assert run(["count", str(path), "", "--unit", "word"]) == 2

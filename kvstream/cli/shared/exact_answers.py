@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -132,13 +133,17 @@ def for_each(
     """
     names = [""]
     if options.each:
-        whole = options.asking(only=None, since=None, until=None)
-        opened = open_sources(paths, whole, lambda: False)
-        names = opened.names
-        for warning in opened.warnings:
-            say(f"Warning: {warning}")
-        for note in () if options.quiet else opened.notes:
-            say(note)
+        from kvstream.api.collection import files_of
+
+        names = []
+        for path in paths:
+            if path == "-" or (os.path.exists(path) and not can_be_read_again(path)):
+                names.append(path)
+                continue
+            files, skipped = files_of(path, plain=options.request.plain)
+            names += files
+            for message in skipped:
+                say(f"Warning: {message}")
     for name in names:
         try:
             found = read([name] if name else paths)
