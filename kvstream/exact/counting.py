@@ -24,7 +24,6 @@ from kvstream.tokenization.passages import Passage
 BINS = 512
 WINDOW = 1 << 20
 """Characters that are searched at once."""
-KEPT = 1 << 24
 FORMS = 1000
 """Maximum forms that are counted individually."""
 SHOWN = 200
@@ -125,9 +124,6 @@ def count_words(
     If several are given, the first is a phrase of the others, of which `Tally.count` is the sum.
     `so_far` gets the count in the whole lines at each pause of the text.
     """
-    # glibc returns every freed window to the system at once, which takes as long as the search,
-    # until a larger block has been freed.
-    np.empty(KEPT, dtype=np.uint8)
     search = _Search(words, lines, tally or Tally(), [0] * len(words))
     search.tally.counts = [0] * len(words)
     for window in _windows(without_names(blocks), max(each.reach for each in words) + 2 * SHOWN):

@@ -27,9 +27,8 @@ _FREQUENT = "etaoinsrhldcumfpgwybvkxjqz_"
 _PADDING = bytes(8)
 _CASE = np.uint8(0x20)
 """The bit in which upper and lower case of ASCII differ."""
-_ASCII = [*map(chr, range(128))]
 _UNSURE = 2
-_JOINS = np.array([c.isalnum() or c == "_" for c in _ASCII] + [_UNSURE] * 128, dtype=np.uint8)
+_JOINS = np.array([c.isalnum() or c == "_" for c in map(chr, range(128))] + [_UNSURE] * 128, "u1")
 """Whether a byte before or behind a word makes it a part of another: 0, 1, or `_UNSURE`."""
 FOLDED = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
