@@ -94,6 +94,7 @@ _LIMITS = (
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
     r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
+    rf"|\bhow many (?!(?:{_NAMES})\b)[\w-]+ (?:are|is)(?: there)? in the (?:word|name)\b"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"

@@ -245,6 +245,7 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "how many letters are in the word captain",
     "who lives in room 12?",
     "what is wrong with server 3",
     "how often is RETRIES used after line 20",
