@@ -93,7 +93,12 @@ def _record(
         byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
         inside = [part.title for part in parts if part.begin <= byte < part.end]
         each["chapter"] = each["chapter"] or (inside[-1] if inside else None)
-    shares = [tally.within(part.begin, part.end) for part in parts if asked.place == "all"]
+    nexts = [*(part.begin for part in parts[1:]), *[part.end for part in parts[-1:]]]
+    shares = [  # a part without those inside it, as it is counted
+        tally.within(part.begin, min(part.end, behind))
+        for part, behind in zip(parts, nexts, strict=True)
+        if asked.place == "all"
+    ]
     stopped = f"The count was stopped after {sources.bytes_read:,} bytes."
     left = f'Not answered: "{asked.rest}"; ask it alone.'
     return {

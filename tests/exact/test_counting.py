@@ -425,6 +425,9 @@ def test_parts_and_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[st
     parts = "CHAPTER II (lines 105-208): 1\nCHAPTER III (lines 209-311): 1"
     parts = f"In 2 of 3 chapters:\n{parts}\noutside of them: 1\n"
     assert out == f'"Anna" occurs 3 times.\n{parts}'
+    (tmp_path / "b.md").write_text("# Rivers\n\n## The Elbe\n\nAnna came.\n")
+    out, _ = ask(capsys, str(tmp_path / "b.md"), "In which sections is Anna mentioned?")
+    assert out.endswith("In 1 of 2 sections:\nThe Elbe (lines 3-5): 1\n")
     out, _ = ask(capsys, str(path), "How often are Anna, Bea and Cleo mentioned?", "--json")
     record = json.loads(out)
     assert (record["count"], record["counts"]) == (5, {"Anna": 3, "Bea": 2, "Cleo": 0})
