@@ -279,14 +279,14 @@ def row_questions(
     the budget cannot hold.
     """
     from kvstream.exact.table_answers import TableQuestions
-    from kvstream.exact.written_queries import MOST_TOKENS, START
+    from kvstream.exact.written_queries import MOST_TOKENS, OTHERS, START
     from kvstream.input.blocks import TextBlock
 
-    def write(system: str, text: str) -> tuple[str, float]:
+    def write(system: str, text: str) -> Iterator[tuple[str, float]]:
         assert load
         assert run
         some = replace(run, max_tokens=MOST_TOKENS)
-        return load().session.write(some, system, text, start=START)
+        return load().session.write(some, system, text, start=START, more=OTHERS)
 
     made = partial(TableQuestions, questions=questions, write=write if load else None, known=known)
     if isinstance(sources, str):

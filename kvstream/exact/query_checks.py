@@ -63,14 +63,16 @@ _SORTED = re.compile(
 """Columns that must have the order of numbers or of time."""
 _TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|[<>*/+-]) ?(\w+)")
 _SIGNS = {
-    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)")
-    for sign, words in (
+    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)|\d\S*(?: \w+)? (?:or|and) (?:{behind})\b")
+    for sign, words, behind in (
         (">", r"(?<!no )(?:great|larg|bigg|high|mor|long|heavi|tall|lat)e?r? than|above|over"
-              r"|after"),
+              r"|after", "$"),
         ("<", r"(?<!no )(?:less|fewer|(?:low|small|short|light|earli|cheap)e?r) than|below|under"
-              r"|before"),
-        (">=", "at least|no (?:less|fewer) than|since"),
-        ("<=", "at most|no more than|up to|until"),
+              r"|before", "$"),
+        (">=", "at least|no (?:less|fewer) than|since",
+               "more|above|over|up|after|(?:lat|great|larg|high|long|heavi|old)e?r"),
+        ("<=", "at most|no more than|up to|until",
+               "less|fewer|below|under|before|(?:earli|low|small|short|light|young|cheap)e?r"),
     )
 }  # fmt: skip
 """Words for comparisons with a number."""
@@ -81,7 +83,12 @@ _ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT 1$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
-_NOT = re.compile(r"\b(?:not|no|never|without|except|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+_NOT = re.compile(
+    r"(?i)\b(?:not|no(?! (?:more|less|fewer) than)|never|without|except|neither|leav\w* out)\b"
+    r"|n['’]t\b"
+)
+_EACH = re.compile(r"(?i)\b(?:per|by|each|every)\b")
+_EXCLUDES = re.compile(r"(?i)\b(?:except|leav\w* out|exclud\w*|ignor\w*|besides|apart from)\b")
 _ENDS = {
     name: {*OPERATIONS[name].split()}.union(*(each[least] for each in SUPERLATIVES))
     for least, name in enumerate(("max", "min"))
@@ -90,7 +97,7 @@ _ENDS = {
 _MEANT = {word: words for most, least, words in SUPERLATIVES for word in most | least}
 _SORTED_BY = {"oldest", *OPERATION}
 _KNOWN = frozenset(map(loose, SKIPPED | FRONT | LISTS | WHICH | ROW_WORDS))
-SURE = -0.05
+SURE = -0.03
 """Least mean log-probability of a query whose column the question need not name."""
 
 
@@ -242,9 +249,11 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
         return False
     if re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare:
         return False
-    inverts = re.search(r"(?i)!=|<>|\bNOT\b(?! NULL)", bare)
+    inverts = re.findall(r"(?i)!=|<>|\bNOT\b(?! NULL)", bare)
     if inverts and not (_NOT.search(question) or _BUT.search(question)):
         return False
+    if len(_EXCLUDES.findall(question)) > max(1, len(inverts)):
+        return False  # all but those that are left out
     either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare)
     if re.search(r"(?i)\bOR\b", bare) and not either and not {"or", "either"} & {*words}:
         return False
@@ -254,7 +263,14 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
         return False
     if not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])):
         return False
-    if _TWO_FIGURES.search(question) and len(_AGGREGATE.findall(bare)) < 2:
+    figures = len(_AGGREGATE.findall(bare))
+    if _TWO_FIGURES.search(question) and figures < 2:
+        return False
+    grouped = re.search(r"(?i) GROUP BY ", bare)
+    if figures > 1 and not grouped and re.match(r"(?i)SELECT \w+,", bare):
+        return False  # a column of which row
+    counts = re.match(r"(?i)how many ", question) and not _EACH.search(question)
+    if counts and grouped and not re.search(r"(?i) ORDER BY ", bare):
         return False
     if {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare):
         return False

@@ -10,7 +10,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from difflib import get_close_matches
 from itertools import islice
 from statistics import median
 from string import ascii_lowercase, ascii_uppercase
@@ -25,8 +24,6 @@ LISTED = 10_000
 """Rows of a result that an answer lists."""
 MOST_VALUES = 4_000_000
 """Figures of a median."""
-CLOSE = 0.7
-"""Least likeness of the name of a column to one that a query has."""
 LONGEST = 60.0
 """Seconds that a query may take."""
 BATCH = 1000
@@ -76,15 +73,8 @@ class RowDatabase:
         """Cells of each column of numbers or dates that are empty, or none."""
         self.until = 0.0
         """When the query takes too long."""
-        kinds = ["NUMERIC" if number else "TEXT" for number in columns.numbers]
-        named = zip(columns.names, kinds, strict=True)
-        every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in named)
-        base.execute(f"CREATE TABLE t ({every})")
-        base.execute("CREATE TABLE places (source, line, last, cells)")
-        base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
-        base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
-        base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
-        into = f"INSERT INTO t VALUES ({', '.join('?' * len(kinds))})"
+        _create(base, columns)
+        into = f"INSERT INTO t VALUES ({', '.join('?' * len(columns.names))})"
         rows = iter(table)
         while some := [*islice(rows, BATCH)]:
             base.executemany(into, map(self._values, some))
@@ -121,10 +111,9 @@ class RowDatabase:
             stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
             if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
                 raise KeyboardInterrupt from None
-            known = self._with_known_column(sql, str(error).removeprefix("no such column: "))
-            if "overflow" in str(error):
-                known = re.sub(r"(?i)\bSUM\(", "TOTAL(", sql)  # of floating-point numbers
-            return None if known == sql else self.answer(known, zero=zero)
+            known = re.sub(r"(?i)\bSUM\(", "TOTAL(", sql)  # of floating-point numbers
+            overflows = "overflow" in str(error) and known != sql
+            return self.answer(known, zero=zero) if overflows else None
         if not any(value for row in rows for value in row) and not (zero and rows == [(0,)]):
             return None
         lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
@@ -155,16 +144,6 @@ class RowDatabase:
                 self.wrong[column] += not empty
             values.append(value)
         return values
-
-    def _with_known_column(self, sql: str, wrong: str) -> str:
-        """Return a query with the column that a `wrong` name means, or as it is."""
-        close = get_close_matches(wrong, self.columns.names, 1, CLOSE)
-        if not close and wrong.casefold() in ("day", "date", "month"):
-            dates = [self.columns.names[c] for c in self.columns.dates]
-            close = dates if len(dates) == 1 else []
-        if not close and sql.startswith(f"SELECT {wrong} FROM "):
-            close = ["*"]
-        return re.sub(rf"\b{re.escape(wrong)}\b", close[0], sql) if close else sql
 
     def _warnings(self, sql: str) -> Iterator[str]:
         """Yield what was left out of the columns of a query."""
@@ -197,6 +176,30 @@ class RowDatabase:
             text = shortened(" | ".join(f"{name}: {each.strip()}" for name, each in named), ROW)
             name = self.table.names[source]
             yield {"source": name, "line_start": line, "line_end": last, "text": text}
+
+
+def _create(base: sqlite3.Connection, columns: Columns) -> None:
+    """Make the tables without rows, and the functions that SQLite lacks."""
+    kinds = ["NUMERIC" if number else "TEXT" for number in columns.numbers]
+    named = zip(columns.names, kinds, strict=True)
+    every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in named)
+    base.execute(f"CREATE TABLE t ({every})")
+    base.execute("CREATE TABLE places (source, line, last, cells)")
+    base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
+    base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
+    base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
+
+
+def can_be_computed(sql: str, columns: Columns) -> bool:
+    """Return whether a query has the columns of a table, and only what a query may do."""
+    with closing(sqlite3.connect(":memory:")) as base:
+        _create(base, columns)
+        base.set_authorizer(_only_reads)
+        try:
+            base.execute(f"EXPLAIN {sql}")
+        except (sqlite3.Error, ValueError):
+            return False
+    return True
 
 
 def _only_reads(action: int, name: str | None, called: str | None, *_: str | None) -> int:

@@ -7,17 +7,19 @@ it, and if the question confirms it (`query_checks.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from kvstream.exact.plain_queries import core
 from kvstream.exact.query_checks import QueryChecks, plain
 from kvstream.exact.routing import iso_dates
+from kvstream.exact.row_database import can_be_computed
 from kvstream.exact.table_words import loose, words_of
 from kvstream.exact.tables import Columns
 from kvstream.reporters.format import shortened
 
-Writer = Callable[[str, str], tuple[str, float]]
-"""Writes on from the end of a prompt with a system text: the text, and its mean log-probability."""
+Writer = Callable[[str, str], Iterable[tuple[str, float]]]
+"""Writes on from the end of a prompt with a system text: texts, the likeliest first, each with its
+mean log-probability."""
 
 SYSTEM = """You write one SQLite query that answers the question about the table. Write only the query.
 Examples for a table of sales (shop, item, kind, price, sold, day, paid):
@@ -29,14 +31,19 @@ items without a price: SELECT item FROM t WHERE price IS NULL
 How many kinds are there? SELECT COUNT(DISTINCT kind) FROM t
 sales after 2023-05-03 above 20: SELECT item FROM t WHERE day > '2023-05-03' AND price > 20
 all but lamps: SELECT item FROM t WHERE kind != 'lamp'
-total sold of chairs: SELECT SUM(sold) FROM t WHERE kind = 'chair'"""  # noqa: E501
+total sold of chairs: SELECT SUM(sold) FROM t WHERE kind = 'chair'
+How many things were sold in all? SELECT SUM(sold) FROM t
+median price of lamps: SELECT MEDIAN(price) FROM t WHERE kind = 'lamp'
+Which item was sold longest ago? SELECT item FROM t ORDER BY day LIMIT 1
+which kind do we sell most often? SELECT kind FROM t GROUP BY kind ORDER BY COUNT(*) DESC LIMIT 1
+the highest price of a lamp: SELECT MAX(price) FROM t WHERE kind = 'lamp'"""  # noqa: E501
 START = "SELECT"
 CERTAIN = -0.2
 """Least mean log-probability of the tokens of a query (docs/research/answers.md)."""
 MOST_COLUMNS, FEW, EXAMPLES = 60, 12, 3
 """Columns that a prompt describes; values of a column that it lists; values of any other column."""
-MOST_TOKENS = 100
-"""Tokens of a query."""
+MOST_TOKENS, OTHERS = 100, 2
+"""Tokens of a query; other queries that are written if the first does not fit."""
 _GROUPED = re.compile(
     r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
 )
@@ -57,6 +64,10 @@ _SPACED = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
 _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
+_SORTED_ALONE = re.compile(
+    r"(?i)SELECT (\w+)( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$)"
+)
+"""Several largest or smallest figures without what has them."""
 _PERIOD = re.compile(
     r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
 )
@@ -84,15 +95,17 @@ class QueryWriter:
             return None
         named = self.checks.values(question)
         prompt = f"{self.described(named)}\n\nQuestion: {question}"
-        text, likely = self.write(SYSTEM, prompt)
-        sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
-        sql = re.sub(r'"([^"]*)"', self._quoted, sql)
-        sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
-        sql = _EQUAL.sub(self._having, sql)
-        sql = self._repaired(sql, question)
-        if likely < CERTAIN or not self.checks.fits(sql, question, likely):
-            return None
-        return _PERIOD.sub(self._whole, sql)
+        for text, likely in self.write(SYSTEM, prompt):
+            sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
+            sql = re.sub(r'"([^"]*)"', self._quoted, sql)
+            sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
+            sql = _EQUAL.sub(self._having, sql)
+            sql = self._repaired(sql, question)
+            if likely >= CERTAIN and self.checks.fits(sql, question, likely):
+                sql = _PERIOD.sub(self._whole, sql)
+                if can_be_computed(sql, self.columns):
+                    return sql
+        return None
 
     def described(self, named: Collection[str] = ()) -> str:
         """Return the table as a statement that would make it, with some values, first the `named`
@@ -144,6 +157,7 @@ class QueryWriter:
         if listed and column is not None and self.columns.numbers[column]:
             names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
             sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
+        sql = _SORTED_ALONE.sub(r"SELECT *\2", sql)
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
 

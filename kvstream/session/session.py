@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -247,25 +247,42 @@ class Session:
         plan, passages = self.settle(request), excerpts.passages
         return returned(self.reading(excerpts, plan, request, passages=passages, words=words))
 
-    def write(self, run: RunSettings, system: str, text: str, *, start: str) -> tuple[str, float]:
-        """Return what the model writes behind `start`, outside of any memory, and the mean
-        log-probability of its tokens. The budget of `run` holds all of the prompt. Raises
-        BudgetError if it cannot.
+    def write(
+        self, run: RunSettings, system: str, text: str, *, start: str, more: int = 0
+    ) -> Iterator[tuple[str, float]]:
+        """Yield what the model writes behind `start`, outside of any memory, and the mean
+        log-probability of its tokens; then up to `more` others, of which each has the second
+        choice at one of the tokens that were least certain. The budget of `run` holds all of the
+        prompt. Raises BudgetError if it cannot.
         """
         run = replace(run, method="full", set={})
         plan = self.settle(Request((text,), run, system=system, layout=Layout("")))
-        ids = [*plan.prompt.tail(text), *self.tokenizer.encode(start, continuing=True)]
-        reader, shares = plan.reader(self.model, run, 0), list[float]()
+        prompt = [*plan.prompt.tail(text), *self.tokenizer.encode(start, continuing=True)]
 
-        def choose(logits: Tensor) -> int:
-            likely = logits.log_softmax(-1)
-            best = int(likely.argmax())
-            shares.append(float(likely[best]))
-            return best
+        def written(begin: Sequence[int]) -> tuple[list[int], list[tuple[float, float, int]]]:
+            chosen: list[tuple[float, float, int]] = []
 
-        found = [*reader.answer(ids, choose, frozenset(plan.prompt.stop_ids), run.max_tokens)]
-        reader.release()
-        return self.tokenizer.decode(found), sum(shares) / max(1, len(shares))
+            def choose(logits: Tensor) -> int:
+                (best, second), (token, other) = logits.log_softmax(-1).topk(2)
+                chosen.append((float(best), float(second), int(other)))
+                return int(token)
+
+            reader, room = plan.reader(self.model, run, 0), run.max_tokens - len(begin)
+            found = [*reader.answer([*prompt, *begin], choose, stops, room)]
+            reader.release()
+            return [*begin, *found], chosen
+
+        stops = frozenset(plan.prompt.stop_ids)
+        tokens, chosen = written(())
+        shares = [best for best, _, _ in chosen]
+        yield self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
+        unsure = sorted(range(len(chosen)), key=lambda at: chosen[at][0] - chosen[at][1])
+        for at in unsure[:more]:
+            _, second, other = chosen[at]
+            if other not in stops and at + 1 < run.max_tokens:
+                found, rest = written([*tokens[:at], other])
+                likely = [*shares[:at], second, *(best for best, _, _ in rest)]
+                yield self.tokenizer.decode(found), sum(likely) / len(likely)
 
     def reading(
         self, sources: Source, plan: RunPlan, request: Request, **more: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,13 +33,16 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that answers with a query which a pretended model writes."""
     (tmp_path / "pets.csv").write_text(ROWS)
 
-    def ask(question: str, sql: str, likely: float = -0.1, file: str = "pets.csv") -> Any:
+    def ask(
+        question: str, sql: str, likely: float = -0.1, file: str = "pets.csv", others: Any = ()
+    ) -> Any:
         sources = open_sources([str(tmp_path / file)])
         prompts: list[str] = []
 
-        def write(system: str, text: str) -> tuple[str, float]:
+        def write(system: str, text: str) -> Iterator[tuple[str, float]]:
             prompts.append(text)
-            return sql.removeprefix("SELECT"), likely
+            for each in (sql, *others):
+                yield each.removeprefix("SELECT"), likely
 
         table = next(iter(tables_of(sources, sources.names)))
         query = QueryWriter(columns := Columns.of(table), write).query_of(question)
@@ -64,11 +67,11 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("the mean body weight of pets of January 2020",
          "SELECT AVG(weight_kg) FROM t WHERE YEAR(born) = 2020 AND MONTH(born) = 1", "4.2\n"
          "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
+        ("the 2 heaviest", "SELECT weight_kg FROM t ORDER BY weight_kg DESC LIMIT 2",
+         "Rex | dog | 33.1 | 2017-11-30 | yes\nBello | dog | 21.5 | 2019-04-01 | yes", [4, 2]),
         ("the heaviest", "SELECT MAX(weight_kg) FROM t",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
-        ("the average weight of what has meow as its sort", "SELECT AVG(wight_kg) FROM t", "13.18",
-         [2, 3, 4, 5, 6]),
         ("how heavy is a cat on average", "SELECT AVG(weight_kg) FROM t WHERE Pet_Name = 'cat'",
          "4.6", [3, 5, 7]),
         ("how many pets are neither cats nor hens",
@@ -78,7 +81,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("number of pets by kind",
          "SELECT COUNT(*) FROM t GROUP BY kind ORDER BY COUNT(*) DESC LIMIT 1",
          "cat | 3\ndog | 2\nhen | 1", []),
-        ("all hens", "SELECT item FROM t WHERE kind = 'hen'", "Ida | hen | 2.1 | 2022-03-09 | no\n"
+        ("all hens", "SELECT * FROM t WHERE kind = 'hen'", "Ida | hen | 2.1 | 2022-03-09 | no\n"
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("total weight per kind", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'",
          "cat | 9.2\ndog | 54.6\nhen | 2.1", []),
@@ -118,6 +121,15 @@ def test_rows_compute_the_query(
 
 
 @pytest.mark.parametrize(
+    "other", ["SELECT item FROM t", "SELECT AVG(wight_kg) FROM t", "SELECT Pet_Name FROM", "?"]
+)
+def test_another_query_that_fits_is_taken(asked: Callable[..., Any], other: str) -> None:
+    right = "SELECT Pet_Name FROM t WHERE kind = 'hen'"
+    assert asked("the hens", other, others=[right])[0]["query"] == right
+    assert asked("the hens", other)[0] is None
+
+
+@pytest.mark.parametrize(
     ("question", "sql"),
     [
         # The question lacks what the query compares with, or the query what the question names.
@@ -137,6 +149,14 @@ def test_rows_compute_the_query(
         ("how many chipped dogs", "SELECT COUNT(*) FROM t WHERE kind = 'dog' OR chipped = 'yes'"),
         ("who weighs over 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg < 20"),
         ("who weighs at least 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg > 20"),
+        (
+            "how many kinds have 2 animals",
+            "SELECT kind, COUNT(*) FROM t GROUP BY kind HAVING COUNT(*) = 2",
+        ),
+        ("the lightest and the heaviest", "SELECT Pet_Name, MIN(weight_kg), MAX(weight_kg) FROM t"),
+        ("leave out all except dogs", "SELECT Pet_Name FROM t WHERE kind != 'dog'"),
+        ("pets born in 2020 or later", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'"),
+        ("pets of 20 kilos or less", "SELECT Pet_Name FROM t WHERE weight_kg = 20"),
         ("how many weigh over 20 kilos", "SELECT COUNT(*) FROM t"),
         ("how many came in 2020", "SELECT COUNT(*) FROM t"),
         ("the heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1"),
@@ -256,10 +276,10 @@ def told(
     def tell(
         query: str | Exception, *arguments: str, stdin: bytes = b""
     ) -> tuple[int, str, str, int]:
-        def write(*args: Any, **more: Any) -> tuple[str, float]:
+        def write(*args: Any, **more: Any) -> Iterator[tuple[str, float]]:
             if isinstance(query, Exception):
                 raise query
-            return query.removeprefix("SELECT"), 0.0
+            yield query.removeprefix("SELECT"), 0.0
 
         def load(options: Options) -> Any:
             loaded.append(options.model)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from kvstream.exact.table_answers import TableQuestions
-from kvstream.exact.written_queries import MOST_TOKENS, START
+from kvstream.exact.written_queries import MOST_TOKENS, OTHERS, START
 from kvstream.input.blocks import TextBlock
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -57,7 +57,7 @@ def main() -> None:
     if options.model:
         session = Session.open(ModelSettings(options.model, quantize=options.quantize))
         run = RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS)
-        write = partial(session.write, run, start=START)
+        write = partial(session.write, run, start=START, more=OTHERS)
     counts: Counter[str] = Counter()
     for name, table, expected, question in (
         q for file in options.files for q in questions_of(file)
