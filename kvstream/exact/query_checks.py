@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from kvstream.exact.routing import iso_dates
 from kvstream.exact.table_words import (
+    AGES,
     EMPTY,
     FILLERS,
     FLAGS,
@@ -79,6 +80,7 @@ _SIGNS = {
 _LOOK_UP = re.compile(r"(?i)SELECT (\*|\w+(?:, \w+)*) FROM t WHERE (?!.* (?:ORDER|GROUP) BY )")
 _IS = re.compile(r"(?i)\b(\w+) (?:=|LIKE) '")
 _WHEN = re.compile(r"\b(?:when|(?:what|which) (?:day|date))\b")
+_PLACES = "address city country location place region town"
 _ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT 1$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
@@ -118,6 +120,8 @@ class QueryChecks:
         said = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
         words = {*re.findall(r"\w+", question.casefold())}
         words -= {word for name in self.header for word in words_of(name)}
+        by = {self.columns.place(name) for name in _ORDER.findall(sql)}
+        words -= {"youngest", "longest"} if by & self.columns.times else set()
         return (
             all(map(self._is_held, _FIGURE_OF.findall(asked)))
             and _OTHER_FORM.search(_LITERAL.sub("''", _FORMAT.sub("", sql))) is None
@@ -172,6 +176,7 @@ class QueryChecks:
         same = words.union(*(group for group in SAME if group & words))
         named = self.named(" ".join(same)) - keys
         named |= self.columns.dates if _WHEN.search(asked) else set()
+        named |= self.named(_PLACES) if asked.startswith("where ") else set()
         if named.intersection(shown) or (likely >= SURE and look[1] != "*"):
             return True
         known = {*re.findall(r"\w+", loose(" ".join(_LITERAL.findall(sql))))}
@@ -183,7 +188,8 @@ class QueryChecks:
         may mean: the heaviest, but not the cutest.
         """
         by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
-        if not by or by & self.named(asked):
+        ages = by <= self.columns.times and any(words & {*asked.split()} for words in AGES.values())
+        if not by or ages or by & self.named(asked):
             return True
         named = {
             word for column in by if column is not None for word in words_of(self.header[column])
@@ -233,7 +239,7 @@ class QueryChecks:
             if text.casefold() in FLAGS:
                 if self.columns.place(name) not in flags:
                     return False
-            elif not (own and own <= words | numbers):
+            elif not own or not all(_has(each, words | numbers) for each in own):
                 return False
         return {*_NUMBER.findall(bare)} <= numbers
 
@@ -283,6 +289,13 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
     found = {name for name, end in ends.items() if re.search(end, bare)}
     return not asked or not found or asked <= found
+
+
+def _has(word: str, words: Collection[str]) -> bool:
+    """Return whether some words have a word, or another form of it: English, England."""
+    return word in words or (
+        len(word) >= STEM and any(word[:STEM] == each[:STEM] for each in words)
+    )
 
 
 def _numbers(text: str) -> set[str]:

@@ -42,6 +42,8 @@ SUPERLATIVES = tuple((_set(most), _set(least), _set(columns)) for most, least, c
     ("hottest warmest", "coldest", "temperature temp"),
 ))  # fmt: skip
 """Words for the largest and the smallest, and words of the columns that they may mean."""
+AGES = {" DESC": _set("youngest newest latest last"), "": _set("oldest earliest first longest")}
+"""Words for the end of an order by time."""
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
 """Words for the rows themselves, in the singular."""
 LABELS = frozenset(("id", "no", "nr", "number", "code", "zip", "key", "index", "phone", "date"))

@@ -43,6 +43,7 @@ DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:([T ])\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?"
 )
 """A date as in ISO 8601, whose text has the order of time."""
+_YEAR = re.compile(r"[12]\d{3}$")
 _PADDED = re.compile(r"0\d")
 """How a number begins that is a name."""
 _LETTER = re.compile(r"[^\W\d_]")
@@ -178,6 +179,12 @@ class Columns:
             whole and table.complete and len(some) == len(head),
             frozenset(map(singular, chain.from_iterable(stems))),
         )  # fmt: skip
+
+    @property
+    def times(self) -> frozenset[int]:
+        """The columns of dates or years."""
+        years = (c for c, cells in enumerate(self.filled) if cells and all(map(_YEAR.match, cells)))
+        return self.dates.union(years)
 
     def place(self, name: str) -> int | None:
         """Return which column has a name in queries, or None."""

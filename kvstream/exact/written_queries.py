@@ -13,7 +13,7 @@ from kvstream.exact.plain_queries import core
 from kvstream.exact.query_checks import QueryChecks, plain
 from kvstream.exact.routing import iso_dates
 from kvstream.exact.row_database import can_be_computed
-from kvstream.exact.table_words import loose, words_of
+from kvstream.exact.table_words import AGES, loose, words_of
 from kvstream.exact.tables import Columns
 from kvstream.reporters.format import shortened
 
@@ -64,10 +64,12 @@ _SPACED = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
 _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
-_SORTED_ALONE = re.compile(
-    r"(?i)SELECT (\w+)( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$)"
+_ALONE = re.compile(
+    r"(?i)SELECT (\w+)( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$"
+    r"| FROM t WHERE (?!.* ORDER BY )(?:\w+\()?\1\b.*)"
 )
-"""Several largest or smallest figures without what has them."""
+"""Several largest or smallest figures, or what must have a value, without the rest of the rows."""
+_BY = re.compile(r"(?i)( ORDER BY (\w+))(?: ASC| DESC)?(?= LIMIT )")
 _PERIOD = re.compile(
     r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
 )
@@ -157,7 +159,12 @@ class QueryWriter:
         if listed and column is not None and self.columns.numbers[column]:
             names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
             sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
-        sql = _SORTED_ALONE.sub(r"SELECT *\2", sql)
+        sql = _ALONE.sub(r"SELECT *\2", sql)
+        by = _BY.search(sql)
+        if by and self.columns.place(by[2]) in self.columns.times:
+            words = {*re.findall(r"\w+", question)}
+            for sign in (sign for sign, some in AGES.items() if some & words):
+                sql = f"{sql[: by.start()]}{by[1]}{sign}{sql[by.end() :]}"
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
 

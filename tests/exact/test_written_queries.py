@@ -69,6 +69,15 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the 2 heaviest", "SELECT weight_kg FROM t ORDER BY weight_kg DESC LIMIT 2",
          "Rex | dog | 33.1 | 2017-11-30 | yes\nBello | dog | 21.5 | 2019-04-01 | yes", [4, 2]),
+        ("what came in 2017", "SELECT born FROM t WHERE YEAR(born) = 2017",
+         "Rex | dog | 33.1 | 2017-11-30 | yes\n"
+         "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("who is our youngest", "SELECT Pet_Name FROM t ORDER BY born ASC LIMIT 1", "Ida\n"
+         "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
+        ("who has been here longest", "SELECT Pet_Name FROM t ORDER BY born DESC LIMIT 1", "Rex\n"
+         "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("how many belloish ones", "SELECT COUNT(*) FROM t WHERE Pet_Name = 'Bello'", "1\n"
+         "Pet Name: Bello | kind: dog | weight kg: 21,5 | born: 2019-04-01 | chipped: yes", [2]),
         ("the heaviest", "SELECT MAX(weight_kg) FROM t",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
