@@ -32,8 +32,8 @@ from kvstream.exact.table_words import (
 )  # fmt: skip
 from kvstream.exact.tables import Columns
 
-STEM = 4
-"""Letters with which a column and a word of the same meaning begin."""
+STEM, SHORTEST = 4, 3
+"""Letters with which a column and a word of the same meaning begin; those of an abbreviation."""
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten".split()  # noqa: SIM905
 _FIGURES = OPERATION.keys() - {*OPERATIONS["distinct"].split(), "count", *QUANTITY}
 _FIGURE_OF = re.compile(
@@ -79,9 +79,9 @@ _SIGNS = {
 """Words for comparisons with a number."""
 _LOOK_UP = re.compile(r"(?i)SELECT (\*|\w+(?:, \w+)*) FROM t WHERE (?!.* (?:ORDER|GROUP) BY )")
 _IS = re.compile(r"(?i)\b(\w+) (?:=|LIKE) '")
-_WHEN = re.compile(r"\b(?:when|(?:what|which) (?:day|date))\b")
 _PLACES = "address city country location place region town"
-_ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT 1$)")
+_OF_AGE = "age born birth dob"
+_ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT \d+$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
@@ -153,7 +153,7 @@ class QueryChecks:
         columns |= {each for group in SAME if group & columns for each in group}
         if words[0] in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
             return True
-        return any(word and word[:STEM] == each[:STEM] for each in columns for word in words)
+        return any(_has(each, words) for each in columns)
 
     def _shows(self, bare: str, word: str) -> bool:
         """Return whether a query has the column that a question asks for: which club."""
@@ -175,7 +175,10 @@ class QueryChecks:
         words = {*re.findall(r"[^\W\d_]+", asked)}
         same = words.union(*(group for group in SAME if group & words))
         named = self.named(" ".join(same)) - keys
-        named |= self.columns.dates if _WHEN.search(asked) else set()
+        named |= {
+            column for column in {*shown} - {None} for word, meant in _MEANT.items()
+            if _has(word[:STEM], words) and not meant.isdisjoint(words_of(self.header[column]))
+        }  # fmt: skip
         named |= self.named(_PLACES) if asked.startswith("where ") else set()
         if named.intersection(shown) or (likely >= SURE and look[1] != "*"):
             return True
@@ -188,6 +191,9 @@ class QueryChecks:
         may mean: the heaviest, but not the cutest.
         """
         by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
+        aged = self.named(_OF_AGE)
+        if by and aged and re.search(r"\b(?:old|young)est\b", asked):
+            return by <= aged
         ages = by <= self.columns.times and any(words & {*asked.split()} for words in AGES.values())
         if not by or ages or by & self.named(asked):
             return True
@@ -199,10 +205,10 @@ class QueryChecks:
 
     def named(self, asked: str) -> set[int]:
         """Return the columns that share a stem with a word of the question."""
-        stems = {word[:STEM] for word in re.findall(r"\w+", asked)}
+        words = {*re.findall(r"\w+", asked)}
         return {
             column for column, name in enumerate(self.header)
-            if any(part[:STEM] in stems for part in words_of(name))
+            if any(_has(part, words) for part in words_of(name))
         }  # fmt: skip
 
     def _orders(self, bare: str, asked: str) -> bool:
@@ -248,7 +254,7 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     """Return whether a query denies, compares, adds up, and takes the largest or smallest as its
     question. `words`: those of the question that are in no name of a column.
     """
-    denies = re.search(r"(?i)\bNOT\b|!=|<>|\bNULL\b", bare) or any(
+    denies = re.search(r"(?i)\bNOT\b(?! NULL)|!=|<>|\bIS NULL\b", bare) or any(
         FLAGS.get(text.casefold()) is False for text in literals
     )
     if _NOT.search(question) and not denies:
@@ -292,9 +298,9 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
 
 
 def _has(word: str, words: Collection[str]) -> bool:
-    """Return whether some words have a word, or another form of it: English, England."""
+    """Return whether some words have a word, another form of it, or what it abbreviates: mag."""
     return word in words or (
-        len(word) >= STEM and any(word[:STEM] == each[:STEM] for each in words)
+        len(word) >= SHORTEST and any(word[:STEM] == each[: len(word)][:STEM] for each in words)
     )
 
 

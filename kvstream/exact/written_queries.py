@@ -65,10 +65,13 @@ _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
 _ALONE = re.compile(
-    r"(?i)SELECT (\w+)( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$"
+    r"(?i)SELECT (?:DISTINCT )?(\w+)"
+    r"( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$"
     r"| FROM t WHERE (?!.* ORDER BY )(?:\w+\()?\1\b.*)"
 )
 """Several largest or smallest figures, or what must have a value, without the rest of the rows."""
+_YEARS = re.compile(r"(?i)((?:>=|<) ?|BETWEEN )'(\d{4})-01-01'|((?:<=|>) ?|AND )'(\d{4})-12-31'")
+"""Comparisons with the first or last day of a year, which are those with the year."""
 _BY = re.compile(r"(?i)( ORDER BY (\w+))(?: ASC| DESC)?(?= LIMIT )")
 _PERIOD = re.compile(
     r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
@@ -101,6 +104,7 @@ class QueryWriter:
             sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
             sql = re.sub(r'"([^"]*)"', self._quoted, sql)
             sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
+            sql = _YEARS.sub(lambda m: f"{m[1] or m[3]}'{m[2] or m[4]}'", sql)
             sql = _EQUAL.sub(self._having, sql)
             sql = self._repaired(sql, question)
             if likely >= CERTAIN and self.checks.fits(sql, question, likely):
@@ -128,7 +132,7 @@ class QueryWriter:
     def _quoted(self, found: re.Match[str]) -> str:
         """Return what is in double quotes as the name of a column, or as a text."""
         known = self.columns.place(found[1]) is not None
-        return found[0] if known else "'" + found[1].replace("'", "''") + "'"
+        return found[1] if known else "'" + found[1].replace("'", "''") + "'"
 
     def _having(self, found: re.Match[str]) -> str:
         """Return the column of a comparison, or if it lacks the value, the only one that has it."""

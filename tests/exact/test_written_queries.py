@@ -69,6 +69,13 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the 2 heaviest", "SELECT weight_kg FROM t ORDER BY weight_kg DESC LIMIT 2",
          "Rex | dog | 33.1 | 2017-11-30 | yes\nBello | dog | 21.5 | 2019-04-01 | yes", [4, 2]),
+        ("how heavy is Ida", "SELECT weight_kg FROM t WHERE Pet_Name = 'Ida'", "2.1\n"
+         "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
+        ("how many were born before 2018", "SELECT COUNT(*) FROM t WHERE born < '2018-01-01'", "1\n"
+         "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("pets that were born in 2019 or 2020",
+         "SELECT Pet_Name FROM t WHERE born BETWEEN '2019-01-01' AND '2020-12-31'", "Bello\nMimi",
+         [2, 3]),
         ("what came in 2017", "SELECT born FROM t WHERE YEAR(born) = 2017",
          "Rex | dog | 33.1 | 2017-11-30 | yes\n"
          "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
@@ -111,7 +118,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "MAX(weight_kg) FROM t WHERE kind = 'dog')",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
-        ("when did Ida first see the light of day", "SELECT born FROM t WHERE Pet_Name = 'Ida'",
+        ("when was Ida born", "SELECT born FROM t WHERE Pet_Name = 'Ida'",
          "2022-03-09\nPet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no",
          [6]),
         ("the kind with the fewest animals",
@@ -178,6 +185,8 @@ def test_another_query_that_fits_is_taken(asked: Callable[..., Any], other: str)
         ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NULL"),
         ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NOT NULL"),
         # It shows something beside what the question asks for.
+        ("when does Ida go home", "SELECT born FROM t WHERE Pet_Name = 'Ida'"),
+        ("whose weight is not known", "SELECT Pet_Name FROM t WHERE weight_kg IS NOT NULL"),
         ("what does Rex like to eat", "SELECT kind FROM t WHERE Pet_Name = 'Rex'"),
         ("who is the owner of Rex", "SELECT * FROM t WHERE Pet_Name = 'Rex'"),
         ("what is Rex's phone number", "SELECT phone_number FROM t WHERE Pet_Name = 'Rex'"),
