@@ -176,8 +176,9 @@ class QueryChecks:
         same = words.union(*(group for group in SAME if group & words))
         named = self.named(" ".join(same)) - keys
         named |= {
-            column for column in {*shown} - {None} for word, meant in _MEANT.items()
-            if _has(word[:STEM], words) and not meant.isdisjoint(words_of(self.header[column]))
+            column for column in shown for word, meant in _MEANT.items()
+            if column is not None and _has(word[:STEM], words)
+            and not meant.isdisjoint(words_of(self.header[column]))
         }  # fmt: skip
         named |= self.named(_PLACES) if asked.startswith("where ") else set()
         if named.intersection(shown) or (likely >= SURE and look[1] != "*"):
