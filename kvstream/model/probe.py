@@ -105,9 +105,10 @@ def _own_logits(model: Any, name: str) -> Tensor:
 def _refuse_infinite(found: Tensor, model: Any, name: str) -> None:
     if not bool(found.isfinite().all()):
         kind = str(found.dtype).removeprefix("torch.")
+        wider = "" if found.dtype == torch.float32 else "use --dtype float32, or "
         raise UnsupportedModelError(
-            f"{name} ({_kind(model)}) gives numbers that are not finite in {kind}; use another "
-            "number type, such as --dtype float32, or fetch its weights again."
+            f"{name} ({_kind(model)}) gives numbers that are not finite in {kind}; {wider}fetch "
+            "its weights and config.json again."
         )
 
 

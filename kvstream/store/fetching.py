@@ -97,7 +97,7 @@ def _from_index(offer: Offer, part: Path, tell: Tell) -> Path:
     """
     file = next(iter(part.glob("joined-*-*")), part / "joined-0-0")
     done, size = map(int, file.name.split("-")[1:])
-    if size:
+    if file.exists():  # it may have a part of the next one
         os.truncate(file, size)
     count = len(offer.packages)
     if done:

@@ -392,6 +392,14 @@ def test_parts_that_are_here_are_not_fetched_again(
     assert cli("models", "get", "smollm2").code == 0  # its digest is right
 
 
+def test_a_fetch_that_ended_in_its_first_part_begins_again(offer: offered.Offer, cli: Any) -> None:
+    part = stores.fetched_folder() / "part-smollm2"
+    part.mkdir(parents=True)
+    (part / "joined-0-0").write_bytes(b"half of a part")
+    done = cli("models", "get", "smollm2")
+    assert done.code == 0, done.stderr
+
+
 @pytest.mark.parametrize("served", ["right", "wrong", "nothing"])
 def test_the_hub_comes_first_and_the_index_serves_what_it_does_not(
     served: str, offer: offered.Offer, cli: Any, file: Path, monkeypatch: pytest.MonkeyPatch
