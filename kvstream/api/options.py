@@ -209,10 +209,13 @@ def effective(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_later_questions(scout: object) -> None:
     """Raise UsageError without a scout: then only the words of known questions choose passages."""
+    option, other = "--skim words", "a model with --skim, such as pocket or self"
+    if scout is None:
+        option, other = "--method passages", "another method"
     if scout in (None, WORDS):
         raise UsageError(
-            "--skim words needs its questions before it reads. Use it with kvstream ask, or choose "
-            "a model with --skim, such as pocket or self."
+            f"{option} needs its questions before it reads. Use it with kvstream ask, or choose "
+            f"{other}."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,12 @@ class ServerSettings:
                 f"{self.host} can be reached from other machines, so a key is needed: set "
                 "KVSTREAM_KEY to a long random text, or listen on 127.0.0.1."
             )
+        for name in self.allowed_hosts:
+            if not re.fullmatch(r"[^\s:/@\[\]]+", name) and address_of(name) is None:
+                raise UsageError(
+                    f"--allow-host {name!r} is not a name; leave out http://, the port and the "
+                    "path."
+                )
         if self.cache_dir is not None and not self.cache:
             raise UsageError("--cache-dir has no effect with --cache 0; leave one of them out.")
 

@@ -151,6 +151,8 @@ def test_a_signal_while_it_ends_changes_nothing() -> None:
         (["--memories", "nowhere"], 2, "nowhere"),
         (["--method", "h2o,tova"], 2, "one method"),
         (["--extract"], 2, "no effect"),
+        (["--method", "passages"], 2, "--method passages needs its questions"),
+        (["--skim", "words"], 2, "--skim words needs its questions"),
         (["--skim", "pocket", "-m", "pocket"], 2, "both pocket"),
         (["--budget", "10"], 5, "10"),
         (["--bound", "1MB"], 5, "1,000,000"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, WORDS, require
+from kvstream.api.options import AUTO, refuse_later_questions, refuse_passages, require
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import SIZE, Finite, Parsed
@@ -107,8 +107,10 @@ def command(options: Options, **server: Any) -> None:
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     check_early(options)
+    refuse_later_questions(options.skim)
+    refuse_passages(options.request.run.method)
     options = settled(options)
-    if options.skim in (AUTO, WORDS):  # a memory is for later questions
+    if options.skim == AUTO:
         options = replace(options, skim=POCKET)
     from kvstream.server.server_settings import ServerSettings
 
