@@ -30,7 +30,6 @@ WORDED = {
     "model_attributes_type": "Input should be an object",
     "too_short": "Input should have at least {min_length} item",
     "too_long": "Input should have at most {max_length:,} items, not {actual_length:,}",
-    "finite_number": "Input should be a number",
 }
 """Errors of pydantic in words for clients."""
 
