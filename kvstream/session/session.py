@@ -267,22 +267,23 @@ class Session:
                 chosen.append((float(best), float(second), int(other)))
                 return int(token)
 
-            reader, room = plan.reader(self.model, run, 0), run.max_tokens - len(begin)
-            found = [*reader.answer([*prompt, *begin], choose, stops, room)]
-            reader.release()
-            return [*begin, *found], chosen
+            room = run.max_tokens - len(begin)
+            return [*begin, *reader.answer([*prompt, *begin], choose, stops, room)], chosen
 
-        stops = frozenset(plan.prompt.stop_ids)
-        tokens, chosen = written(())
-        shares = [best for best, _, _ in chosen]
-        yield self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
-        unsure = sorted(range(len(chosen)), key=lambda at: chosen[at][0] - chosen[at][1])
-        for at in unsure[:more]:
-            _, second, other = chosen[at]
-            if other not in stops and at + 1 < run.max_tokens:
-                found, rest = written([*tokens[:at], other])
-                likely = [*shares[:at], second, *(best for best, _, _ in rest)]
-                yield self.tokenizer.decode(found), sum(likely) / len(likely)
+        stops, reader = frozenset(plan.prompt.stop_ids), plan.reader(self.model, run, 0)
+        try:
+            tokens, chosen = written(())
+            shares = [best for best, _, _ in chosen]
+            yield self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
+            unsure = sorted(range(len(chosen)), key=lambda at: chosen[at][0] - chosen[at][1])
+            for at in unsure[:more]:
+                _, second, other = chosen[at]
+                if other not in stops and at + 1 < run.max_tokens:
+                    found, rest = written([*tokens[:at], other])
+                    likely = [*shares[:at], second, *(best for best, _, _ in rest)]
+                    yield self.tokenizer.decode(found), sum(likely) / len(likely)
+        finally:
+            reader.release()
 
     def reading(
         self, sources: Source, plan: RunPlan, request: Request, **more: Any
