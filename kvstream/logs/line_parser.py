@@ -198,7 +198,7 @@ class LineParser:
 
     def _parse(self, line: str) -> tuple[float | None, str]:
         """Parse a line whose beginning is not cached."""
-        own, year = self._pattern, self._year
+        own, month = self._pattern, (self._year, self._month)
         settled = own is not LOOSE or self._loose >= SETTLED
         others = PATTERNS if own in (None, LOOSE, EPOCH) else PATTERNS[:-1]
         if line[:1] in " \t" and own not in (None, KERNEL):
@@ -217,8 +217,8 @@ class LineParser:
                 self._begun.clear()  # their numbers were not times
             if not (own is LOOSE and settled):
                 self._pattern = pattern
-        if len(self._begun) >= _SECONDS or self._year != year:
-            self._begun.clear()
+        if len(self._begun) >= _SECONDS or (self._year, self._month) != month:
+            self._begun.clear()  # the same day of another year may follow
         length, before = match.end("stamp"), match.group("p")
         if _LOG_FILE.match(before) is not None:  # the name of the file is before every line
             before = ""

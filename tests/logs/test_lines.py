@@ -91,6 +91,13 @@ def test_february_has_29_days_in_a_log_without_years(before: list[str]) -> None:
     assert found == sorted(found)
 
 
+def test_the_days_of_a_year_return_without_a_year() -> None:
+    parser, months = LineParser(), ("Jan", "Mar", "Jun", "Sep", "Dec")
+    stamps = [f"{month} {day:2} 03:00:00" for month in months for day in (1, 15)] * 3
+    times = [parser.parse(f"{stamp} host cron[1]: a")[0] or 0 for stamp in stamps]
+    assert times == sorted(set(times))
+
+
 def test_two_sources_around_a_new_year_keep_their_years() -> None:
     parser = LineParser()
     stamps = ["Dec 31 23:59:58", "Jan  1 00:00:01", "Dec 31 23:59:59", "Jan  1 00:00:02"]
