@@ -331,7 +331,7 @@ def test_a_number_out_of_its_limits_is_refused(
         with pytest.raises(UsageError) as caught:
             registry.make(name, {key: str(value)})
         assert caught.value.exit_code == 2
-        assert str(caught.value) == f"{name}.{key} must be {in_words(allowed)}, not {value}."
+        assert str(caught.value) == f"--set {name}.{key} must be {in_words(allowed)}, not {value}."
 
 
 @pytest.mark.parametrize("which", ["least", "most"])
