@@ -64,7 +64,7 @@ _SORTED = re.compile(
 """Columns that must have the order of numbers or of time."""
 _TWO = re.compile(r"(\w+) ?(?:[<>!]?=|<>|[<>*/+-]) ?(\w+)")
 _SIGNS = {
-    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)|\d\S*(?: \w+)? (?:or|and) (?:{behind})\b")
+    sign: re.compile(rf"(?i)\b(?:{words}) (?=\S?\d)|\d[^\s\d]*(?: \w+)? (?:or|and) (?:{behind})\b")
     for sign, words, behind in (
         (">", r"(?<!no )(?:great|larg|bigg|high|mor|long|heavi|tall|lat)e?r? than|above|over"
               r"|after", "$"),
@@ -242,11 +242,15 @@ class QueryChecks:
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
         flags = self.columns.flags.keys() & self.named(asked)
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
-            own = {*re.findall(r"\w+", loose(text))}
+            own, column = {*re.findall(r"\w+", loose(text))}, self.columns.place(name)
             if text.casefold() in FLAGS:
-                if self.columns.place(name) not in flags:
+                if column not in flags:
                     return False
-            elif not own or not all(_has(each, words | numbers) for each in own):
+                continue
+            own -= words | numbers
+            if column in self.columns.shared:  # English: England, but no other person's name
+                own -= {each for each in own if each.isalpha() and _has(each, words)}
+            if own or not re.search(r"\w", text):
                 return False
         return {*_NUMBER.findall(bare)} <= numbers
 

@@ -65,16 +65,19 @@ _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
 _ALONE = re.compile(
-    r"(?i)SELECT (?:DISTINCT )?(\w+)"
+    r"(?i)SELECT (\w+)"
     r"( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$"
     r"| FROM t WHERE (?!.* ORDER BY )(?:\w+\()?\1\b.*)"
 )
 """Several largest or smallest figures, or what must have a value, without the rest of the rows."""
-_YEARS = re.compile(r"(?i)((?:>=|<) ?|BETWEEN )'(\d{4})-01-01'|((?:<=|>) ?|AND )'(\d{4})-12-31'")
+_YEARS = re.compile(
+    r"(?i)(\b\w+ ?(?:>=|<) ?'\d{4})-01-01'|(\b\w+ ?(?:<=|>) ?'\d{4})-12-31'"
+    r"|(\b\w+ BETWEEN '\d{4})-01-01(' AND '\d{4})-12-31'"
+)
 """Comparisons with the first or last day of a year, which are those with the year."""
 _BY = re.compile(r"(?i)( ORDER BY (\w+))(?: ASC| DESC)?(?= LIMIT )")
 _PERIOD = re.compile(
-    r"(?i)\b(\w+) ?(>|<=|BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\4(?![\w-])"
+    r"(?i)\b(\w+) ?(>|<=|(NOT )?BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\5(?![\w-])"
 )
 """A comparison with a year, month or day, all of which is before what is later."""
 _NO_FIGURE = re.compile(
@@ -104,7 +107,8 @@ class QueryWriter:
             sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
             sql = re.sub(r'"([^"]*)"', self._quoted, sql)
             sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
-            sql = _YEARS.sub(lambda m: f"{m[1] or m[3]}'{m[2] or m[4]}'", sql)
+            if not re.search("-01-01|-12-31", question):
+                sql = _YEARS.sub(r"\1\2\3\4'", sql)
             sql = _EQUAL.sub(self._having, sql)
             sql = self._repaired(sql, question)
             if likely >= CERTAIN and self.checks.fits(sql, question, likely):
@@ -141,10 +145,10 @@ class QueryWriter:
 
     def _whole(self, found: re.Match[str]) -> str:
         """Return a comparison of a date with a year or month, in which all of it is equal."""
-        begin, end = found[3] or found[5], found[5]
+        begin, end = found[4] or found[6], found[6]
         if self.columns.place(found[1]) not in self.columns.dates or len(begin) != len(end):
             return found[0]
-        sign = f"BETWEEN '{begin}' AND" if found[3] else found[2]
+        sign = f"{found[3] or ''}BETWEEN '{begin}' AND" if found[4] else found[2]
         return f"substr({found[1]}, 1, {len(end)}) {sign} '{end}'"
 
     def _repaired(self, sql: str, question: str) -> str:
@@ -166,9 +170,10 @@ class QueryWriter:
         sql = _ALONE.sub(r"SELECT *\2", sql)
         by = _BY.search(sql)
         if by and self.columns.place(by[2]) in self.columns.times:
-            words = {*re.findall(r"\w+", question)}
-            for sign in (sign for sign, some in AGES.items() if some & words):
-                sql = f"{sql[: by.start()]}{by[1]}{sign}{sql[by.end() :]}"
+            words = {*re.findall(r"\w+", question.casefold())}
+            signs = [sign for sign, some in AGES.items() if some & words]
+            if len(signs) == 1:
+                sql = f"{sql[: by.start()]}{by[1]}{signs[0]}{sql[by.end() :]}"
         if re.search(r"\bmedian\b", question, re.IGNORECASE):
             sql = re.sub(r"\bAVG\(", "MEDIAN(", sql, flags=re.IGNORECASE)
 

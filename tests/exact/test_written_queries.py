@@ -83,8 +83,17 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("who has been here longest", "SELECT Pet_Name FROM t ORDER BY born DESC LIMIT 1", "Rex\n"
          "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
-        ("how many belloish ones", "SELECT COUNT(*) FROM t WHERE Pet_Name = 'Bello'", "1\n"
-         "Pet Name: Bello | kind: dog | weight kg: 21,5 | born: 2019-04-01 | chipped: yes", [2]),
+        ("the Oldest pet", "SELECT Pet_Name FROM t ORDER BY born DESC LIMIT 1", "Rex\n"
+         "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("the first pet's kind of the last year", "SELECT kind FROM t ORDER BY born LIMIT 1",
+         "dog\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("how many doggish ones", "SELECT COUNT(*) FROM t WHERE kind = 'dog'", "2", [2, 4]),
+        ("how many were born before 2018-01-01", "SELECT COUNT(*) FROM t WHERE born < '2018-01-01'",
+         "1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("how many were not born between 2018 and 2021",
+         "SELECT COUNT(*) FROM t WHERE born NOT BETWEEN '2018' AND '2021'", "2", [4, 6]),
+        ("which kinds are not dogs", "SELECT DISTINCT kind FROM t WHERE kind != 'dog'",
+         "cat\nhen", []),
         ("the heaviest", "SELECT MAX(weight_kg) FROM t",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
@@ -175,6 +184,11 @@ def test_another_query_that_fits_is_taken(asked: Callable[..., Any], other: str)
         ("pets of 20 kilos or less", "SELECT Pet_Name FROM t WHERE weight_kg = 20"),
         ("how many weigh over 20 kilos", "SELECT COUNT(*) FROM t"),
         ("how many came in 2020", "SELECT COUNT(*) FROM t"),
+        ("how heavy is Bellona", "SELECT weight_kg FROM t WHERE Pet_Name = 'Bello'"),
+        (
+            "how many came from 2019-04-01 to the end of 2020",
+            "SELECT COUNT(*) FROM t WHERE born BETWEEN '2019-04-01' AND '2020-12-31'",
+        ),
         ("the heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1"),
         ("the average of dogs", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'"),
         ("total weight", "SELECT SUM(born) FROM t"),
