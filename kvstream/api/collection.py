@@ -168,12 +168,14 @@ def each_of(
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=stop)
 
 
-def files_of(path: str, *, plain: bool) -> tuple[list[str], list[str]]:
-    """Return the names of a file or the files of a folder, and messages about files left out."""
+def files_of(paths: Sequence[str], *, plain: bool) -> tuple[list[str], list[str]]:
+    """Return the names of files and of those in folders, each once, and messages about files left
+    out.
+    """
     from kvstream.collection.document_list import documents_in
 
-    documents, told = documents_in([path], plain=plain)
-    return [document.name for document in documents], told
+    documents, messages = documents_in(paths, plain=plain)
+    return [document.name for document in documents], messages
 
 
 def _paths(source: Paths) -> list[str]:

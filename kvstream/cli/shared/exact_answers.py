@@ -135,13 +135,10 @@ def for_each(
     if options.each:
         from kvstream.api.collection import files_of
 
-        names = []
-        for path in paths:
-            if path == "-" or (os.path.exists(path) and not can_be_read_again(path)):
-                names.append(path)
-                continue
-            files, skipped = files_of(path, plain=options.request.plain)
-            names += files
+        names = [p for p in paths if p == "-" or (os.path.exists(p) and not can_be_read_again(p))]
+        if files := [path for path in paths if path not in names]:
+            files, skipped = files_of(files, plain=options.request.plain)
+            names = [*files, *names]
             for message in skipped:
                 say(f"Warning: {message}")
     for name in names:
