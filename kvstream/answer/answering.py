@@ -398,7 +398,7 @@ def _seen(result: Result) -> str:
     """Describe the part of the text that memory represents, for a message."""
     text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
     if result.partial:
-        return "what memory kept (each token, but not in each head)"
+        return f"what memory kept of {text} (each token, but not in each head)"
     if not result.evicted or result.coverage is None:
         return text
     share = result.coverage["share"]

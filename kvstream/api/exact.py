@@ -237,11 +237,11 @@ def _sentences(
 
     count = tally.count
     if asked.unit and not (asked.place and asked.words):
-        noun = asked.unit if count == 1 else _plural(asked.unit)
+        noun, end = asked.unit if count == 1 else _plural(asked.unit), ":" if asked.place else "."
         yield (
             f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
             if asked.words
-            else f"There {'is' if count == 1 else 'are'} {count:,} {noun}{'.:'[bool(asked.place)]}"
+            else f"There {'is' if count == 1 else 'are'} {count:,} {noun}{end}"
         )
         if not asked.place:
             return

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from functools import cached_property
 from itertools import chain
 from pathlib import PurePath
 
@@ -180,7 +181,7 @@ class Columns:
             frozenset(map(singular, chain.from_iterable(stems))),
         )  # fmt: skip
 
-    @property
+    @cached_property
     def times(self) -> frozenset[int]:
         """The columns of dates or years."""
         years = (c for c, cells in enumerate(self.filled) if cells and all(map(_YEAR.match, cells)))

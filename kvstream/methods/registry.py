@@ -185,7 +185,7 @@ def _all(values: Any, *kinds: type) -> bool:
 def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
     fit = _all(tensors, EntryTensor, HeadTensor)
     fit = fit and len({tensor.name for tensor in tensors}) == len(tensors)
-    fit = fit and all(callable(getattr(tensor, "shape", len)) for tensor in tensors)
+    fit = fit and all(isinstance(t, EntryTensor) or callable(t.shape) for t in tensors)
     return _unless(fit, tensors, "not a tuple of EntryTensor or HeadTensor of different names")
 
 

@@ -424,7 +424,7 @@ def test_tokens_that_some_heads_evicted_are_told(cli, tmp_path, monkeypatch) -> 
     says(monkeypatch, "not in the text")
     asked = ("--budget", "256", "--method", "keydiff", "-n", "4", "-m", "pocket")
     ran = cli("ask", str(text), "Who?", *asked)
-    assert "not in what memory kept (each token, but not in each head)" in ran.stderr
+    assert "not in what memory kept of the text (each token, but not in each head)" in ran.stderr
     assert "kept each token, but not in each head: no room" in ran.stderr
     assert "not in each head" in cli("remember", str(text), "-o", f"{text}.kvs", *asked).stderr
 

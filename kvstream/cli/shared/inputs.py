@@ -139,7 +139,7 @@ def open_sources(
     follow = request.follow
     due = due or request.due
     if follow and options.output is None:
-        stop = partial(_ends, stop)
+        stop = partial(_ends_following, stop)
     if list(paths).count("-") > 1:
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     if follow and paths[-1] == "-" and _stdin_is_file():
@@ -189,14 +189,15 @@ def _ended_empty() -> bool:
     return events == [select.POLLHUP]
 
 
-def _ends(stop: Callable[[], bool]) -> bool:
-    """Return `stop`, or whether the program or terminal that gets standard output has ended."""
-    if not stop():
-        with suppress(AttributeError, OSError, ValueError):  # closed, not a file, or no poll
-            waiting = select.poll()
-            waiting.register(sys.stdout.fileno(), 0)
-            return any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
-    return stop()
+def _ends_following(stop: Callable[[], bool]) -> bool:
+    """Return whether to stop, or whether the reader of standard output has ended."""
+    if stop():
+        return True
+    with suppress(AttributeError, OSError, ValueError):  # closed, not a file, or no poll
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    return False
 
 
 def _stdin_is_file() -> bool:
