@@ -75,9 +75,9 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|per|no|more|less|fewer|how|who|what|which|where|when|why|both|either|people|"
-    r"(?:some|any|every|no)(?:one|body)?|\w+thing)\b|"
-    r".* (?:or|nor|without|only|twice|than|neither|mention(?:ed)?|compared|called|after|before)\b",
+    r"each|every|per|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|both|either|"
+    r"people|(?:some|any|every|no)(?:one|body)?|\w+thing)\b|.* (?:or|nor|not|without|only|twice|"
+    r"than|neither|mention(?:ed)?|compared|called|after|before)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -86,7 +86,13 @@ _NAMES = (
     f"{CLASSES['mention']} {CLASSES['unit']} {CLASSES['ask']} places? positions? locations? "
     "passages? sentences? that which all every of the me up"
 ).replace(" ", "|")
-_NOT = rf"(?:n['’]t|\b(?:not|never|without)) (?:{CLASSES['mention'].replace(' ', '|')})\b"
+_NOT = (
+    r"n['’]t\b|\bw/o\b|\b(?:not|no|none|never|nothing|without|lack(?:s|ed|ing)?|"
+    r"(?-i:miss(?:es|ing)?)|omit\w*|absent|except\w*|exclud\w*|ignor\w*|avoid\w*|skip\w*|devoid|"
+    r"free (?:of|from)|fail(?:s|ed|ing)? to|(?:leav\w*|left) out|hardly|barely|rarely|but|besides|"
+    r"nicht|ohne|kein\w*)\b"
+)
+"""What denies that a unit has the words."""
 _LIMITS = (
     r"\b(?:average|distinct|unique|different|twice|neither|nor|than|compared|"
     r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
@@ -316,7 +322,7 @@ def _is_limited(
         besides = besides.replace(each, "")
     limits = [
         pattern_of(_LIMITS).search(besides),
-        kind in ("count", "both") and pattern_of(_NOT).search(besides),
+        words + sender and kind in ("count", "both") and pattern_of(_NOT).search(besides),
         not scope and re.search(r"\d|^the ", part),
         part and pattern_of(rf"\b(?:after|before|since|until) {re.escape(part)}").search(text),
         any(
