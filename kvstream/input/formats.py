@@ -29,7 +29,7 @@ MAGIC = {
 }
 SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".eml": "mail", ".mbox": "mail",
-    ".mht": "mail", ".mhtml": "mail", ".ipynb": "notebook",
+    ".mht": "mail", ".mhtml": "mail", ".emlx": "mail", ".ipynb": "notebook",
     ".ttml": "captions", ".dfxp": "captions",
 }  # fmt: skip
 """Names that show the kind of a file whose first bytes do not."""

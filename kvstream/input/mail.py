@@ -58,7 +58,7 @@ class Mail:
         """`notes` gets one about the attachments, which are left out."""
         self._attachments = 0
         self._name, self._undecoded, self._notes = name, undecoded, notes
-        self._lines = _lines(read)
+        self._lines = _message(_lines(read))
         self._line = next(self._lines, b"").removeprefix(codecs.BOM_UTF8)
         """The next line; empty at the end of the file."""
         self._after = next(self._lines, b"")
@@ -107,7 +107,8 @@ class Mail:
         elif whole == "multipart" and boundary:
             yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
         elif whole in ("text", "multipart", "message") and inline and kind not in _OF_PAGES:
-            if not any(part.alternative and part.given for part in self._open):
+            known = any(part.alternative and part.given for part in self._open)
+            if not known or kind == "text/calendar":  # the time and place of an invitation
                 yield from self._text(headers, kind, place, encoded)
         else:
             self._attachments += 1
@@ -257,6 +258,21 @@ def _lines(read: Read) -> Iterator[bytes]:
             rest = b""
     if rest:
         yield rest
+
+
+def _message(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines of mail; of an EMLX of Apple Mail, those of the message: its first line has
+    the number of their bytes.
+    """
+    first = next(lines, b"")
+    if not re.fullmatch(rb"\d{1,12} *\n", first):
+        yield first
+        yield from lines
+        return
+    left = int(first)
+    while left > 0 and (line := next(lines, b"")):
+        yield line[:left]
+        left -= len(line)
 
 
 def _of_uuencode(line: bytes) -> bytes:

@@ -64,7 +64,9 @@ def container_line(line: str, number: int) -> ContainerLine:
     known = record.keys() <= _DOCKER or stream in ("stdout", "stderr")
     if not isinstance(text, str) or not known:
         return ContainerLine(line, name, number=number)
-    stamp, ends = f"{record.get('time', '')} ", text[-1:] == "\n" or None
+    flag = record.get("logtag", record.get("_p"))  # fluentd and Fluent Bit keep that of a file
+    ends = flag != "P" if flag else text[-1:] == "\n" or None
+    stamp = f"{record.get('time', '')} "
     text = without_controls(text.rstrip("\r\n"))
     return ContainerLine(text, name, stamp, stream, ends, number)
 

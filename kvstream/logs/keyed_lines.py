@@ -73,6 +73,11 @@ def _json(line: str) -> dict[str, Any] | None:
             for other in [value for value in record.values() if isinstance(value, dict)]:
                 record = {k: other[k] for k in (*TIMES, *_LEVEL) if k in other} | record
             break
+    for key in _TEXT:
+        text = record.get(key)
+        if isinstance(text, str) and text[:2] == '{"' and (own := _json(text)) and _says(own):
+            record = {k: v for k, v in record.items() if k != key} | own
+            break
     if isinstance(record.get("t"), dict):  # MongoDB
         letter = OF_LETTER.get(str(record.get("s"))[:1], "")
         record |= {"level": letter, "component": record.get("c")}

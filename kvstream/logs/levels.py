@@ -52,7 +52,7 @@ _FAILURE = re.compile(
     r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
     r"|lost connection|connection reset|broken pipe|no servers? available|no space left"
     r"|too many open files|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"
-    r"|(?<!not )abnormal(?:ly)?)\b",
+    r"|(?<!not )abnormal(?:ly)?)\b|\b(?-i:BUG|Oops): ",
     re.IGNORECASE,
 )
 _NO_FAILURE = re.compile(

@@ -177,6 +177,23 @@ def test_the_only_alternative_with_text_is_read(tmp_path: Path) -> None:
     assert "It sails at nine." in text_of(tmp_path, "a.eml", message.as_bytes())
 
 
+def test_the_calendar_of_an_invitation_is_read(tmp_path: Path) -> None:
+    message = made(text="Please come.\n")
+    message.add_alternative("DTSTART:20250612T090000Z\n", subtype="calendar")
+    text = text_of(tmp_path, "a.eml", message.as_bytes())
+    assert "Please come." in text
+    assert "DTSTART:20250612T090000Z" in text
+
+
+def test_a_message_of_apple_mail_ends_before_its_marks(tmp_path: Path) -> None:
+    message = letter(b"It sails at=20nine.\n", b"Content-Transfer-Encoding: quoted-printable\n")
+    data = b"%-10d\n" % len(message) + message + b'<?xml version="1.0"?>\n<plist>mark</plist>\n'
+    text = text_of(tmp_path, "1.emlx", data)
+    assert text.startswith("From: ")
+    assert "It sails at nine." in text
+    assert "mark" not in text
+
+
 def test_each_message_of_an_mbox_has_its_place(tmp_path: Path) -> None:
     box = mailbox.mbox(tmp_path / "box.mbox")
     for day, text in enumerate(("First.\n\nFrom here we sail.\n", "Second.\n", "Third.\n"), 1):

@@ -100,6 +100,10 @@ def test_docker_writes_pieces_as_records_without_a_newline() -> None:
     lines = [record(f"{INFO}\n", "stdout"), record(ERROR[:30], "stderr")]
     lines += [record(f"{INFO}\n", "stdout"), record(f"{ERROR[30:]}\r\n", "stderr")]
     assert templates(read(lines)) == {"alive": 2, "batch of invoices rejected": 1}
+    for flag in ("logtag", "_p"):
+        made = [{"log": ERROR[:30], flag: "P"}, {"log": ERROR[30:], flag: "F"}]
+        lines = [json.dumps({"stream": "stderr", "time": "2025-05-12"} | each) for each in made]
+        assert templates(read(lines)) == {"batch of invoices rejected": 1}
     lines = [record(f"order {i} priced", "stdout") for i in range(9)]  # of a collector
     assert templates(read(lines)) == {"order <*> priced": 9}
 

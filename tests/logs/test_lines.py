@@ -387,6 +387,7 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         ("level=warn msg=x", "warning"),
         (" FATAL x", "fatal"),
         (" kernel: Out of memory: killed process 7", "suspect"),
+        (" BUG: kernel NULL pointer dereference, address: 8", "suspect"),
         (" INFO finished with 0 errors", "info"),
         (" finished with 0 errors", ""),
         (" session opened", ""),

@@ -23,6 +23,7 @@ FORMS: list[Any] = [
     {"TS": DAY, "LEVEL": "ERROR", "MSG": "lost 3"},
     {"record": {"level": {"name": "ERROR", "no": 40}, "time": {"timestamp": NOON}},
      "text": "lost 3"},
+    {"timestamp": NOON * 1000, "message": '{"level": "error", "message": "lost 3"}'},
 ]  # fmt: skip
 
 
