@@ -106,7 +106,7 @@ _LIMITS = (
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
 )
 """What limits a count beside its words, other than a part and times that are read."""
-_OF_SOME = r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by))\b"
+_OF_SOME = r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by)|did .+ (?:send|post))\b"
 """What limits a count of all units."""
 _PLAINER = (
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
