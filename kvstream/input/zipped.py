@@ -430,6 +430,9 @@ class _Document:
             self.lines.begin_cell(Cell(columns=count_of(value)))
         elif table.cells and name == "gridSpan":
             table.cells[-1].columns = count_of(value)
+        elif name == "hMerge" and value != "restart" and len(table.cells) > 1:
+            table.cells.pop()
+            table.cells[-1].columns += 1
         elif table.cells and name == "vMerge":
             table.cells[-1].above = value != "restart"
 

@@ -177,13 +177,14 @@ def test_a_row_of_docx_is_a_line(tmp_path: Path) -> None:
         row(cell("North", '<w:vMerge w:val="restart"/>'), cell("Gull"), cell("12")),
         row(cell("", "<w:vMerge/>"), cell("Tern"), cell("")),
         row(cell("none", '<w:gridSpan w:val="2"/>'), cell("0")),
+        row(cell("all", '<w:hMerge w:val="restart"/>'), cell("", "<w:hMerge/>"), cell("1")),
         row(cell("Skua"), cell("7"), properties='<w:gridBefore w:val="1"/>'),
     ]
     table = f"<w:tbl>{first}{''.join(body)}</w:tbl>"
     assert docx_lines(tmp_path, word("Before") + table + word("After")) == [
         "Before", "Sea | Ship | Crew", "Sea: North | Ship: Gull | Crew: 12",
         "Sea: North | Ship: Tern | Crew:", "Sea: none | Ship: none | Crew: 0",
-        "Sea: | Ship: Skua | Crew: 7", "After",
+        "Sea: all | Ship: all | Crew: 1", "Sea: | Ship: Skua | Crew: 7", "After",
     ]  # fmt: skip
     marked = row(cell("Ship"), cell("Port"), properties="<w:tblHeader/>")
     table = f"<w:tbl>{marked}{row(cell('Gull'), cell('Oslo'))}</w:tbl>"
