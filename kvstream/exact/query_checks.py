@@ -158,7 +158,7 @@ class QueryChecks:
     def _shows(self, bare: str, word: str) -> bool:
         """Return whether a query has the column that a question asks for: which club."""
         names = zip(self.columns.names, self.header, strict=True)
-        own = {name.casefold() for name, told in names if word in words_of(told)}
+        own = {name.casefold() for name, title in names if word in words_of(title)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
     def _tells(self, sql: str, asked: str, likely: float) -> bool:

@@ -373,7 +373,7 @@ def _span(text: str) -> tuple[str, str, str] | None:
     hours = [span for span in spans if not span["on"]] or spans
     if len(hours) != 1:
         return None
-    rest, told = f"{text[: hours[0].start()]}{text[hours[0].end() :]}", hours[0][0].lower()
+    rest, words = f"{text[: hours[0].start()]}{text[hours[0].end() :]}", hours[0][0].lower()
     ends = [" ".join(filter(None, hours[0].group(*names))) for names in _ENDS]
     ends = [pattern_of(" ?o['’]?clock").sub(":00", end) for end in ends]
     since, until = (_HOURS.get(end.lower(), end) for end in ends)
@@ -383,8 +383,8 @@ def _span(text: str) -> tuple[str, str, str] | None:
     elif since.isdigit():
         since += ":00"
     whole = pattern_of(_DAY).fullmatch
-    since += " 23:59:59" * ("after" in told and whole(since) is not None)
-    until += " 00:00" * ("before" in told and whole(until) is not None)
+    since += " 23:59:59" * ("after" in words and whole(since) is not None)
+    until += " 00:00" * ("before" in words and whole(until) is not None)
     days = [*_ON.finditer(rest)]
     if len(days) == 1 and not any(map(_HAS_DAY.search, ends)):
         rest = f"{rest[: days[0].start()]}{rest[days[0].end() :]}"
