@@ -30,9 +30,10 @@ _OBJECT = (
 _REQUEST = re.compile(
     r"[\s*\-]*(?:\d+[.)]\s+)?(?:(?:only|just|now|then)\s+|"
     r"(?:given|based on|using|considering|from|with)\b[^.!?\n]{3,200}?,\s+)?"
-    rf"(?:please\b|question\b[^\n:.]{{0,40}}:|(?:{_VERBS})\b(?!\s*:\s*\S)|"
+    rf"(?:please\b|(?:question\b[^\n:.]{{0,40}}|q):|(?:{_VERBS})\b(?!\s*:\s*\S)|"
     rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
     r"i[’']d like you to\b|i (?:wonder|need)\b|i(?: want|[’']d like| would like) to know\b|"
+    r"read (?:the|this) (?:following|text|passage|article|story|document)\b|"
     r"let me know\b|true or false\b|(?:can|could|would|will) you\b|"
     r"你?[请請]|你需要|你的任[务務]|[总總][结結]|概括|翻[译譯]|生成|列出|解[释釋]|提取)",
     re.IGNORECASE,

@@ -134,7 +134,7 @@ TALE = "Ida sold her boat in May. It was blue.\n\nOle paid for it. He had no mon
         ("Who sold it?\n\nLet's think step by step.", ...), ("Who sold it?\n\nWhen was it?", ...),
         # A question in marks, or without its own.
         ("**Who sold it?**", "Who sold it?"), ("## Who sold it?", "Who sold it?"),
-        ("(Who sold it?)", ...), ("Who sold it?!", ...),
+        ("(Who sold it?)", ...), ("Q: who sold it", ...), ("Who sold it?!", ...),
         ("<p>Who sold it?</p>", "Who sold it?"), ("Who sold it?\u200b", ...),
         ("من باع القارب؟", ...),
         ("who sold the boat", ...), ("wer hat es verkauft", ...), ("船を売ったのは誰ですか。", ...),
@@ -159,6 +159,7 @@ def test_a_question_is_found_whole_at_the_end(end, question) -> None:
         ("### Task:\nAnswer the user's query with this text.\n<text>\n", "Who sold it?"),
         ("Given the chat below, rephrase the last question to stand alone.\n\n", ...),
         ("Only extract the names.\n\n", ...),
+        ("1. Read the text. 2. Tell who sold it.\n\nText:\n", ...),
         ("Refine the summary with this text.\n------------\n", ...),
         ("Fix each mistake of this text. Send only the text.\n\nText:\n", ...),
         ("Forkort denne teksten:\n\n", ...),
