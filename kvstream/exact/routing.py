@@ -87,7 +87,8 @@ _NAMES = (
     "passages? sentences? that which all every of the me up"
 ).replace(" ", "|")
 _NOT = (
-    r"n['’]t\b|\bw/o\b|\b(?:not|no|none|never|nothing|without|lack(?:s|ed|ing)?|"
+    r"(?:n['’]t|\b(?:not|no))\b(?! (?:guess|sure|know|idea))|\bw/o\b|"
+    r"\b(?:none|never|nothing|without|lack(?:s|ed|ing)?|"
     r"(?-i:miss(?:es|ing)?)|omit\w*|absent|except\w*|exclud\w*|ignor\w*|avoid\w*|skip\w*|devoid|"
     r"free (?:of|from)|fail(?:s|ed|ing)? to|(?:leav\w*|left) out|hardly|barely|rarely|but|besides|"
     r"nicht|ohne|kein\w*)\b"

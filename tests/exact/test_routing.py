@@ -37,6 +37,7 @@ ODD = (
 )
 
 COUNTS = {
+    "How often is Anna mentioned? Do not guess.": ("Anna", "", ""),
     "total number of ERROR entries": ("ERROR", "", ""),
     "how many times can the word love be found in sonnet 18": ("love", "", "sonnet 18"),
     "how often does nullptr appear between lines 200 and 450": ("nullptr", "", "lines 200 to 450"),
