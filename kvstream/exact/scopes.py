@@ -44,6 +44,7 @@ _NUMBERS = re.compile(
     rf"{_TO}|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
     re.IGNORECASE,
 )
+_CLOCK = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d")
 _SPAN = re.compile(rf"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
 _FEW = re.compile(
     r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
@@ -229,6 +230,7 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         near = [] if _NUMBERS.fullmatch(only) else get_close_matches(named.casefold(), titles, 1)
         meant = f'Did you mean "{titles[near[0]]}"? ' if near else ""
         told = "kvstream found no headings in it; --only takes lines 100-200, too."
+        told = "For a time use --since and --until." if _CLOCK.search(only) else told
         told = f"It has {_listed(parts)}; kvstream inspect FILE shows all." if parts else told
         raise SourceError(f"The text has no {named}. {meant}{told}")
     numbers = {part.number for part in found}

@@ -70,6 +70,10 @@ class SourcePieces:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
+                suffix = "" if source.path is None else source.path.suffix.lower()
+                if kind == "plain" and suffix in (".pdf", ".epub", ".docx") and not as_it_is:
+                    told = f"{name} is no {suffix[1:].upper()}; it is read as text."
+                    self.messages.general.append(told)
                 file = source.path is not None and source.path.is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, source, as_it_is=as_it_is, fill=fill)

@@ -9,6 +9,8 @@ when there are too many.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from time import gmtime, strftime
 
@@ -76,6 +78,8 @@ class LogSummary:
         self.splitter = LineSplitter()
         self.sources: list[tuple[str, int]] = []
         """Names of the sources, and the number of lines before each."""
+        self.gaps = array("q"), array("q")
+        """Numbers of lines after which lines are left out; how many of the source up to there."""
         self.parser = LineParser()
         self.zone = 0
         """Seconds by which the clock of the first time is ahead of UTC."""
@@ -102,16 +106,19 @@ class LogSummary:
         """The `Shape` of each held template."""
         return [template.data for template in self.tree]
 
-    def begin(self, name: str, left_out: int = 0) -> None:
-        """Begin another source, of which so many lines are left out before its text."""
+    def begin(self, name: str) -> None:
+        """Begin another source."""
         self.close()
-        self.sources.append((name, self.lines - left_out))
+        self.sources.append((name, self.lines))
         self.parser.begin()
         self._before.clear()
         self._begins = True
 
-    def feed(self, text: str) -> None:
-        """Read more text of the log."""
+    def feed(self, text: str, left_out: int = 0) -> None:
+        """Read more text of the log; `left_out`: lines of its source before it, not read."""
+        if left_out != (self.gaps[1][-1] if self.gaps[1] else 0):
+            self.gaps[0].append(self.lines)
+            self.gaps[1].append(left_out)
         self._read(self.splitter.feed(text))
 
     def close(self) -> None:
@@ -126,7 +133,8 @@ class LogSummary:
         for each, lines in self.sources:
             if lines < line:
                 name, before = each, lines
-        return name, line - before
+        at = bisect_left(self.gaps[0], line)
+        return name, line - before + (self.gaps[1][at - 1] if at else 0)
 
     def share_before(self, bucket: int) -> float:
         """Return the share of the lines that come before a bucket."""

@@ -114,7 +114,7 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
         line = log.first_jump
-        place = _place(line, log, width) if len(log.sources) > 1 else f"line {line:,}"
+        place = _place(line, log, width) if len(log.sources) > 1 else f"line {log.where(line)[1]:,}"
         notes.append(f"the clock goes back {times} {place}")
     if log.overlapped:
         name = _named(log.where(log.first_overlap)[0], width)

@@ -132,6 +132,13 @@ def test_a_count_is_followed_without_a_model(cli: Any, tmp_path: Path) -> None:
     assert ran.stderr == "Counted without a model: whole words, in any case.\n"
 
 
+def test_the_words_of_a_question_are_no_answer_to_it(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("error: x\n")
+    question = "How many lines contain HALTED?"
+    ran = cli("ask", str(tmp_path / "a.log"), question, "--follow", "--until-answer", "HALTED|^9")
+    assert (ran.code, ran.stdout.splitlines()[-1]) == (1, '0 lines contain "HALTED".')
+
+
 ODD = (
     b"\x00" * 70_000, b"\xff\xfe\xfa\x80\n\x1b[2J\x1b]0;t\x07\x9b31m\n",
     b"\n\r\r\n \t\n" + "é".encode()[:1],

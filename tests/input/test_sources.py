@@ -234,6 +234,13 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
 
 
+def test_a_text_with_the_name_of_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_text("text\n")
+    sources = open_sources([str(tmp_path / "a.pdf")])
+    assert "".join(block.text for block in sources) == "text\n"
+    assert sources.warnings == [f"{tmp_path / 'a.pdf'} is no PDF; it is read as text."]
+
+
 def test_an_archive_is_named(tmp_path: Path) -> None:
     pages = {"a.zip": b"PK\x05\x06" + bytes(18), "b.pdf.gz": gzip.compress(b"%PDF-1.4\n1 0 obj\n")}
     pages["c.tgz"] = gzip.compress(

@@ -526,6 +526,18 @@ def test_line_numbers_are_those_of_each_source() -> None:
     assert "other.log:1" in page(log)
 
 
+def test_lines_that_are_left_out_have_numbers() -> None:
+    log = LogSummary()
+    log.begin("a.log")
+    log.feed(at(0, "INFO a: x") + "\n", 3)
+    log.feed(at(9, "INFO a: x") + "\n" + at(-3600, "ERROR b: y") + "\n", 10)
+    assert "L13" in page(log)
+    assert "the clock goes back once, at line 13" in page(log)
+    log.begin("b.log")
+    log.feed(at(5, "WARNING c: z") + "\n")
+    assert "b.log:1" in page(log)
+
+
 @pytest.mark.parametrize("jumps", [1, 3])
 def test_a_jump_of_the_clock_is_in_its_source(jumps: int) -> None:
     log = read([at(0, "INFO a: x")] * 100)

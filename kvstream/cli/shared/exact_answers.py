@@ -178,7 +178,7 @@ def _answered(
         phrase = f'"{each.words}"' in question or not re.search(" (?:and|or) ", each.words)
         if record is not None and (record["count"] or phrase or not each.unit):  # else two words
             found[question] = record
-            notes.append(f"{WITHOUT} {record['counted']}.")
+            notes.append(_how(record))
     for question in asked:
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
@@ -247,7 +247,9 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
             told = _with_receipt({**head, **record, "news": news}, sources, options)
             show(told, output, as_json=options.json, labels=[news_head(news)])
             output.flush()
-            met = re.search(options.until_answer or "(?!)", told["answer"]) is not None
+            # '0 lines contain "HALTED".' is no answer that has HALTED.
+            text = told["answer"] if told["count"] else re.sub('"[^"]*"', "", told["answer"])
+            met = re.search(options.until_answer or "(?!)", text) is not None
 
         by_time = request.every is not None and request.every.seconds is not None
         sources = open_sources(
@@ -260,7 +262,7 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
             so_far(record)
         for warning in () if met else sources.unread_warnings:
             say(f"Warning: {warning}")
-        for note in () if options.quiet else [*sources.notes, f"{WITHOUT} {told['counted']}."]:
+        for note in () if options.quiet else [*sources.notes, _how(told)]:
             say(note)
     if (options.report or options.stats) and not options.quiet:
         say(NO_RUN)
@@ -406,6 +408,13 @@ def show(
     output.flush()
     for warning in record["warnings"]:
         say(f"Warning: {warning}")
+
+
+def _how(record: Mapping[str, Any]) -> str:
+    """Return how something was counted, with the forms of its words if there are several."""
+    forms = [f"{number(times)} {form}" for form, times in record["forms"].items()]
+    several = f" ({', '.join(forms[:FORMS])})" if len(forms) > 1 else ""
+    return f"{WITHOUT} {record['counted']}{several}."
 
 
 def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:

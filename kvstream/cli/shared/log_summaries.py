@@ -154,9 +154,9 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
             for block in sources:
                 # After a pause, the next text may be the newline that ends the previous source.
                 if block.source != current and (block.text or not log.sources):
-                    log.begin(sources.names[block.source], block.left_out)
+                    log.begin(sources.names[block.source])
                     current = block.source
-                log.feed(block.text)
+                log.feed(block.text, block.left_out)
                 if interrupts() and not (follow and sources.ends_on_interrupt):
                     break
                 if not block.text and untold:
