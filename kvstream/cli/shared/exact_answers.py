@@ -412,7 +412,7 @@ def show(
 
 def _how(record: Mapping[str, Any]) -> str:
     """Return how something was counted, with the forms of its words if there are several."""
-    forms = [f"{number(times)} {form}" for form, times in record["forms"].items()]
+    forms = [f"{number(times)} {form}" for form, times in record.get("forms", {}).items()]
     several = f" ({', '.join(forms[:FORMS])})" if len(forms) > 1 else ""
     return f"{WITHOUT} {record['counted']}{several}."
 
