@@ -65,7 +65,7 @@ _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
 _ALONE = re.compile(
-    r"(?i)SELECT (\w+)"
+    r"(?i)SELECT (?:DISTINCT )?(\w+)"
     r"( FROM t(?: WHERE .*)? ORDER BY \1(?: ASC| DESC)? LIMIT (?!1$)\d+$"
     r"| FROM t WHERE (?!.* ORDER BY )(?:\w+\()?\1\b.*)"
 )
@@ -167,7 +167,9 @@ class QueryWriter:
         if listed and column is not None and self.columns.numbers[column]:
             names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
             sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
-        sql = _ALONE.sub(r"SELECT *\2", sql)
+        alone = _ALONE.match(sql)
+        if alone and ("DISTINCT" not in sql or self.columns.place(alone[1]) in self.columns.times):
+            sql = f"SELECT *{alone[2]}"
         by = _BY.search(sql)
         if by and self.columns.place(by[2]) in self.columns.times:
             words = {*re.findall(r"\w+", question.casefold())}

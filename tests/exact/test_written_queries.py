@@ -69,6 +69,9 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the 2 heaviest", "SELECT weight_kg FROM t ORDER BY weight_kg DESC LIMIT 2",
          "Rex | dog | 33.1 | 2017-11-30 | yes\nBello | dog | 21.5 | 2019-04-01 | yes", [4, 2]),
+        ("all that came in 2019", "SELECT DISTINCT born FROM t WHERE born LIKE '2019%'",
+         "Bello | dog | 21.5 | 2019-04-01 | yes\n"
+         "Pet Name: Bello | kind: dog | weight kg: 21,5 | born: 2019-04-01 | chipped: yes", [2]),
         ("how heavy is Ida", "SELECT weight_kg FROM t WHERE Pet_Name = 'Ida'", "2.1\n"
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("how many were born before 2018", "SELECT COUNT(*) FROM t WHERE born < '2018-01-01'", "1\n"
