@@ -412,18 +412,22 @@ def show(
 
 def _how(record: Mapping[str, Any]) -> str:
     """Return how something was counted, with the forms of its words if there are several."""
-    forms = [f"{number(times)} {form}" for form, times in record.get("forms", {}).items()]
-    several = f" ({', '.join(forms[:FORMS])})" if len(forms) > 1 else ""
+    several = f" ({_forms(record, ', ')})" if len(record.get("forms", {})) > 1 else ""
     return f"{WITHOUT} {record['counted']}{several}."
+
+
+def _forms(record: Mapping[str, Any], between: str) -> str:
+    """Return how often each of the most frequent forms of the words was counted."""
+    forms = [f"{form} {number(times)}" for form, times in record["forms"].items()]
+    more = [f"{len(forms) - FORMS:,} more"] if len(forms) > FORMS else []
+    return between.join([*forms[:FORMS], *more])
 
 
 def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:
     """Yield what was counted, the places, and the spread; or the rows of a figure."""
-    forms = [f"{form} {number(times)}" for form, times in record.get("forms", {}).items()]
-    if forms:
-        more = f" · {len(forms) - FORMS:,} more" if len(forms) > FORMS else ""
+    if record.get("forms"):
         yield ""
-        yield from wrapped(f"counted: {' · '.join(forms[:FORMS])}{more}", width)
+        yield from wrapped(f"counted: {_forms(record, ' · ')}", width)
     names = ("first:  ", "last:   ") if "count" in record else ("",) * len(record["citations"])
     shown = record["answer"]
     for name, cited in zip(names, record["citations"], strict=False):
