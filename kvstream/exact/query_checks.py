@@ -7,7 +7,7 @@ names. It must deny, compare, add up and sort as the question says.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from kvstream.exact.routing import iso_dates
 from kvstream.exact.table_words import (
@@ -80,13 +80,15 @@ _SIGNS = {
 _LOOK_UP = re.compile(r"(?i)SELECT (\*|\w+(?:, \w+)*) FROM t WHERE (?!.* (?:ORDER|GROUP) BY )")
 _IS = re.compile(r"(?i)\b(\w+) (?:=|LIKE) '")
 _PLACES = "address city country location place region town"
+"""Words of columns that tell where."""
 _OF_AGE = "age born birth dob"
+"""Words of columns that tell how old."""
 _ORDER = re.compile(r"(?i) ORDER BY (\w+)(?=.* LIMIT \d+$)")
 _BUT = re.compile(
     r"(?i)\b(?:but|others?|besides|exclud\w*|ignor\w*|apart|outside|lack\w*|miss\w*|un\w+|non|rest)\b"
 )
 _NOT = re.compile(
-    r"(?i)\b(?:not|no(?! (?:more|less|fewer) than)|never|without|except|neither|leav\w* out)\b"
+    r"(?i)\b(?:not|no(?! (?:more|less|fewer) than)|never|without|except|neither|nor|leav\w* out)\b"
     r"|n['’]t\b"
 )
 _EACH = re.compile(r"(?i)\b(?:per|by|each|every)\b")
@@ -120,7 +122,7 @@ class QueryChecks:
         said = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
         words = {*re.findall(r"\w+", question.casefold())}
         words -= {word for name in self.header for word in words_of(name)}
-        by = {self.columns.place(name) for name in _ORDER.findall(sql)}
+        by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
         words -= {"youngest", "longest"} if by & self.columns.times else set()
         return (
             all(map(self._is_held, _FIGURE_OF.findall(asked)))
@@ -129,7 +131,7 @@ class QueryChecks:
             and self._orders(_LITERAL.sub("", sql), asked)
             and self._compares(sql, bare, asked)
             and self._tells(sql, asked, likely)
-            and self._sorts(sql, asked)
+            and self._sorts(by, asked)
             and _agrees(bare, literals, question, words)
             and all(f" {value} " in f" {said} " for value in self.values(question))
         )
@@ -187,11 +189,10 @@ class QueryChecks:
         known |= {word for name in self.header for word in words_of(name)}
         return words <= known | _KNOWN
 
-    def _sorts(self, sql: str, asked: str) -> bool:
-        """Return whether a query sorts by a column that the question names, or that a known word
+    def _sorts(self, by: Set[int | None], asked: str) -> bool:
+        """Return whether a query sorts `by` a column that the question names, or that a known word
         may mean: the heaviest, but not the cutest.
         """
-        by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
         aged = self.named(_OF_AGE)
         if by and aged and re.search(r"\b(?:old|young)est\b", asked):
             return by <= aged

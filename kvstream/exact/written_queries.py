@@ -104,18 +104,23 @@ class QueryWriter:
         named = self.checks.values(question)
         prompt = f"{self.described(named)}\n\nQuestion: {question}"
         for text, likely in self.write(SYSTEM, prompt):
-            sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
-            sql = re.sub(r'"([^"]*)"', self._quoted, sql)
-            sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
-            if not re.search("-01-01|-12-31", question):
-                sql = _YEARS.sub(r"\1\2\3\4'", sql)
-            sql = _EQUAL.sub(self._having, sql)
-            sql = self._repaired(sql, question)
-            if likely >= CERTAIN and self.checks.fits(sql, question, likely):
+            if likely < CERTAIN:
+                continue
+            sql = self._repaired(self._read(text, question), question)
+            if self.checks.fits(sql, question, likely):
                 sql = _PERIOD.sub(self._whole, sql)
                 if can_be_computed(sql, self.columns):
                     return sql
         return None
+
+    def _read(self, text: str, question: str) -> str:
+        """Return the query that a model wrote, in plain form."""
+        sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
+        sql = re.sub(r'"([^"]*)"', self._quoted, sql)
+        sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
+        if not re.search("-01-01|-12-31", question):
+            sql = _YEARS.sub(r"\1\2\3\4'", sql)
+        return _EQUAL.sub(self._having, sql)
 
     def described(self, named: Collection[str] = ()) -> str:
         """Return the table as a statement that would make it, with some values, first the `named`
