@@ -55,8 +55,10 @@ def test_a_row_has_questions_that_its_document_answers_or_that_are_refused(
 
 @pytest.mark.parametrize("halves", [False, True])
 def test_gradients_of_frozen_layers_are_nearly_exact(halves: bool) -> None:
-    from reader_larger import Frozen
+    from reader_larger import Frozen, has_halves
 
+    if halves and not has_halves():
+        pytest.skip("this CPU has no products in bfloat16")
     torch.manual_seed(0)
     linear = torch.nn.Linear(128, 192).requires_grad_(False)
     x = torch.randn(24, 128, requires_grad=True)

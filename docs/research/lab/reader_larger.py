@@ -58,6 +58,11 @@ class _Product(torch.autograd.Function):
         return ctx.layer.back.product(grads[0].contiguous()), None
 
 
+def has_halves() -> bool:
+    """Return whether this CPU multiplies in bfloat16; AVX2 alone does not."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Halves:
     """A product in bfloat16, with weights [out, in] that are packed for matrix tiles."""
 
@@ -226,6 +231,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--halves", action="store_true", help="multiply in bfloat16")
     parser.add_argument("--seed", type=int, default=17, help="of the rows")
     options = parser.parse_args(arguments)
+    if options.halves and not has_halves():
+        parser.error("--halves: this CPU has no products in bfloat16")
     torch.set_num_threads(options.threads)
     model = load_adapted(options.model, options.start, halves=options.halves)
     seconds, rate = 60 * options.minutes, options.rate
