@@ -257,10 +257,11 @@ def _sentences(
         if (rest := count - sum(shares)) > 0:
             yield f"outside of them: {rest:,}"
         return
-    names = ("first: ", "last: ") if asked.place in ("first", "last") else ("",) * len(citations)
+    every = asked.place == "all"
+    names = ("",) * len(citations) if every else ("first: ", "last: ")
     for name, cited in zip(names, citations, strict=False):
-        if asked.place == "all" or (asked.place and (asked.place in name or count == 1)):
-            if cited is citations[-1] and count > len(citations):
+        if every or asked.place == "ends" or (asked.place and (asked.place in name or count == 1)):
+            if every and cited is citations[-1] and count > len(citations):
                 yield f"and {count - len(citations):,} more; the last:"
             yield f"{name}{cited['source']}{place_of(cited)}: {cited['text']}"
 

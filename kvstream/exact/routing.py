@@ -24,9 +24,9 @@ class Asked:
     """The part of the text that the question is about, as ``--only`` takes it; of other questions:
     the part that they may be about."""
     place: str = ""
-    """Of a count: which places are asked for: ``first``, ``last`` or ``all``. With a unit of
-    `HEADINGS` ``all`` asks for the parts, without unit and words for all headings. Without words
-    other units are listed.
+    """Of a count: which places are asked for: ``first``, ``last``, ``ends`` (both) or ``all``. With
+    a unit of `HEADINGS` ``all`` asks for the parts, without unit and words for all headings.
+    Without words other units are listed.
     """
     since: str = ""
     """The times that the question names, as ``--since`` and ``--until`` take them."""
@@ -245,10 +245,15 @@ def route(question: str) -> Asked:
             return replace(asked, rest=besides["rest"])
         in_text = asked.words and not besides.get("most")
         if asked.kind == "count" and (in_text or asked.unit in HEADINGS):
-            place = re.search("first|last", cut[0].lower())
             unit = _unit(besides.get("unit")) or asked.unit
-            return replace(asked, unit=unit, place=place[0] if place else asked.place or "all")
+            return replace(asked, unit=unit, place=_place(cut[0]) or asked.place or "all")
     return _several(bare) or _asked(text)
+
+
+def _place(text: str) -> str:
+    """Return ``first``, ``last``, ``ends`` if a text has both, or an empty string."""
+    found = set(re.findall(r"\b(?:first|last)\b", text.lower()))
+    return "ends" if len(found) > 1 else "".join(found)
 
 
 def _several(text: str) -> Asked | None:
@@ -307,7 +312,8 @@ def _asked(text: str) -> Asked:
         if not words or (something and not pattern_of(_MENTIONS).search(text)):
             return OTHER
         unit = _unit(part and (part[1] or part[3])) if not scope else ""
-        return Asked("count", words, unit, scope, "all" if kind == "both" else kind)
+        place = "all" if kind == "both" else kind
+        return Asked("count", words, unit, scope, "ends" if _place(text) == "ends" else place)
     told = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
     place = "" if told or not words else "all"
     return Asked("count", words, unit, scope, place) if words or unit else OTHER

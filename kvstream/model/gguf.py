@@ -173,7 +173,9 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, adapter: Adapter
     began = time.perf_counter()
 
     def progress(share: float) -> None:
-        tell(f"Converting {path.name}, which is done once: {int(100 * share)}%")
+        left = (time.perf_counter() - began) * (1 / share - 1) if share >= 0.05 else 0
+        rest = f", about {left:.0f} s left" if left >= 1 else ""
+        tell(f"Converting {path.name}, which is done once: {int(100 * share)}%{rest}")
 
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):

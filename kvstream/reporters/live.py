@@ -272,7 +272,7 @@ class PanelView:
         title = Text(f.visible(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold")
         # A longer title would make the panel wider than the given width.
         title.truncate(most, overflow="ellipsis")
-        sizes = Text(f"memory {started.schedule} · chunks {started.chunk}", style="dim")
+        sizes = Text(f"--schedule {started.schedule} · --chunk {started.chunk}", style="dim")
         yield framed(rows, title, console, sizes if started.schedule else None)
 
     def _rows(self, started: Started, step: StepDone | None) -> list[tuple[str, Text]]:
@@ -296,7 +296,7 @@ class PanelView:
             ("read", self._progress(step)),
             ("", Text(self._read_words(step))),
             ("", Text(self._process_words(), style="dim")),
-            *([("types", Text(started.precision, style="dim"))] if started.precision else []),
+            *([("numbers", Text(started.precision, style="dim"))] if started.precision else []),
         ]
 
     def _bar(self, parts: list[tuple[int, str, str]], total: int) -> Text:
@@ -383,7 +383,15 @@ class PanelView:
             words.append(f"device {f.size(device)}")
         if self.answering is not None and not self.done:
             words.append(f"answering, {f.counted(self.answer_tokens, 'token')}")
+        elif self._chooses():
+            words.append("reading passages, then answering")
         return " · ".join(words)
+
+    def _chooses(self) -> bool:
+        """Return whether a word search has read the text, so that the model reads passages."""
+        words, step = self.started and not self.started.schedule, self.step
+        read = step is not None and 0 < (step.estimated_tokens or 0) <= step.seen
+        return bool(words and read and not self.done)
 
 
 def _fitting(width: int, *forms: str) -> str:

@@ -158,7 +158,7 @@ class Scouting:
         plan = self.answerer.settle(request)
         whole = self.answerer.whole(request, "")
         return Started(
-            model=f"words for {self.answerer.model_name}",
+            model=f"word search for {self.answerer.model_name}",
             method=Passages.name,
             budget_tokens=plan.sizes.budget,
             budget_bytes=self.answerer.kv_bytes(whole.run),
@@ -480,14 +480,16 @@ def choose_scout(session: Session, size: int | None, request: Request) -> Scouti
     cost = inf if tokens is None else tokens / session.speed
     if cost <= PATIENCE:
         return Scouting(session, session, f"{name} reads all of the text, in about {cost:.0f} s.")
-    slow = f"{name} would need {cost / 60:,.0f} minutes for the text" if tokens else (
+    slow = f"to read all of the text, {name} would need {cost / 60:,.0f} minutes" if tokens else (
         "the length of the text is unknown"
     )  # fmt: skip
     scout = Session.open(ModelSettings(threads=session.settings.threads))
     quick = inf if tokens is None else tokens / scout.speed
     if quick <= SCOUTING or not request.questions:
-        return Scouting(session, scout, f"{scout.model_name} reads the text first: {slow}.")
-    return Scouting(session, None, f"Words of the question choose passages: {slow}.")
+        return Scouting(
+            session, scout, f"{scout.model_name} reads the text and chooses passages: {slow}."
+        )
+    return Scouting(session, None, f"{name} reads passages with words of the question: {slow}.")
 
 
 @dataclass(frozen=True)

@@ -423,6 +423,7 @@ PLACES = {
     "How many times is Jo mentioned and where does her name first appear?": ("Jo", "", "first"),
     "Where is Boo Radley first mentioned?": ("Boo Radley", "", "first"),
     "Where is Queequeg mentioned?": ("Queequeg", "", "all"),
+    "Where is Queequeg first and last mentioned?": ("Queequeg", "", "ends"),
     "When is the treasure last mentioned?": ("treasure", "", "last"),
     "Where does the word 'freedom' first appear?": ("freedom", "", "first"),
     "Where is the lighthouse mentioned for the first time?": ("lighthouse", "", "first"),

@@ -225,6 +225,14 @@ def test_the_panel_of_a_word_search_shows_only_the_reading() -> None:
             assert ("of the prompt" in out.getvalue()) is (told and seen is not None)
 
 
+def test_the_panel_says_that_passages_are_read_after_a_word_search() -> None:
+    started, *steps = (e for e in events() if isinstance(e, Started | StepDone))
+    for step, schedule, says in ((steps[-1], "", 1), (steps[0], "", 0), (steps[-1], "linear", 0)):
+        out = io.StringIO()
+        Console(file=out, width=100).print(PanelView(replace(started, schedule=schedule), step))
+        assert out.getvalue().count("reading passages") == says
+
+
 def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> None:
     text = drawn(60, 24, 9)
     assert "…" not in text

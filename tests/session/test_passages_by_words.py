@@ -280,7 +280,7 @@ def test_the_command_line(
     assert json.loads(piped.stdout)["answer"] == said["answer"]
     planned = cli("ask", str(story), FACT.question, *words, "--dry-run")
     assert planned.code == 0, planned.stderr
-    assert "words for reader" in planned.stdout
+    assert "word search for reader" in planned.stdout
 
 
 @pytest.mark.parametrize(

@@ -731,7 +731,7 @@ def test_who_answers_is_decided_by_what_is_asked(
 
     assert models("ask", path, "Q?")[0] == "reader"  # a tiny model, which reads in no time
     assert models("ask", path, "Q?", "--skim", "pocket")[0] == "pocket for reader"
-    assert models("ask", path, "Q?", "--skim", "words")[0] == "words for reader"
+    assert models("ask", path, "Q?", "--skim", "words")[0] == "word search for reader"
     for about in (("--method", "h2o"), ("--keep", "100")):
         assert models("ask", path, "Q?", *about)[0] == "pocket for reader"
         useless = cli("ask", path, "Q?", "--skim", "words", *about)
