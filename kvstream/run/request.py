@@ -149,11 +149,11 @@ class Request:
         None, "Input and output",
         "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', 'Tuesday 3 "
         "pm', or 10:30 on the first day.",
-        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
+        parse=stated, metavar="TIME", variable=False, without=OF_READING,
     )  # fmt: skip
     until: str | None = row(
         None, "Input and output", "Read only lines or messages up to this time.",
-        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
+        parse=stated, metavar="TIME", variable=False, without=OF_READING,
     )  # fmt: skip
     checkpoint: Path | None = row(
         None, "Input and output",
