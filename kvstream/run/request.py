@@ -94,7 +94,7 @@ class Request:
     follow: bool = row(
         False, "Following",
         "Wait for more text at the end of the last file, like tail -F, and print answers that "
-        "change (see --every; default 10s); Ctrl-C ends it.",
+        "change (see --every; default 10s); Ctrl-C ends it, or --until-answer.",
         only=ON_THE_WAY, one_model=True, one_reading=True, of_results=False,
         one_text="--follow waits for more of one text",
     )  # fmt: skip
@@ -149,11 +149,11 @@ class Request:
         None, "Input and output",
         "Read only lines or messages from this time on: 2024-05-01, '2024-05-01 10:30', 'Tuesday 3 "
         "pm', or 10:30 on the first day.",
-        parse=stated, metavar="TIME", variable=False, without=OF_READING,
+        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
     )  # fmt: skip
     until: str | None = row(
         None, "Input and output", "Read only lines or messages up to this time.",
-        parse=stated, metavar="TIME", variable=False, without=OF_READING,
+        parse=stated, metavar="TIME", advanced=True, variable=False, without=OF_READING,
     )  # fmt: skip
     checkpoint: Path | None = row(
         None, "Input and output",

@@ -81,7 +81,7 @@ class Options:
     until_answer: str | None = row(
         None, "Following",
         "With --follow: end with exit code 0 when an answer matches this regular expression.",
-        parse=regex_of, metavar="REGEX", variable=False, only=("ask",),
+        parse=regex_of, metavar="REGEX", advanced=True, variable=False, only=("ask",),
         one_reading=True,
         needs={"follow": "--until-answer has no effect without --follow; add it."},
     )  # fmt: skip
