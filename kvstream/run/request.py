@@ -95,6 +95,8 @@ class Request:
         False, "Following",
         "Wait for more text at the end of the last file, like tail -F, and print answers that "
         "change (see --every; default 10s); Ctrl-C ends it, or --until-answer.",
+        helps={"summarize": "Wait for more text at the end of the last file, like tail -F, and "
+               "print what is new (see --every; default 10s); Ctrl-C ends it."},
         only=ON_THE_WAY, one_model=True, one_reading=True, of_results=False,
         one_text="--follow waits for more of one text",
     )  # fmt: skip
@@ -140,8 +142,8 @@ class Request:
     only: str | None = row(
         None, "Input and output",
         'Read only a part of the text: "chapter 3", "pages 200-230", "section Methods", "lines '
-        '100-200", "messages from Greta", or another heading. Not with --follow, --shards and '
-        "--checkpoint.",
+        '100-200", "messages from Greta", or another heading; --since and --until name times. Not '
+        "with --follow, --shards and --checkpoint.",
         parse=stated, metavar="PART", variable=False, without=OF_READING,
         once='--only names one part: two in a row as "chapters 2-3", others in a run for each.',
     )  # fmt: skip
