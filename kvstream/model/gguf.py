@@ -34,7 +34,7 @@ from kvstream.model.adapter import AGAIN, SUPPORT, Adapter
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
 from kvstream.model.weights import SINGLE
-from kvstream.reporters.format import visible
+from kvstream.reporters.format import shortened, visible
 from kvstream.store import gguf_file, offered
 from kvstream.store.gguf_file import GGUF, Place
 from kvstream.store.reader import CARD
@@ -151,8 +151,10 @@ def _teller(quiet: bool) -> Tell:
 
     def tell(text: str) -> None:
         if live:
-            end = "\n" if text.endswith(".") else ""
-            print(f"\r\033[K{visible(text)}", end=end, file=sys.stderr, flush=True)
+            ended = text.endswith(".")  # a longer line could not be erased
+            line = text if ended else shortened(text, shutil.get_terminal_size().columns - 1)
+            end = "\n" * ended
+            print(f"\r\033[K{visible(line)}", end=end, file=sys.stderr, flush=True)
         elif not said or text.endswith("."):
             print(visible(text), file=sys.stderr, flush=True)
         said.append(text)
@@ -175,7 +177,7 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, adapter: Adapter
     def progress(share: float) -> None:
         left = (time.perf_counter() - began) * (1 / share - 1) if share >= 0.05 else 0
         rest = f", about {left:.0f} s left" if left >= 1 else ""
-        tell(f"Converting {path.name}, which is done once: {int(100 * share)}%{rest}")
+        tell(f"Converting, which is done once: {int(100 * share)}%{rest}: {path.name}")
 
     with new_folder(folder) as part:
         for half in (None, torch.bfloat16):

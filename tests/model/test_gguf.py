@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -323,6 +324,17 @@ def test_a_digest_that_cannot_be_written_leaves_nothing(
     assert list((converted_folder() / "digests").iterdir()) == []
 
 
+def test_progress_stays_in_one_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that wraps cannot be erased."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    converting._teller(False)(f"Converting, which is done once: 23%: {'x' * 60}.gguf")
+    assert terminal.getvalue().startswith("\r\033[KConverting, which is done once: 23%")
+    assert len(terminal.getvalue().removeprefix("\r\033[K")) < 40
+
+
 def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
     path = gguf_files.write(tmp_path / "m.gguf")
     text = tmp_path / "text.txt"
@@ -330,7 +342,7 @@ def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
     arguments = ("ask", str(text), "Who left?", "-m", str(path), "--budget", "256")
     first = cli(*arguments, "--max-tokens", "4")
     assert first.code == 0, first.stderr
-    assert "Converting m.gguf, which is done once" in first.stderr
+    assert "Converting, which is done once: 0%: m.gguf" in first.stderr
     assert "kvstream models clean" in first.stderr
     again = cli(*arguments, "--max-tokens", "4")
     assert again.stdout == first.stdout
