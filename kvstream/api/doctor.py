@@ -172,7 +172,7 @@ def cosines_of_keys(session: Session) -> list[float]:
     """
     from torch.nn.functional import normalize
 
-    from kvstream.engine.chunks import Chunk
+    from kvstream.engine.reader import Chunk
 
     ids = session.tokenizer.encode(Path(__file__).read_text("utf-8"))[:256]
     run = RunSettings(Budget(tokens=1024), "streaming")

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.chunks import Chunk
 from kvstream.engine.eviction import NEWEST, Evictor
 from kvstream.engine.schedule import NoEviction, Schedule
 from kvstream.methods.base import Method
@@ -20,6 +19,15 @@ from kvstream.settings import PAPER, RunSettings
 START_SHARE = 2
 """By default memory starts at m_max divided by this. IMDC sets m_0 to m_max / n (section 4.1); with
 so little memory, early parts of a long text are lost more often (docs/reference/schedules.md)."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive tokens of the source that the model reads in one step."""
+
+    ids: Sequence[int]
+    first: int
+    """Ordinal of the first token in the source; the others follow without a gap."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class Prefill:
         n, catalyst, request = len(chunk.ids), plan.catalyst, plan.request
         if not (catalyst and request and self.cache.recurrent):
             hidden = self._pass([*chunk.ids, *catalyst], request)
-            self.cache.drop_newest(len(catalyst))
+            self.cache.cut([store.used - len(catalyst) for store in self.cache.stores])
             self.cache.tag(n, chunk.first)
             return hidden
         hidden = self._pass(chunk.ids, replace(request, segments=()))

@@ -15,28 +15,57 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.chunks import MOST_TOKENS, Chunk, Feed, StepReport
-from kvstream.engine.decode import Decoder
 from kvstream.engine.eviction import Evictor
-from kvstream.engine.prefill import Prefill, schedule_for
+from kvstream.engine.prefill import Chunk, Prefill, schedule_for
 from kvstream.engine.schedule import NoEviction, Schedule
-from kvstream.errors import BudgetError, KvstreamError
+from kvstream.errors import BudgetError, KvstreamError, ModelError
 from kvstream.methods.base import Method
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 from kvstream.model.layer_store import PROMPT, LayerStore
 from kvstream.settings import RunSettings
 
-__all__ = ["Chunk", "Feed", "Reader", "StepReport"]
+MOST_TOKENS = 2**31 - 1
+"""Maximum number of tokens of a source: their ordinals in the cache are int32."""
 LEAST = 64
 """Minimum number of entries that a ranking keeps in a head, because a share of a few sentences
 would be only a word or two."""
+
+
+class Feed(Protocol):
+    """The source of the engine's tokens."""
+
+    def read(self, count: int) -> Chunk:
+        """Return the next `count` tokens; fewer only at the end of the source, none after it."""
+
+    def exhausted(self) -> bool:
+        """Return whether nothing is left to read. May wait for the source."""
+
+    def estimate(self) -> int | None:
+        """Return the expected total number of tokens; None if there is no estimate."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Measurements of one step."""
+
+    chunk: int
+    memory: tuple[int, ...]
+    in_flight: int
+    """Entries of the fullest head during the pass, including those of the catalyst."""
+    seconds: float
+    select_seconds: float
+    """Part of `seconds` spent in selection and eviction."""
+    loss: Tensor | None = None
+    """Cross-entropy [chunk] of the chunk's tokens in nats, if `Reader.report_loss` is set."""
 
 
 class Reader:
@@ -85,7 +114,8 @@ class Reader:
             model, self.evictor, self.schedule, self.head, self.catalysts,
             extract=extract,
         )  # fmt: skip
-        self.decoder = Decoder(model, self.evictor)
+        self.stopped = "end"
+        """Why the last answer ended: end, length, budget or interrupted."""
         self._shrinking = run.chunk == "decremental"
         self.report_loss = False
         """Whether every step reports the loss of its tokens, given memory before them."""
@@ -176,11 +206,6 @@ class Reader:
 
     # Answering
 
-    @property
-    def stopped(self) -> str:
-        """Why the last answer ended: end, length, budget or interrupted."""
-        return self.decoder.stopped
-
     def answer(
         self,
         question: Sequence[int],
@@ -200,12 +225,74 @@ class Reader:
         are NaN.
         """
         self.begin()
+        evictor, cache = self.evictor, self.cache
+        evictor.resume_compressive_memory()
+        if final:
+            cache.rotate()
+        self.stopped = "interrupted"
+        may_compress = may_compress and self.method.evicts
+        # Scores have to include the answer's attention only if the answer may fill the budget.
+        longest = cache.held + len(question) + max_tokens - 1
+        follows = may_compress and self.prefill.evidence.accumulated_attention
+        accumulates = follows and longest > cache.capacity
+        if accumulates:
+            for store in self.compressible:
+                store.set_state_aside()
         try:
-            yield from self.decoder.answer(
-                question, choose, stop, max_tokens, may_compress=may_compress, final=final
-            )
-        finally:  # an answer may have evicted entries of memory
+            with cache.answering(), cache.passing() as ends:
+                hidden = self._answer_pass(question, accumulates)
+                for count in range(max_tokens):
+                    token = choose(self._next_logits(hidden))
+                    if token in stop:
+                        self.stopped = "end"
+                        return
+                    yield token
+                    if count + 1 == max_tokens:
+                        self.stopped = "length"
+                        return
+                    if cache.held == cache.capacity and not (
+                        may_compress and evictor.evict_while_decoding(ends, len(question))
+                    ):
+                        self.stopped = "budget"
+                        return
+                    hidden = self._answer_pass([token], accumulates)
+        finally:
+            evictor.forget_answer()
+            for store in self.compressible:
+                store.restore_state()
+            # An answer may have evicted entries of memory.
             self.schedule.held = tuple(s.held - len(self.head) for s in self.compressible)
+
+    def _next_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [V] of the next token. Raises ModelError if one is NaN.
+
+        The probe runs only a few tokens: in float16 a text can still overflow.
+        """
+        logits = self.model.logits(hidden[-1:])[0]
+        if bool(logits.isnan().any()):
+            kind = str(self.model.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{self.model.name} computed numbers that are not finite in {kind} from this text, "
+                "so it cannot answer; use another number type, such as --dtype float32."
+            )
+        return logits
+
+    def _answer_pass(self, ids: Sequence[int], accumulates: bool) -> Tensor:
+        """Run tokens of a question or an answer, measure evidence, and return hidden states [n, d].
+
+        Window attention is measured only if the pass fills the budget, because eviction follows.
+        Accumulated attention is measured, and absorbed, if the method `accumulates` it.
+        """
+        n, evidence = len(ids), self.prefill.evidence
+        full = self.cache.held + n == self.cache.capacity
+        request = AttentionRequest(
+            (1,) if full else (), accumulates, n, evidence.decay, evidence.reduce
+        )
+        hidden = self.model.forward(ids, self.cache, request)
+        self.cache.tag(n, None)
+        if accumulates:
+            self.evictor.absorb(n, None)
+        return hidden
 
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
         """Return the cross-entropy [n] in nats of a continuation of `question`.

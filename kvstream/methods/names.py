@@ -15,7 +15,7 @@ CLASSES = {
     "bumblebee": "bumblebee:BumbleBee", "edgeinfinite": "edgeinfinite:EdgeInfinite",
     "snapkv": "snapkv:SnapKV", "pyramidkv": "snapkv:PyramidKV", "h2o": "h2o:H2O",
     "tova": "tova:TOVA", "sirllm": "sirllm:SirLLM", "keydiff": "keydiff:KeyDiff",
-    "foresight": "foresight:Foresight", "append": "append:Append",
+    "foresight": "foresight:Foresight", "append": "snapkv:Append",
     "streaming": "recency:Streaming", "window": "recency:Window", "random": "recency:Random",
     "truncate": "whole:Truncate", "full": "whole:Full", "passages": "whole:Passages",
 }  # fmt: skip

@@ -266,16 +266,6 @@ class BoundedCache(Cache):
         self.rebase()
         self.torn = before
 
-    def drop_newest(self, count: int) -> None:
-        """Remove the newest `count` entries. Raises KvstreamError if some are memory."""
-        rotated = min(store.rotated for store in self.stores)
-        if count > rotated:
-            raise KvstreamError(
-                f"{count} entries were to be removed, but only {rotated} are newer than memory."
-            )
-        for store in self.stores:
-            store.used -= count
-
     def cut(self, ends: Sequence[int]) -> None:
         """Remove all entries after the first ``ends[i]`` of layer i."""
         for store, end in zip(self.stores, ends, strict=True):

@@ -12,8 +12,7 @@ import torch
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.chunks import MOST_TOKENS
-from kvstream.engine.reader import Chunk, Reader
+from kvstream.engine.reader import MOST_TOKENS, Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError
 from kvstream.events import returned
 from kvstream.input.sources import open_sources

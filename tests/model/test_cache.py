@@ -129,11 +129,7 @@ def test_tags_name_the_newest() -> None:
     cache.stores[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
     cache.tag(3, None)
     assert cache.stores[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
-    cache.drop_newest(2)
-    assert cache.held == 5
-    cache.settle()
-    with pytest.raises(KvstreamError, match="only 0 are newer than memory"):
-        cache.drop_newest(1)
+    cache.cut([5])
     assert cache.held == 5
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from kvstream.engine.chunks import Chunk
-from kvstream.engine.reader import Reader
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.evaluation.harness import IdFeed
 from kvstream.evaluation.records import Record
 from kvstream.model.attention import AttentionRequest
