@@ -1,9 +1,9 @@
 """Question-answering records of several formats, converted to one.
 
 The known formats are SQuAD-like lines (``context``, ``question`` or ``questions``, ``answers``),
-LongBench's (``input``, ``context``, ``answers``, ``dataset``, ``all_classes``; version 2 with
-``choice_A`` to ``choice_D``), L-Eval's (``input``, ``instructions``, ``outputs``) and multiple
-choice with ``options`` (or ``choices``) and a ``label`` or ``answer``.
+LongBench's (``input``, ``context``, ``answers``; version 2 with ``choice_A`` to ``choice_D``),
+L-Eval's (``input``, ``instructions``, ``outputs``) and multiple choice with ``options`` (or
+``choices``) and a ``label`` or ``answer``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvstream.errors import SourceError
-from kvstream.evaluation import longbench
 from kvstream.input import pseudo
 from kvstream.input.sources import open_sources
 
@@ -41,10 +40,6 @@ class Question:
     """The options of a multiple-choice question; the answer is one of them."""
     correct: int = -1
     """Index of the right option."""
-    classes: tuple[str, ...] = ()
-    """All labels of a classification task."""
-    task: str = ""
-    """The question's task in LongBench, which determines its score."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,8 @@ def item(record: dict[str, Any], name: str) -> Item:
         questions = (_choice(record["question"], options, record["answer"]),)
     elif "input" in record and "context" in record:  # LongBench
         context = record["context"]
-        questions = (_longbench(record),)
+        asked = record["input"].strip() or NO_QUESTION
+        questions = (Question(asked, _texts(record["answers"])),)
     else:
         context = record["context"]
         questions = tuple(_plain(q) for q in _questions_of(record))
@@ -186,20 +182,6 @@ def text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is not text")
     return value
-
-
-def _longbench(record: dict[str, Any]) -> Question:
-    task = longbench.task_name(record)
-    answers = _texts(record["answers"])
-    if task:
-        longbench.check(task, answers)
-    return Question(
-        record["input"].strip() or NO_QUESTION,
-        answers,
-        metric="longbench" if task else "f1",
-        classes=tuple(map(str, record.get("all_classes") or ())),
-        task=task,
-    )
 
 
 def _leval(question: str, answer: str, evaluation: str) -> Question:

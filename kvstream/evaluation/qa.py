@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvstream.errors import BudgetError, UsageError
-from kvstream.evaluation import longbench, metrics
+from kvstream.evaluation import metrics
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
@@ -16,11 +16,10 @@ from kvstream.evaluation.harness import IdFeed, ask, model_identity, open_reader
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
-from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
-MEANS = ("em", "f1", "rouge_1", "rouge_2", "rouge_l", "longbench")
+MEANS = ("em", "f1", "rouge_1", "rouge_2", "rouge_l")
 """Scores of a question that are averaged, if it has them."""
 PHRASE = 5
 """Maximum words of a phrase, the kind of answer that `--brief` asks for."""
@@ -103,37 +102,23 @@ def trials(
     cases: Sequence[Case],
     within: Within | None,
     seed: int,
-    prompts: longbench.Prompts | None = None,
 ) -> Iterator[Trial]:
-    """Yield one trial for each item and case; the cases take turns. `prompts` are LongBench's."""
+    """Yield one trial for each item and case; the cases take turns."""
     facts = model_identity(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
         content = digest((item.context, item.questions))
-        layout: tuple[Layout, str] | None = None
-        if prompts is not None:
-            name = item.questions[0].task
-            layout, most = prompts.of(name, item.record), longbench.TASKS[name].max_tokens
-            cases = [replace(case, run=replace(case.run, max_tokens=most)) for case in cases]
         for case in cases:
             identity: Record = {
                 "bench": "qa", **facts, **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
                 **({"brief": True} if case.run.brief else {}),
-                **({} if layout is None else {"prompts": digest(layout)}),
             }  # fmt: skip
-            run = partial(_run, session, case, item, within, seed, layout)
+            run = partial(_run, session, case, item, within, seed)
             yield Trial(identity, run, partial(rescored, item), content)
 
 
-def _run(
-    session: Session,
-    case: Case,
-    item: Item,
-    within: Within | None,
-    seed: int,
-    layout: tuple[Layout, str] | None,
-) -> Record:
+def _run(session: Session, case: Case, item: Item, within: Within | None, seed: int) -> Record:
     text, run, encode = item.context, case.run, session.tokenizer.encode
     kind = item.record.get("attribute")
     if kind in (None, ""):
@@ -141,30 +126,24 @@ def _run(
     if within is not None and case.view == STREAM:
         text = surrounded(session, item, within, seed)
     if case.view == WHOLE:  # room for the context, all questions and options
-        parts = [text, *(layout[1:] if layout else (q.text for q in item.questions))]
+        parts = [text, *(q.text for q in item.questions)]
         parts += [option for q in item.questions for option in q.options]
         run = room_for(session, run, sum(len(encode(part)) for part in parts))
     try:
-        return {**_scored_answers(session, run, item, text, layout), "by": kind}
+        return {**_scored_answers(session, run, item, text), "by": kind}
     except BudgetError as error:
         if case.view != WHOLE:
             raise
         raise BudgetError(too_long(error)) from error
 
 
-def _scored_answers(
-    session: Session, run: RunSettings, item: Item, text: str, layout: tuple[Layout, str] | None
-) -> Record:
+def _scored_answers(session: Session, run: RunSettings, item: Item, text: str) -> Record:
     """Answer the questions of `item` after `text` and score the answers. Raise BudgetError."""
     open_ended = [q for q in item.questions if not q.options]
     scored: list[Record] = []
     record: Record = {}
     if open_ended:
-        asked = [q.text for q in open_ended]
-        if layout is None:
-            results = ask(session, text, asked, run)
-        else:
-            results = ask(session, text, [layout[1]], run, layout=layout[0])
+        results = ask(session, text, [q.text for q in open_ended], run)
         scored += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
         record = {"read": results[0].read, "tokens_per_s": round(results[0].tokens_per_s)}
     scored += [_choose(session, text, q, run) for q in item.questions if q.options]
@@ -190,7 +169,7 @@ def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
 
 
 def score(question: Question, answer: str) -> Record:
-    """Return all scores of one answer; for questions of LongBench, their task's own score."""
+    """Return all scores of one answer."""
     said = answer.strip()
     out: Record = {
         "question": question.text,
@@ -200,10 +179,7 @@ def score(question: Question, answer: str) -> Record:
         "metric": question.metric,
     }
     references = question.answers
-    if question.task and references:
-        out["task"] = question.task
-        out["longbench"] = longbench.score(question.task, answer, references, question.classes)
-    elif references:
+    if references:
         out["em"] = metrics.best(metrics.exact_match, said, references)
         out["f1"] = metrics.best(metrics.f1, said, references)
         out.update(metrics.rouge(said, references))
@@ -300,7 +276,7 @@ def so_far(records: Sequence[Record]) -> str:
     same = [r for r in records if all(r.get(k) == last.get(k) for k in CASE_KEYS)]
     asked = [q for r in same for q in r["questions"]]
     parts = [f"{last['method']}, {len(asked)} questions"]
-    for name in ("f1", "longbench", "choice"):
+    for name in ("f1", "choice"):
         values = [q[name] for q in asked if name in q]
         if values:
             parts.append(f"{name} {sum(values) / len(values):.2f}")

@@ -1,4 +1,4 @@
-"""Files that are read as a whole: settings, prompts, and other small text that a user names."""
+"""Files that are read as a whole: settings and other small text that a user names."""
 
 from __future__ import annotations
 

@@ -797,8 +797,6 @@ def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
         (("needle", "--words", "--text", "x"), "give one of them"),
         (("needle", "--heldout"), "add --text, or leave --heldout out"),
         (("qa", "--data", "x", "--text", "y"), "add --within, or leave --text out"),
-        (("qa", "--data", "x", "--prompts", __file__, "-n", "9"), "leave --max-tokens out"),
-        (("qa", "--data", "x", "--prompts", __file__, "--no-brief"), "leave --brief out"),
         (("qa", "--data", "-"), "name files, not -"),
         (("nedle",), "No such command 'nedle'. Did you mean needle? There are needle, qa"),
     ],
@@ -813,7 +811,6 @@ def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> Non
     "arguments",
     [
         ("qa", "--data", "x", "--save", "x"),
-        ("qa", "--data", "y", "--prompts", "x", "--save", "x"),
         ("perplexity", "x", "--save", "x"),
         ("needle", "y", "x", "--save", "x"),
         ("needle", "--text", "x", "--report", "x"),

@@ -163,7 +163,7 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
             elsewhere = {"-m", "--model", "--follow", "--workers", "--ray"} & set(arguments)
             if arguments[0] in PARSED or elsewhere or "# not run:" in line:
                 for option, name in pairwise(arguments):
-                    if option in ("-m", "--model", "--prompts") and not {":", "/"} & set(name):
+                    if option in ("-m", "--model") and not {":", "/"} & set(name):
                         (folder / name).touch()  # the options check that the file exists
                 parse(arguments)
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,6 @@ from kvstream.cli.commands.bench import common_options as common
 from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import measured_option
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.options.option import typed
 from kvstream.cli.options.table import model_options
 from kvstream.cli.options.types import COUNT
 from kvstream.errors import UsageError
@@ -38,10 +36,6 @@ from kvstream.errors import UsageError
 @measured_option(
     "--brief/--no-brief", default=None,
     help="Ask for short phrases. [default: if all questions have answers, most of at most 5 words]",
-)  # fmt: skip
-@measured_option(
-    "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="Use LongBench's own prompts and answer lengths from its dataset2prompt.json.",
 )  # fmt: skip
 @measured_option(
     "--within", type=COUNT, metavar="N", help="Hide each context in a text of N tokens."
@@ -72,7 +66,7 @@ def command(**values: Any) -> int:
       kvstream bench qa --data tales.jsonl.gz --explicit --within 32k \\
           --text books/ --budget 1k
     """
-    from kvstream.evaluation import longbench, qa
+    from kvstream.evaluation import qa
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
@@ -80,7 +74,10 @@ def command(**values: Any) -> int:
     page = result_output.opened(values)
     require("rouge_score", "bench", "ROUGE")
     common.no_stdin(values["data"])
-    _refuse(values)
+    if values["text"] and not values["within"]:
+        raise UsageError(
+            "--text is what --within hides the contexts in; add --within, or leave --text out."
+        )
     texts = common.text_files(values["text"], heldout=values["heldout"])
     settings = common.model_settings(values)
     cases = common.cases_of(values, [WHOLE] * values["whole"])
@@ -90,14 +87,8 @@ def command(**values: Any) -> int:
     )
     if values["elsewhere"]:
         items += qa.elsewhere(items, values["seed"])
-    longbench.require(q.task for item in items for q in item.questions if not q.options)
     brief = qa.wants_phrases(items) if values["brief"] is None else values["brief"]
     cases = [replace(case, run=replace(case.run, brief=brief)) for case in cases]
-    prompts = None
-    if values["prompts"]:
-        prompts = longbench.Prompts.read(values["prompts"])
-        for item in items:  # report a task without template before loading the model
-            prompts.of(item.questions[0].task, item.record)
     records = Records(values["save"])
     within = None
     if values["within"]:
@@ -106,7 +97,7 @@ def command(**values: Any) -> int:
     if within is not None:
         qa.check_within(session, items, within)
     total = len(items) * len(cases)
-    every = qa.trials(session, items, cases, within, values["seed"], prompts)
+    every = qa.trials(session, items, cases, within, values["seed"])
     found, complete = result_output.measured(every, total, records, values, qa.so_far)
     rows = qa.rows(found, by=values["by_attribute"])
     result_output.tell(
@@ -115,22 +106,9 @@ def command(**values: Any) -> int:
     return 0 if complete else 130
 
 
-def _refuse(values: dict[str, Any]) -> None:
-    if values["text"] and not values["within"]:
-        raise UsageError(
-            "--text is what --within hides the contexts in; add --within, or leave --text out."
-        )
-    for name, option_name in (("max_tokens", "--max-tokens"), ("brief", "--brief")):
-        if values["prompts"] and typed(name):
-            raise UsageError(
-                "With --prompts, LongBench says what is asked and how long an answer may get; "
-                f"leave {option_name} out."
-            )
-
-
 NAMES = {
-    "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
-    "choice": "choice", "refused": "refused", "recognised": "unanswerable recognized",
+    "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "choice": "choice", "refused": "refused",
+    "recognised": "unanswerable recognized",
 }  # fmt: skip
 """Names of the scores in tables."""
 

@@ -142,7 +142,7 @@ def opened(values: dict[str, Any]) -> PageFile | None:
     """Open the file of ``--report``, if given. Raises UsageError if a file has two uses."""
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"]}
-    inputs = {"--prompts": values.get("prompts"), "--model": Path(values.get("model") or "")}
+    inputs = {"--model": Path(values.get("model") or "")}
     data = values.get("data") or ()
     read = [(data,) if isinstance(data, str) else data]
     read += [values.get(name) or () for name in ("text", "more", "files")]

@@ -1,4 +1,4 @@
-"""LongBench's own scores: a metric, an answer length and a prompt for each task.
+"""LongBench: the prompt, the length of an answer and the score of each task.
 
 Bai et al., "LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding". This is a
 new implementation of what the published ``eval.py``, ``metrics.py`` and ``pred.py`` compute
@@ -14,17 +14,23 @@ import json
 import logging
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.evaluation.confidence import mean_interval
+from kvstream.evaluation.datasets import Item, item, parsed
+from kvstream.evaluation.harness import ask, model_identity, room_for, too_long
 from kvstream.evaluation.metrics import normalize, shared_f1
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
+from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.run.prompt import Layout
-from kvstream.store.small_files import small_text
+from kvstream.session.session import Session
 
+NEEDS = "A record needs `input`, `context`, `answers` and `dataset`, and `all_classes` for labels."
 _DIGITS = re.compile(r"\d+")
 _PARAGRAPH = re.compile(r"(?:Paragraph |段落)(\d+)")
 _CODE_MARKS = ("`", "#", "//")
@@ -149,12 +155,6 @@ TASKS: Mapping[str, Task] = {
 }
 
 
-def task_name(record: Mapping[str, Any]) -> str:
-    """Return a record's task, or an empty string. LongBench-E's tasks have LongBench's names."""
-    name = str(record.get("dataset", "")).removesuffix("_e")
-    return name if name in TASKS else ""
-
-
 def score(task: str, answer: str, references: Iterable[str], classes: Sequence[str] = ()) -> float:
     """Return the best score over the references, from 0 to 1. `answer` is the full output."""
     how = TASKS[task]
@@ -163,16 +163,9 @@ def score(task: str, answer: str, references: Iterable[str], classes: Sequence[s
     return max((how.metric(answer, reference, classes) for reference in references), default=0.0)
 
 
-def check(task: str, references: Iterable[str]) -> None:
-    """Raise ValueError if the task's metric cannot score against these references."""
-    if TASKS[task].metric is retrieval:
-        for reference in references:
-            retrieval("", reference)
-
-
 def require(tasks: Iterable[str]) -> None:
     """Raise UsageError, before anything is loaded, if a library for the scores is missing."""
-    metrics = {TASKS[task].metric for task in tasks if task}
+    metrics = {TASKS[task].metric for task in tasks}
     if metrics & {qa_f1_zh, rouge_zh}:
         _jieba()
     if metrics & {rouge, rouge_zh}:
@@ -180,46 +173,120 @@ def require(tasks: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """The templates of a ``dataset2prompt.json``, each split at the context."""
+class Asked:
+    """A record of a task, as its prompt asks it."""
 
-    parts: Mapping[str, tuple[str, str]]
-    """Task -> (text before the context, text after it)."""
-
-    @classmethod
-    def read(cls, path: Path) -> Prompts:
-        """Read a file. Raise SourceError with the task whose template cannot be used."""
-        try:
-            templates = json.loads(small_text(path))
-            if not isinstance(templates, dict):
-                raise ValueError("it is not an object of templates by task")
-            return cls({str(name): _cut(str(name), text) for name, text in templates.items()})
-        except (OSError, ValueError, RecursionError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or error
-            raise SourceError(
-                f"{path} is not a file of LongBench's prompts: {why}. Name the "
-                "dataset2prompt.json of its repository."
-            ) from error
-
-    def of(self, task: str, record: Mapping[str, Any]) -> tuple[Layout, str]:
-        """Return the layout of a record and the text after its context. Raise UsageError."""
-        if task not in self.parts:
-            raise UsageError(
-                f"The file of --prompts has no template for {task or 'records without a task'!r}; "
-                f"it has {', '.join(sorted(self.parts))}."
-            )
-        before, behind = (
-            _SLOT.sub(lambda slot: str(record.get(slot[1], slot[0])), text)
-            for text in self.parts[task]
-        )
-        return Layout(before, TASKS[task].chat), behind
+    item: Item
+    task: str
+    layout: Layout
+    """The words before the context."""
+    question: str
+    """The words after the context."""
+    classes: tuple[str, ...] = ()
+    """All labels of a classification task."""
 
 
-def _cut(name: str, text: Any) -> tuple[str, str]:
-    if not isinstance(text, str) or text.count("{context}") != 1:
-        raise ValueError(f"the template of {name} does not have {{context}} once")
-    before, _, behind = text.partition("{context}")
-    return before, behind
+def load(paths: Sequence[str], prompts: Path) -> list[Asked]:
+    """Return the records of files with the prompts of a file. Raise SourceError."""
+    templates = read_prompts(prompts)
+    return [
+        each for path in paths for each in parsed(path, partial(asked, templates=templates), NEEDS)
+    ]
+
+
+def read_prompts(path: Path) -> dict[str, str]:
+    """Return the template of each task. Raise SourceError for a file without templates."""
+    try:
+        templates = json.loads(path.read_text("utf-8"))
+        if not isinstance(templates, dict):
+            raise ValueError("it is not an object of templates by task")
+        for name, template in templates.items():
+            if not isinstance(template, str) or template.count("{context}") != 1:
+                raise ValueError(f"the template of {name} does not have {{context}} once")
+        return templates
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{path} is not a file of LongBench's prompts: {error}. Name the dataset2prompt.json "
+            "of its repository."
+        ) from error
+
+
+def asked(record: Record, name: str, templates: Mapping[str, str]) -> Asked:
+    """Return a record as its task asks it. LongBench-E's tasks have LongBench's names."""
+    task = str(record["dataset"]).removesuffix("_e")
+    if task not in TASKS or task not in templates:
+        raise ValueError(f"there is no template for {task!r}; there is {', '.join(templates)}")
+    parsed_item = item(record, name)
+    if TASKS[task].metric is retrieval:
+        for reference in parsed_item.questions[0].answers:
+            retrieval("", reference)
+    before, behind = (
+        _SLOT.sub(lambda slot: str(record.get(slot[1], slot[0])), text)
+        for text in templates[task].split("{context}")
+    )
+    classes = tuple(map(str, record.get("all_classes") or ()))
+    return Asked(parsed_item, task, Layout(before, TASKS[task].chat), behind, classes)
+
+
+def trials(session: Session, records: Sequence[Asked], cases: Sequence[Case]) -> Iterator[Trial]:
+    """Yield one trial for each record and case; the cases take turns."""
+    facts = model_identity(session)
+    for record in records:
+        for case in cases:
+            run = replace(case.run, max_tokens=TASKS[record.task].max_tokens)
+            each = replace(case, run=run)
+            identity: Record = {
+                "bench": "longbench", **facts, **each.identity(), "task": record.task,
+                "id": record.item.id, "document": record.item.document, **case.seed(),
+            }  # fmt: skip
+            yield Trial(identity, partial(_run, session, each, record), content=digest(record))
+
+
+def _run(session: Session, case: Case, record: Asked) -> Record:
+    text, run = record.item.context, case.run
+    if case.view == WHOLE:
+        tokens = sum(len(session.tokenizer.encode(part)) for part in (text, record.question))
+        run = room_for(session, run, tokens)
+    try:
+        (result,) = ask(session, text, [record.question], run, layout=record.layout)
+    except BudgetError as error:
+        if case.view != WHOLE:
+            raise
+        raise BudgetError(too_long(error)) from error
+    answers = record.item.questions[0].answers
+    value = score(record.task, result.answer, answers, record.classes)
+    return {
+        "answers": list(answers),
+        "answer": result.answer,
+        "score": round(value, 4),
+        "read": result.read,
+    }
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Return a row for each case and task: the mean score with its interval."""
+    out = []
+    for group in grouped(records, (*CASE_KEYS, "task")):
+        done = [record for record in group if "error" not in record]
+        row: Record = {
+            "bench": "longbench", **{key: group[0].get(key) for key in (*CASE_KEYS, "task")},
+            "n": len(done), **left_out(group),
+        }  # fmt: skip
+        if done:
+            documents = [r["document"] for r in done]
+            mean, low, high = mean_interval([r["score"] for r in done], documents)
+            row["score"] = round(mean, 4)
+            if low < high:  # one document does not tell how documents vary
+                row["interval"] = [round(low, 4), round(high, 4)]
+        out.append(row)
+    return out
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """Return a line about the newest record, to show during the run."""
+    last = records[-1]
+    same = [r["score"] for r in records if all(r[k] == last[k] for k in ("task", "method"))]
+    return f"{last['task']}, {last['method']}, {len(same)} records: {sum(same) / len(same):.2f}"
 
 
 def _share_of_numbers(answer: str, wanted: str) -> float:
@@ -239,7 +306,7 @@ def _package(name: str, use: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise UsageError(f"LongBench's {use}: pip install 'kvstream[bench]'.") from None
+        raise UsageError(f"LongBench's {use}: pip install {name}.") from None
 
 
 @cache

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import rows_of
 from transformers import AutoTokenizer
 
-from kvstream.errors import SourceError, UsageError
-from kvstream.evaluation import longbench, qa
-from kvstream.evaluation.datasets import item
-from kvstream.evaluation.longbench import Prompts, score
+from kvstream.errors import SourceError
 from kvstream.evaluation.sweep import Case
+from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 from kvstream.store import pocket
+from kvstream_lab.suites import longbench
+from kvstream_lab.suites.longbench import asked, score
 
 CLASSES = ["Num", "Number", "Number of something", "Human", "Place"]
 
@@ -83,68 +85,77 @@ def test_every_task_has_its_metric_and_its_length() -> None:
 
 
 def record(task: str, **more: Any) -> dict[str, Any]:
-    return {"input": "谁写的？", "context": "c", "answers": ["曹雪芹"], "dataset": task, **more}
+    return {"input": "Who?", "context": "c", "answers": ["Ada"], "dataset": task, **more}
 
 
-def test_a_right_chinese_answer_is_right() -> None:
-    (question,) = item(record("multifieldqa_zh"), "f:1").questions
-    scored = qa.score(question, "曹雪芹。")
-    assert scored["longbench"] == 1.0
-    assert "f1" not in scored
-    assert "em" not in scored
-
-
-def test_the_other_half_of_longbench_is_scored_as_its_task() -> None:
-    (question,) = item(record("trec_e", all_classes=CLASSES, answers=["Human"]), "f:1").questions
-    assert qa.score(question, "Human\nPlace")["longbench"] == 1.0
-    (unknown,) = item(record("mine", answers=["a cat"]), "f:1").questions
-    assert qa.score(unknown, "cat")["f1"] == 1.0
-
-
-def test_an_answer_without_its_paragraph_is_found_before_a_model_is_loaded() -> None:
-    assert item(record("passage_retrieval_zh", answers=["段落3"]), "f:1").questions
-    with pytest.raises(ValueError, match="'3' names no paragraph"):
-        item(record("passage_retrieval_en_e", answers=["3"]), "f:1")
-
-
-@pytest.mark.parametrize(
-    ("task", "module"), [("dureader", "jieba"), ("gov_report", "rouge"), ("mine", "rouge_score")]
-)
-def test_what_is_missing_is_told_before_a_model_is_loaded(
-    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, module: str
-) -> None:
-    from kvstream.evaluation import metrics
-
-    path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps(record(task)), encoding="utf-8")
-    for made in (longbench._jieba, longbench._rouge, metrics._scorer):
-        made.cache_clear()
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(Session, "open", lambda settings: pytest.fail("a model was loaded"))
-    done = cli("bench", "qa", "--data", str(path))
-    assert done.code == 2
-    assert "pip install 'kvstream[bench]'" in done.stderr
+TEMPLATES = {
+    "hotpotqa": "Some passages.\n{context}\n\nBe brief.\n\nQuestion: {input}\nAnswer: ",
+    "lcc": "Go on. \n{context}Next line of code:\n",
+    "trec": "{context}\n{input}",
+    "gov_report": "{context}\nSummary:",
+    "dureader": "{context}\n{input}",
+    "passage_retrieval_zh": "{context}\n{input}",
+}
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "dataset2prompt.json"
-    templates = {
-        "hotpotqa": "Some passages.\n{context}\n\nBe brief.\n\nQuestion: {input}\nAnswer: ",
-        "lcc": "Go on. \n{context}Next line of code:\n",
-    }
-    path.write_text(json.dumps(templates), encoding="utf-8")
+    path.write_text(json.dumps(TEMPLATES), encoding="utf-8")
     return path
 
 
-def test_a_prompt_is_what_the_template_says(prompts: Path) -> None:
-    read = Prompts.read(prompts)
-    layout, behind = read.of("hotpotqa", {"input": "Who {context} ran?", "context": "x"})
-    assert layout.before == "Some passages.\n"
-    assert behind == "\n\nBe brief.\n\nQuestion: Who {context} ran?\nAnswer: "
-    assert (layout.chat, read.of("lcc", {})[0].chat) == (True, False)
-    with pytest.raises(UsageError, match="no template for 'trec'; it has hotpotqa, lcc"):
-        read.of("trec", {})
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes records to a file and returns its path."""
+
+    def write(*records: dict[str, Any]) -> str:
+        path = tmp_path / "data.jsonl"
+        path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_the_other_half_of_longbench_is_scored_as_its_task() -> None:
+    entry = asked(record("trec_e", all_classes=CLASSES), "f:1", TEMPLATES)
+    assert (entry.task, entry.classes) == ("trec", tuple(CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "problem"),
+    [
+        ("passage_retrieval_zh", ["3"], "line 1: '3' names no paragraph"),
+        ("mine", ["3"], "line 1: there is no template for 'mine'; there is hotpotqa, lcc"),
+        ("qmsum", ["3"], "line 1: there is no template for 'qmsum'"),
+    ],
+)
+def test_what_cannot_be_asked_or_scored_is_found_in_its_line(
+    written: Callable[..., str], prompts: Path, task: str, answers: list[str], problem: str
+) -> None:
+    with pytest.raises(SourceError, match=problem):
+        longbench.load([written(record(task, answers=answers))], prompts)
+
+
+@pytest.mark.parametrize(("task", "module"), [("dureader", "jieba"), ("gov_report", "rouge")])
+def test_what_is_missing_is_told_before_a_model_is_loaded(
+    lab: Callable[..., Any], written: Callable[..., str], prompts: Path,
+    monkeypatch: pytest.MonkeyPatch, task: str, module: str,
+) -> None:  # fmt: skip
+    for made in (longbench._jieba, longbench._rouge):
+        made.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(Session, "open", lambda settings: pytest.fail("a model was loaded"))
+    done = lab("longbench", "--data", written(record(task)), "--prompts", str(prompts))
+    assert done.code == 2
+    assert f"pip install {module}" in done.stderr
+
+
+def test_a_prompt_is_what_the_template_says() -> None:
+    entry = asked(record("hotpotqa", input="Who {context} ran?"), "f:1", TEMPLATES)
+    assert entry.layout == Layout("Some passages.\n", chat=True)
+    assert entry.question == "\n\nBe brief.\n\nQuestion: Who {context} ran?\nAnswer: "
+    assert not asked(record("lcc"), "f:1", TEMPLATES).layout.chat
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"lcc": "no place for it"}', '{"lcc": 3}'])
@@ -152,18 +163,18 @@ def test_a_file_that_is_none_of_prompts_is_refused(tmp_path: Path, text: str) ->
     path = tmp_path / "p.json"
     path.write_text(text)
     with pytest.raises(SourceError, match="not a file of LongBench's prompts"):
-        Prompts.read(path)
+        longbench.read_prompts(path)
 
 
 @pytest.mark.parametrize("task", ["hotpotqa", "lcc"])
 def test_the_model_reads_the_template_and_nothing_else(
-    session: Session, prompts: Path, task: str, monkeypatch: pytest.MonkeyPatch
+    session: Session, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads exactly the template around the context, in the chat template or without it."""
     from kvstream.engine.reader import Reader
 
     context = "def f(x):\n    y = x + 1\n"
-    entry = item(record(task, input="Who?", context=context, answers=["y"]), "f:1")
+    entry = asked(record(task, context=context), "f:1", TEMPLATES)
     told: list[int] = []
     answer = Reader.answer
 
@@ -174,14 +185,10 @@ def test_the_model_reads_the_template_and_nothing_else(
         return answer(self, question, *rest, **more)
 
     monkeypatch.setattr(Reader, "answer", listening)
-    case = Case(RunSettings(max_tokens=5))
-    (trial,) = qa.trials(session, [entry], [case], None, 0, Prompts.read(prompts))
+    (trial,) = longbench.trials(session, [entry], [Case(RunSettings(max_tokens=5))])
     assert trial.identity["max_tokens"] == longbench.TASKS[task].max_tokens
-    assert trial.identity["prompts"]
-    result = trial.run()
-    assert result["questions"][0]["task"] == task
-    template = json.loads(prompts.read_text())[task]
-    whole = template.format(context=context, input="Who?")
+    assert 0 <= trial.run()["score"] <= 1
+    whole = TEMPLATES[task].format(context=context, input="Who?")
     tokenizer = AutoTokenizer.from_pretrained(pocket.path())
     said = tokenizer.decode(told)
     if task == "lcc":
@@ -193,22 +200,17 @@ def test_the_model_reads_the_template_and_nothing_else(
         assert said == chat
 
 
-def test_the_command_reports_longbench_by_task(
-    cli: Callable[..., Any], tmp_path: Path, prompts: Path
+def test_the_command_reports_a_score_for_each_task(
+    lab: Callable[..., Any], written: Callable[..., str], prompts: Path
 ) -> None:
-    path = tmp_path / "data.jsonl"
-    lines = [
+    data = written(
         record("hotpotqa", context="The door is red. " * 20, input="Which?", answers=["red"]),
         record("lcc", context="x = 1\n" * 20, input="", answers=["x = 1"]),
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    arguments = ("bench", "qa", "--data", str(path), "--budget", "512", "--threads", "1", "-q")
-    done = cli(*arguments, "--prompts", str(prompts), "--by-attribute", "--json")
-    assert done.code == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {row.get("attribute") for row in rows} >= {"hotpotqa", "lcc"}
-    assert all("longbench" in row for row in rows)
-    path.write_text(json.dumps(record("trec", all_classes=CLASSES)), encoding="utf-8")
-    refused = cli(*arguments, "--prompts", str(prompts))
-    assert refused.code == 2
-    assert "no template for 'trec'" in refused.stderr
+    )
+    arguments = ("longbench", "--data", data, "--prompts", str(prompts), "--whole")
+    tiny = ("--budget", "512", "--threads", "1", "-q")
+    rows = rows_of(lab(*arguments, *tiny, "--json"))
+    expected = {*product(("infinipot", "whole"), ("hotpotqa", "lcc"))}
+    assert {(row["method"], row["task"]) for row in rows} == expected
+    assert all(0 <= row["score"] <= 1 for row in rows)
+    assert "LongBench's scores" in lab(*arguments, *tiny).stdout
