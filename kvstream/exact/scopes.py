@@ -44,7 +44,7 @@ _NUMBERS = re.compile(
     rf"{_TO}|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d")
+_LIKE_TIME = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d")
 _SPAN = re.compile(rf"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
 _FEW = re.compile(
     r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
@@ -193,7 +193,7 @@ def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "")
 def _scope(sources: SourceSet, only: str) -> Scope:
     only = only.strip()
     if span := _SPAN.fullmatch(only):
-        first, last = _ends(only, span["first"], span["last"])
+        (first,), (last,) = _ends(only, span["first"], span["last"])
         if not first:
             raise UsageError(f"--only {only}: lines and pages begin with 1.")
         unit = "line" if span["unit"].lower().startswith("l") else "page"
@@ -209,13 +209,13 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         scope = Scope(only, sender=sender["name"] or "")
         if sender["which"]:
             which = number_of(sender["which"].lower())
-            at = int(which) - 1 if which.isdigit() else -1
+            at = int(which) - 1 if which.isdecimal() else -1
             scope.ranges = _messages(sources.again(), scope, slice(at, at + 1 or None))
         return scope
     parts = outline(sources.again())
     found = _found(parts, only)
     if not found and (few := _MESSAGES.fullmatch(only)):
-        first, last = _ends(only, few["first"], few["last"])
+        (first,), (last,) = _ends(only, few["first"], few["last"])
         scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
         scope.ranges = _messages(sources.again(), scope, some)
         return scope
@@ -230,8 +230,8 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         near = [] if _NUMBERS.fullmatch(only) else get_close_matches(named.casefold(), titles, 1)
         meant = f'Did you mean "{titles[near[0]]}"? ' if near else ""
         told = "kvstream found no headings in it; --only takes lines 100-200, too."
-        told = "For a time use --since and --until." if _CLOCK.search(only) else told
         told = f"It has {_listed(parts)}; kvstream inspect FILE shows all." if parts else told
+        told = "For a time use --since and --until." if _LIKE_TIME.search(only) else told
         raise SourceError(f"The text has no {named}. {meant}{told}")
     numbers = {part.number for part in found}
     if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
@@ -265,11 +265,9 @@ def _found(parts: list[Part], only: str) -> list[Part]:
         if first == "last":
             return some[-1:]
         last = number_of(numbers["last"] or "") or first
-        wanted = {first}
-        if first.isdigit() and last.isdigit():
-            begin, end = _ends(only, first, last)
-            wanted = set(map(str, range(begin, end + 1)))
-        if found := [part for part in some if part.number in wanted]:
+        begin, end = _ends(only, first, last)
+        found = [part for part in some if begin <= _rank(part.number) <= end]
+        if found:
             return found
     if (named := _NAMED.fullmatch(only)) is None:
         return []
@@ -278,7 +276,7 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     exact = [part for part, title in titles if title in (name, only.casefold())]
     cells: list[Part] = []  # of a notebook, below a heading
     for part, title in titles:
-        if re.sub(r", cell \d+$", "", title) == name:
+        if re.sub(r", cell \d+$", "", title) in (name, only.casefold()):
             joins = bool(cells) and cells[-1].end == part.begin
             cells[-1:] = [replace(cells[-1], end=part.end)] if joins else [*cells[-1:], part]
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
@@ -290,12 +288,17 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     return _found(parts, numbered) if numbered != name else []
 
 
-def _ends(only: str, begin: str, end: str | None) -> tuple[int, int]:
-    """Return the numbers of a range. Raises UsageError if it ends before it begins."""
-    first, last = int(begin), int(end or begin)
+def _ends(only: str, begin: str, end: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks of a range. Raises UsageError if it ends before it begins."""
+    first, last = _rank(begin), _rank(end or begin)
     if first > last:
         raise UsageError(f"--only {only!r} ends before it begins; write the smaller number first.")
     return first, last
+
+
+def _rank(number: str) -> tuple[int, ...]:
+    """Return what numbers such as 12, 2.10 and c are sorted by."""
+    return tuple(int(n) if n.isdecimal() else ord(n[0]) for n in number.split(".") if n)
 
 
 def has_times(blocks: Iterable[TextBlock]) -> bool:

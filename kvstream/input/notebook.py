@@ -99,7 +99,7 @@ class Notebook:
         elif name == "cell_type":
             self._kind = value
         elif name == "level":
-            self._level = int(value) if value.isdigit() else 1
+            self._level = int(value) if value.isdecimal() else 1
         elif name.startswith("attachments."):
             self._pictures += 1
         elif name.startswith("outputs.item."):

@@ -99,6 +99,24 @@ def test_headings_of_other_languages(tmp_path: Path, headings: tuple[str, ...], 
         assert in_english(prose) == prose
 
 
+@pytest.mark.parametrize(
+    ("headings", "only", "numbers"),
+    [
+        (("CHAPTER I", "CHAPTER II", "CHAPTER III"), "chapters 2-999999999999", (1, 2)),
+        (("2.1 Oats", "2.2 Rye", "2.10 Peas", "3.1 Wheat"), "sections 2.2 to 2.10", (1, 2)),
+        (("APPENDIX A", "APPENDIX B", "APPENDIX C"), "appendix b-c", (1, 2)),
+    ],
+)
+def test_a_range_of_parts(
+    tmp_path: Path, headings: tuple[str, ...], only: str, numbers: tuple[int, ...]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(book(*headings))
+    text = read(path, only=only)
+    below = [number for number, each in enumerate(headings) if f"below {each.lower()}." in text]
+    assert below == [*numbers]
+
+
 def test_the_same_number_twice(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     chapters = book("CHAPTER I", "CHAPTER II")
@@ -117,6 +135,10 @@ def test_what_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"has no chapter 7. It has CHAPTER I \(lines 1-44\), CH"):
         read(path, only="chapter 7")
     (tmp_path / "a.md").write_text("# III. The Search\n\nOne.\n")
+    with pytest.raises(SourceError, match="has no chapter ²"):
+        read(path, only="chapter ²")
+    with pytest.raises(SourceError, match=r"has no 10:30\. For a time use --since"):
+        read(path, only="10:30")
     with pytest.raises(SourceError, match=r'Did you mean "III. The Search"\? It has'):
         read(tmp_path / "a.md", only="The Serch")
     with pytest.raises(SourceError, match=r"No part of the text is lines 900-950: it has 88 lines"):
@@ -333,6 +355,9 @@ def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
     assert read(path, only="section Snow").split() == ["#", "Snow", "b", "c"]
+    path.write_text(path.read_text().replace("# Snow", "# Part A"))
+    assert read(path, only="part A").split() == ["#", "Part", "A", "b", "c"]
+    path.write_text(path.read_text().replace("# Part A", "# Snow"))
     path.write_text(json.dumps({"cells": cells * 2, "nbformat": 4}))
     with pytest.raises(SourceError, match="2 parts are Snow: Snow, cell 3, Snow, cell 9"):
         read(path, only="Snow")
