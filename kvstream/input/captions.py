@@ -21,7 +21,7 @@ TOUCH = 0.1
 FLASH = 0.2
 """Maximum seconds of a cue that only moves the words of another one."""
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
-TIMES = re.compile(rf"\s*{_TIME}(?: *--+> *|,){_TIME}(?!\S)")
+TIMES = re.compile(rf"\s*{_TIME}(?:[ \t]*--+>[ \t]*|,){_TIME}(?!\S)")
 _NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?!\S)")
 _SPEAKER = re.compile(r"<v[^\s>]*\s+([^>]+)>")
 _TAG = re.compile(r"<rt>[^<]*</rt>|</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import PurePath
 from typing import IO, Any, cast
 
 from kvstream.errors import SourceError
@@ -36,32 +37,44 @@ SUFFIXES = {
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
 _TEXTS = {
     "html": re.compile(
-        r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?<(?:!doctype html|html)[\s>]",
+        r"(?:\s++|<\?[^>]*+>|(?><!--.*?-->))*+<(?:!doctype html|html|head|body)[\s>]",
         re.IGNORECASE | re.DOTALL,
     ),
     "captions": re.compile(
         r"\s*(?:<\?xml[^>]*>\s*)?<(?:\w+:)?tt[\s>]"
-        rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+\s+)?(?:{_TIME}|\d+:\d\d:\d\d) *--+> *\d"
+        rf"|WEBVTT(?:\s|\Z)|\s*(?:\d+\s+)?(?:{_TIME}|\d+:\d\d:\d\d)[ \t]*--+>[ \t]*\d"
         rf"|\s*{_TIME},{_TIME}\s*\n"
     ),
     "mail": re.compile(
         r"From \S*.*\b\w{3} \w{3} {1,2}\d{1,2} \d\d:\d\d.* \d{4}\r?\n"
-        r"|(?:Return-Path|Received|Delivered-To|X-Original-To|MIME-Version|Message-ID"
-        r"|DKIM-Signature|ARC-Seal|X-Received|X-Mozilla-Status): "
+        r"|(?:Return-Path|Received|Delivered-To|X-Original-To|ARC-Seal|X-Received"
+        r"|X-Mozilla-Status): "
+        r"|(?:[a-z][\w-]*:(?: .*)?\r?\n(?:[ \t].*\r?\n)*+)*?"
+        r"(?:MIME-Version|Message-ID|DKIM-Signature|Content-Transfer-Encoding): "
         r"|From: <Saved by "
         r"|From: .*@.*\r?\n(?:To|Cc|Subject|Date|MIME-Version|Message-ID|Content-Type|Reply-To): ",
         re.IGNORECASE,
     ),
-    "notebook": re.compile(r'\s*\{\s*"(?:cells|worksheets|nbformat)"\s*:'),
+    "notebook": re.compile(
+        r'\s*\{\s*"(?:(?:cells|worksheets|nbformat(?:_minor)?)"\s*:'
+        r'|metadata"\s*:.*?"(?:kernelspec|language_info|nbformat)")',
+        re.DOTALL,
+    ),
 }
+_OTHER_CAPTIONS = re.compile(
+    r"\s*(?:(?P<ASS>\[Script Info\])|(?P<JSON>\{\s*\"wireMagic\")|(?P<SAMI><SAMI>)"
+    r"|(?P<SCC>Scenarist_SCC)|(?P<MicroDVD>\{\d+\}\{\d+\})|(?P<LRC>\[(?:ti|ar|al|by|re|ve):)"
+    r"|(?:<\?xml[^>]*>\s*)?(?P<XML><(?:timedtext|transcript>\s*<text start)\b))"
+)
+"""Captions that are read as text, with their codes."""
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 _SKIPPED = re.compile(rb"[P-_]\*M\x18")
 """A frame of zstd without text, which may come first."""
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
 DOCX_BODY = re.compile(r"word/document\d*\.xml")
 """The member of a DOCX with its text."""
-HEAD = 128
-"""Bytes that determine every kind. They include the MIME type of an OpenDocument or EPUB file."""
+HEAD = 4096
+"""Bytes that determine every kind. They include the headers of most mail."""
 SNIFF = 8192
 """Bytes at the beginning in which a NUL means that a file is not text."""
 WAIT_SECONDS = 0.05
@@ -76,13 +89,26 @@ def kind_of(head: bytes) -> str:
     """Return the kind of a file by its first bytes; ``plain`` for a text of no other kind."""
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), "")
     if kind == "zip":
-        return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
+        return "epub" if b"application/epub+zip" in head[:128] else "plain"
     if _SKIPPED.match(head):
         return "zstd"
     if kind and (kind != "bz2" or head[4:10] in _BZ2_BLOCKS):
         return kind
     text = head.decode(by_mark(head) or "utf-8-sig", "replace").removeprefix("\ufeff")
     return next((kind for kind, begin in _TEXTS.items() if begin.match(text)), "plain")
+
+
+def other_captions(head: bytes) -> str | None:
+    """Return the form of captions whose codes are not known, or None."""
+    found = _OTHER_CAPTIONS.match(head.decode(by_mark(head) or "utf-8-sig", "replace"))
+    return found and found.lastgroup
+
+
+def kind_inside(unpacked: bytes, name: str) -> str:
+    """Return the kind of a packed text by its first bytes, else by the name of the file."""
+    kind = kind_of(unpacked[:HEAD])
+    told = (SUFFIXES[s] for s in PurePath(name.lower()).suffixes[-2:] if s in SUFFIXES)
+    return next(told, "plain") if kind == "plain" else kind
 
 
 def reader_of(stream: Any) -> Callable[[int], Any]:

@@ -18,7 +18,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, formats, pseudo
 from kvstream.input.encodings import by_mark
 from kvstream.input.folders import FIRST, HIDDEN, files_in, name_of, output_in
-from kvstream.input.formats import COMPRESSED, HEAD, MAGIC, SNIFF, SUFFIXES, PeekedStream
+from kvstream.input.formats import COMPRESSED, MAGIC, SNIFF, SUFFIXES, PeekedStream
 from kvstream.input.source import shown_name
 
 NAMED = 10
@@ -229,7 +229,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
         except formats.damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
                 return source, damaged(name, source.kind, 0, error)
-    inside = formats.kind_of(start[:HEAD])
+    inside = formats.kind_inside(start, name)
     if source.kind in COMPRESSED and not plain and inside in documents.STREAMED:
         return source, documents.missing_extra(inside, name)
     return source, None if plain else not_text(start, name, hole)

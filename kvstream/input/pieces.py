@@ -15,7 +15,7 @@ from kvstream.errors import SourceError
 from kvstream.input import documents, formats
 from kvstream.input.blocks import Part
 from kvstream.input.following import Follow, FollowedFile
-from kvstream.input.formats import COMPRESSED, HEAD, SNIFF, PeekedStream
+from kvstream.input.formats import COMPRESSED, SNIFF, PeekedStream
 from kvstream.input.inspection import DamagedError, Inspected, damaged, not_text, without_hole
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
@@ -71,16 +71,25 @@ class SourcePieces:
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
                 suffix = "" if source.path is None else source.path.suffix.lower()
-                if kind == "plain" and suffix in (".pdf", ".epub", ".docx") and not as_it_is:
+                text = kind == "plain" and not as_it_is
+                if text and suffix in (".pdf", ".epub", ".docx"):
                     told = f"{name} is no {suffix[1:].upper()}; it is read as text."
                     self.messages.general.append(told)
+                if (
+                    kind == "plain"
+                    and not as_it_is
+                    and (form := formats.other_captions(head.look()))
+                ):
+                    told = "which are read as text with their codes; save them as WebVTT first."
+                    self.messages.general.append(f"{name} has captions in {form}, {told}")
                 file = source.path is not None and source.path.is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, source, as_it_is=as_it_is, fill=fill)
                 if kind in COMPRESSED and not as_it_is:
                     first = next(plain, b"")
                     plain = chain([first] if first else [], plain)
-                    if (inside := formats.kind_of(first[:HEAD])) in documents.STREAMED:
+                    inside = formats.kind_inside(first, source.name)
+                    if inside in documents.STREAMED:
                         yield from self._document(inside, formats.stream_of(plain), name)
                         return
                 yield from plain

@@ -435,6 +435,8 @@ def test_other_captions(tmp_path: Path) -> None:
     ]
     voices = "WEBVTT\n\nintro\n00:01.000 --> 00:02.000\n<v.loud Liv>Come!\n"
     assert captions(tmp_path, "a.vtt", voices) == [("00:00:01", "Liv: Come!")]
+    tabs = "WEBVTT\n\n00:01.000\t-->\t00:02.000\nOne.\n"
+    assert captions(tmp_path, "a.vtt", tabs) == [("00:00:01", "One.")]
     close = "1\n00:00:01,000 --> 00:00:02,000\nOne.\n2\n00:00:02,000 --> 00:00:03,000\nTwo.\n"
     assert captions(tmp_path, "a.srt", close) == [("00:00:01", "One."), ("00:00:02", "Two.")]
     whole = " 1\r\r 00:00:01 --> 00:00:02\r<ruby>灯<rt>とう</rt></ruby>\r\r"
@@ -509,8 +511,47 @@ def test_a_stream_is_estimated_and_bounded_in_time(
         list(documents.parts_of(kind, path, [], []))
 
 
+def test_the_kind_of_a_stream_is_that_of_its_first_bytes(tmp_path: Path) -> None:
+    encoded = base64.encodebytes(b"It sails.").decode()
+    mail = f"Content-Transfer-Encoding: base64\nSubject: The boat\nFrom: Liv\n\n{encoded}"
+    cell = '"cells": [{"cell_type": "raw", "source": "It sails."}]'
+    made = {
+        "eml": [mail, "Subject: The\n boat\nX-Mailer: b\nMIME-Version: 1.0\n" + mail],
+        "ipynb": [f'{{"metadata": {{"kernelspec": {{"name": "a"}}}}, {cell}}}',
+                  f'{{"nbformat_minor": 5, {cell}}}'],
+        "html": [f"<!-- {'a ' * 400}--><!-- b --><?c?>\n<html><p>It sails.", "<body><p>It sails."],
+    }  # fmt: skip
+    for suffix, texts in made.items():
+        for text in texts:
+            (block, *_) = [b for b in blocks_of(tmp_path, "a", text) if "It sails." in b.text]
+            assert "<" not in block.text
+            packed = gzip.compress(text.encode())
+            assert text_of(tmp_path, f"a.{suffix}.gz", packed).strip().endswith("It sails.")
+    for suffix, text in (("html", "<p>It sails.</p>"), ("eml", "Subject: a\n\nIt sails.\n")):
+        packed = gzip.compress(text.encode())
+        assert None not in [b.place for b in blocks_of(tmp_path, f"b.{suffix}.gz", packed)]
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("[Script Info]\n[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,one\\Ntwo\n", "ASS"),
+        ('{"wireMagic": "pb3", "events": [{"segs": [{"utf8": "one"}]}]}', "JSON"),
+        ("[ar:Liv]\n[00:12.00]one <00:12.50>two\n", "LRC"),
+        ('<?xml version="1.0"?>\n<timedtext format="3"><body/></timedtext>', "XML"),
+        ("{0}{25}one|two\n", "MicroDVD"),
+    ],
+)
+def test_captions_that_are_read_as_text_are_told(tmp_path: Path, text: str, form: str) -> None:
+    sources = opened(tmp_path, "a", text)
+    assert "".join(block.text for block in sources) == text
+    [warning] = sources.warnings
+    assert f"has captions in {form}, which are read as text" in warning
+
+
 def test_a_text_that_only_looks_like_them_is_plain(tmp_path: Path) -> None:
     for text in ("From London we went.\n", "Subject: boats\nThey sail.\n", '{"cell": 1}\n',
-                 "1\n2\n3\n", "WEBVTTX\n", "From: a\nb\n"):  # fmt: skip
+                 "1\n2\n3\n", "WEBVTTX\n", "From: a\nb\n",
+                 "Note: b\nReceived: c\n"):  # fmt: skip
         [block] = opened(tmp_path, "a.txt", text)
         assert (block.text, block.place) == (text, None)
