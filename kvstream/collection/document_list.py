@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstream.collection.results import KEY
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import HIDDEN, files_in, lose, name_of
 from kvstream.input.inspection import look, no_text_files, quoted
 from kvstream.input.sources import EXPANSION
 
+KEY = 12
+"""Number of hex digits in a result's name that identify its document and settings."""
 RESULT = re.compile(rf"-[0-9a-f]{{{KEY}}}\.(json|kvs)$")
 
 

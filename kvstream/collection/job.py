@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kvstream.collection.document_list import Document
-from kvstream.collection.results import KEY
+from kvstream.collection.document_list import KEY, Document
 from kvstream.errors import UsageError
 from kvstream.input.parts import Stretch
 from kvstream.input.sources import SourceSet

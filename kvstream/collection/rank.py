@@ -69,6 +69,7 @@ def memory_files(folder: Path) -> list[Path]:
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
     """Rank files by BM25, those made for the question first; return messages about others."""
     asked = {form: word for word in WORD.findall(question) for form in words(word)}
+    own = words(question)
     rows: list[tuple[Glance, list[float], int]] = []
     broken: list[str] = []
     for path in files:
@@ -84,17 +85,11 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     sizes = np.array([row[2] for row in rows], dtype=float)
     scores = bm25_of_documents(often, sizes)
     ranked = [
-        Ranked(seen.path, seen.names, float(score), known=_known(question, seen))
+        Ranked(seen.path, seen.names, float(score), known=own in map(words, seen.questions))
         for (seen, *_), score in zip(rows, scores, strict=True)
     ]
     ranked.sort(key=lambda each: (not each.known, -each.words, each.path.name))
     return ranked, broken
-
-
-def _known(question: str, seen: Glance) -> bool:
-    """Return whether a memory was made for a question; ignore punctuation, case and accents."""
-    asked = words(question)
-    return any(words(each) == asked for each in seen.questions)
 
 
 def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:

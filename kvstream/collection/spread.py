@@ -17,11 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvstream.collection import serial
 from kvstream.collection.cluster import Need, connected, gpus_of, is_lost, room
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
-from kvstream.collection.results import check_folder
-from kvstream.collection.serial import Tell, read_here, todo, unread, with_answers_written
 from kvstream.collection.worker import Placed, Refusal, Send, Worker, Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import CollectionStarted, DocumentFailed, DocumentStarted, Notice, Outcome
@@ -46,14 +45,14 @@ def run(
     *,
     workers: Workers | None = None,
     session: Session | None = None,
-    tell: Tell,
+    tell: serial.Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
     """Yield the outcome of every document, without `workers` from this process in turn."""
     if job.into is not None:
-        check_folder(job.into)
+        serial.check_folder(job.into)
     if workers is None:
-        return read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
+        return serial.read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
     return Spread(job, workers, tell, interrupted).documents(documents)
 
 
@@ -74,7 +73,7 @@ class Spread:
 
     job: Job
     workers: Workers
-    tell: Tell
+    tell: serial.Tell
     interrupted: Callable[[], bool]
     ray: Any = None
     actor: Any = None
@@ -96,7 +95,7 @@ class Spread:
         asked = self.workers.used(len(documents), self.tell)
         self.tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
         longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
-        items = todo(self.job, longest, digests=self.workers.elsewhere)
+        items = serial.todo(self.job, longest, digests=self.workers.elsewhere)
         # A cluster takes seconds to start, and there may be nothing left to read.
         for item in items:
             if isinstance(item, Task):
@@ -204,11 +203,11 @@ class Spread:
             return None
         task, seat.task = seat.task, None
         if not isinstance(value, Send):
-            return with_answers_written(self.job, task, value)
+            return serial.with_answers_written(self.job, task, value)
         try:
             data = Path(task.place).read_bytes()
         except OSError as error:
-            return unread(task.document, error)
+            return serial.unread(task.document, error)
         self._give(seat, task, data)
         return None
 

@@ -28,21 +28,21 @@ _CONSONANTS, _VOWELS = "bcdfghjklmnprstvw", "aeiou"
 class Filler:
     """A supply of text. The same random state gives the same text."""
 
-    def __init__(self, text: str | None, name: str, seed: int = 0) -> None:
-        self.text, self.name, self.seed = text, name, seed
+    def __init__(self, text: str | None, name: str) -> None:
+        self.text, self.name = text, name
 
     @classmethod
-    def of(cls, paths: Sequence[str], *, words: bool = False, seed: int = 0) -> Filler:
+    def of(cls, paths: Sequence[str], *, words: bool = False) -> Filler:
         """Make filler from text files; without files of made-up prose, or of invented `words`."""
         if words:
-            return cls(None, "words", seed)
+            return cls(None, "words")
         if not paths:
-            return cls(None, "novel", seed)
+            return cls(None, "novel")
         blocks = open_sources(list(paths), plain=True)
         text = "".join(beginning((block.text for block in blocks), MOST_CHARS + 1))
         text = text.replace("\r\n", "\n")
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-        return cls(text, f"text {digest}", seed)
+        return cls(text, f"text {digest}")
 
     def cut(self, tokenizer: Tokenizer, tokens: int, rng: random.Random) -> str:
         """Return text of `tokens` tokens that begins at a random boundary in the supply."""

@@ -226,9 +226,8 @@ def _choose(session: Session, text: str, question: Question, run: RunSettings) -
 
 def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
     """Return a row for each case and, with `by`, for each value of ``attribute`` or ``dataset``."""
-    groups = grouped(records)
     out = []
-    for group in groups:
+    for group in grouped(records):
         out.append(_row(group))
         # As text: values of several types have no order.
         named = [(str(r["by"]), r) for r in group if r.get("by") not in (None, "")] if by else []

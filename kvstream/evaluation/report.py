@@ -36,14 +36,6 @@ def budget(row: Record) -> str | None:
     return count(row["budget"]) if row["budget"] and row["method"] != WHOLE else None
 
 
-def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    """Return rows by case, in order of appearance."""
-    found: dict[str, list[Record]] = {}
-    for row in rows:
-        found.setdefault(case_label(row, rows), []).append(row)
-    return found
-
-
 def case_label(row: Record, rows: Sequence[Record]) -> str:
     """Return the method and the settings that differ between rows; ``paper`` for its preset."""
     if row.get("method") == WHOLE:  # a full KV cache has nothing to set

@@ -51,7 +51,6 @@ class Tally:
     clock: Callable[[], float] = time.monotonic
     documents: int = 0
     bytes: int = 0
-    workers: int = 0
     done: int = 0
     present: int = 0
     """Documents of `done` that an earlier run wrote."""
@@ -78,7 +77,7 @@ class Tally:
     def add(self, event: CollectionEvent) -> None:
         """Count one event."""
         if isinstance(event, events.CollectionStarted):
-            self.documents, self.bytes, self.workers = event.documents, event.bytes, event.workers
+            self.documents, self.bytes = event.documents, event.bytes
         elif isinstance(event, DocumentStarted):
             now = self.clock()
             self.began = now if self.began is None else self.began
@@ -210,7 +209,9 @@ class CollectedLines(Collected):
         if isinstance(event, events.Notice) and event.note:
             self.tell(event.message)
         if isinstance(event, events.CollectionStarted):
-            self.tell(start_line(self.tally))
+            about = f"about {f.size(event.bytes)} of text"
+            how = f" · {f.number(event.workers)} workers" if event.workers > 1 else ""
+            self.tell(f"{f.counted(event.documents, 'document')} · {about}{how}")
         elif self.tally.clock() >= self.next_line and self.tally.began is not None:
             self.progress()
 
@@ -261,12 +262,6 @@ class CollectedLive(CollectedLines, PanelTeller):
             lines = panel_lines(self.tally, max(10, panel_width(self.console.width) - 4))
         text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
         return framed(text, Text("kvstream · many documents", style="bold"), self.console)
-
-
-def start_line(tally: Tally) -> str:
-    """Return the amount to read."""
-    how = f" · {f.number(tally.workers)} workers" if tally.workers > 1 else ""
-    return f"{f.counted(tally.documents, 'document')} · about {f.size(tally.bytes)} of text{how}"
 
 
 def count_line(tally: Tally) -> str:

@@ -166,14 +166,12 @@ def refuse_unsupported(name: str) -> None:
             f"{shown} is not a name of the hub: those have at most {LONGEST} letters, digits, "
             f"dots, - and _, with a slash after the owner. {SUPPORTED}"
         )
-    if "/" not in name and not path and not _in_cache(name):
+    if "/" in name or path:
+        return
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    if not os.path.isdir(f"{HF_HUB_CACHE}/models--{name}"):
         raise ModelError(
             f"There is no folder {name!r}, and no model of that name in the hub's cache. "
             f"{SUPPORTED}"
         )
-
-
-def _in_cache(name: str) -> bool:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return os.path.isdir(f"{HF_HUB_CACHE}/models--{name}")

@@ -57,10 +57,9 @@ class Tokenizer(ABC):
     def spans(self, text: str, *, continuing: bool = False) -> Spans:
         """Encode plain text. Control sequences of the template are broken apart."""
 
+    @abstractmethod
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
         """Return ids of plain text, without control tokens and control sequences."""
-        ids: list[int] = self.spans(text, continuing=continuing).ids.tolist()
-        return ids
 
     def controls(self, ids: Sequence[int]) -> int:
         """Return the number of control sequences in ids of template text."""

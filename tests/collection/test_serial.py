@@ -15,7 +15,7 @@ import pytest
 from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.memory_files import inspect
 from kvstream.api.model import Model
-from kvstream.collection import results
+from kvstream.collection import serial
 from kvstream.collection.document_list import Document, documents_in
 from kvstream.collection.job import Job
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
@@ -154,7 +154,7 @@ def test_a_full_disk_loses_no_answer(
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr(results.os, "replace", full)
+    monkeypatch.setattr(serial.os, "replace", full)
     found = ask(letters, model, into=into)
     (failed,) = [o for o in found if isinstance(o, DocumentFailed)]
     assert "No space left" in failed.reason
@@ -212,9 +212,9 @@ def test_results_in_the_folder_of_the_documents_are_no_documents(letters: Path) 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(KvstreamError, match="is a file"):
-        results.check_folder(tmp_path / "file")
+        serial.check_folder(tmp_path / "file")
     (tmp_path / "probe").write_text("mine")
-    results.check_folder(tmp_path)
+    serial.check_folder(tmp_path)
     assert (tmp_path / "probe").read_text() == "mine"
     assert {p.name for p in tmp_path.iterdir()} == {"file", "probe"}
 

@@ -23,7 +23,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvstream.api.logs import LogSummary, record
-from kvstream.collection.results import write_records
+from kvstream.collection.serial import write_records
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import CONTROLS, BlockDecoder

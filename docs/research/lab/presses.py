@@ -177,7 +177,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     settings = ModelSettings(model=given.model, quantize=given.quantize, threads=1)
-    session, filler = Session.open(settings), Filler.of(given.text, seed=given.seed)
+    session, filler = Session.open(settings), Filler.of(given.text)
     tasks = [task for name, task in TASKS.items() if name in given.tasks.split(",")]
     presses, trials = given.presses.split(",") if given.kvpress_python else [], []
     with ExitStack() as stack:

@@ -49,7 +49,7 @@ def cases(data: Path, tokens: int, stories: bool) -> Iterator[Case]:
     """Yield cases, the same in every run; `tokens` are pocket's."""
     corpus, rng = Corpus(data, heldout=True), random.Random(0)
     tokenizer = Session.open(ModelSettings(model="pocket", threads=1)).tokenizer
-    filler = Filler("\n\n".join(corpus.books), "books", 0)
+    filler = Filler("\n\n".join(corpus.books), "books")
     usable = [[c for c in corpus.human(name) if inside(c)] for name in SETS]
     drawn = [rng.sample(contexts, min(DRAWN, len(contexts))) for contexts in usable]
     for number in range(DRAWN * len(SETS)):

@@ -74,7 +74,7 @@ def command(**values: Any) -> int:
     values["max_tokens"] = max(task.max_tokens for task in tasks)
     cases = common.cases_of(values, [WHOLE])
     records = Records(values["save"])
-    filler = Filler.of(texts, seed=values["seed"])
+    filler = Filler.of(texts)
     session = common.open_session(settings, verbose=values["verbose"])
     trials = running.trials(
         session, filler, name, tasks, cases,

@@ -80,7 +80,7 @@ class Bench:
         if known and known[0]["prefill_s"] > self.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
-            task = replace(task, ids=task.ids[: system.warm])
+            task = replace(task, ids=task.ids[: system.kind.warm])
         if system.name != "kvstream":
             task = replace(task, steps=self.steps.get(id(system.case), ()))
             if system.case is not None and not task.steps:

@@ -58,9 +58,13 @@ class System:
     """Maximum entries per head; None is no limit."""
 
     @property
+    def kind(self) -> Kind:
+        return KINDS.get(self.name, OURS)
+
+    @property
     def method(self) -> str | None:
         """The method of kvstream, or of the other system; None if it has none."""
-        return self.case.name if self.case is not None else KINDS[self.name].method
+        return self.case.name if self.case is not None else self.kind.method
 
     @property
     def label(self) -> str:
@@ -69,12 +73,7 @@ class System:
     @property
     def growth(self) -> int:
         """The exponent of the length in its reading time, for long texts."""
-        return 2 if self.name in KINDS and self.mode in KINDS[self.name].grows else 1
-
-    @property
-    def warm(self) -> int:
-        """Tokens of its first round."""
-        return KINDS[self.name].warm if self.name in KINDS else WARM
+        return 2 if self.mode in self.kind.grows else 1
 
     def beside(self, other: System) -> bool:
         """Return whether this system of kvstream is compared with the other."""
@@ -123,9 +122,7 @@ class Task:
 
 def run(system: System, task: Task) -> Record:
     """Run one reading and answer; return times, and the peak of the cache."""
-    if system.name == "kvstream":
-        return _kvstream(system, task)
-    return KINDS[system.name].run(system, task)
+    return system.kind.run(system, task)
 
 
 def _kvstream(system: System, task: Task) -> Record:
@@ -198,6 +195,7 @@ def _plain(system: System, task: Task) -> Record:
     return read_plain(task.session.model, task.ids, chunk, task.question, task.tokens)
 
 
+OURS = Kind(_kvstream, "kvstream")
 PLAIN = {"one shot": False, "chunked": False}
 KINDS: dict[str, Kind] = {
     "transformers": Kind(_plain, "transformers, plain cache", PLAIN, grows=tuple(PLAIN)),

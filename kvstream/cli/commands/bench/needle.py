@@ -81,7 +81,7 @@ def command(**values: Any) -> int:
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
     )  # fmt: skip
     records = Records(values["save"])
-    filler = Filler.of(texts, words=values["words"], seed=plan.seed)
+    filler = Filler.of(texts, words=values["words"])
     session = common.open_session(settings, verbose=values["verbose"])
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
@@ -116,8 +116,9 @@ def _plots(pooled: list[Any], rows: list[Any]) -> Any:
 def _tables(pooled: list[Any], rows: list[Any]) -> Any:
     from kvstream.evaluation import report
 
-    for label, group in report.panels(rows).items():
-        yield report.grid(label, group)
+    labels = [report.case_label(row, rows) for row in rows]
+    for label in dict.fromkeys(labels):
+        yield report.grid(label, [r for r, own in zip(rows, labels, strict=True) if own == label])
     yield report.table(
         "All depths together",
         [

@@ -92,7 +92,7 @@ def command(**values: Any) -> int:
     records = Records(values["save"])
     within = None
     if values["within"]:
-        within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
+        within = qa.Within(values["within"], Filler.of(texts))
     session = common.open_session(settings, verbose=values["verbose"])
     if within is not None:
         qa.check_within(session, items, within)

@@ -41,23 +41,17 @@ def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], 
     if quiet or kind == "none":
         yield lambda _: None
     elif kind == "live" or (kind == "auto" and can_be_live()):
-        with _live(total) as advance:
-            yield advance
+        from rich import progress as rich
+
+        bar = rich.Progress(
+            rich.BarColumn(20), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(),
+            rich.TextColumn("{task.description}"), console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        with bar:
+            task = bar.add_task("", total=total)
+            yield lambda text: bar.update(task, advance=1, description=text)
     else:
         yield _Plain(total)
-
-
-@contextmanager
-def _live(total: int) -> Iterator[Callable[[str], None]]:
-    from rich import progress as rich
-
-    bar = rich.Progress(
-        rich.BarColumn(20), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(),
-        rich.TextColumn("{task.description}"), console=Console(stderr=True), transient=True,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text)
 
 
 class _Plain:

@@ -64,6 +64,9 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
+    import random
+
+    from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.speed import systems, timing
     from kvstream.evaluation.speed.measure import Bench
 
@@ -84,11 +87,13 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         bench = Bench(session, every, values["runs"], *limits, flops, advance)
         settled = session.settle(Request((systems.QUESTION,), cases[0].run))
         question = settled.prompt.tail(systems.QUESTION)
-        texts = _texts(session, values)
+        filler = Filler.of(values["text"])
         complete = True
         try:
             for tokens in sorted(values["lengths"]):
-                task = systems.Task(session, texts(tokens), question, answer, bench.repeat_s)
+                rng = random.Random(f"{values['seed']} {tokens}")
+                ids = session.tokenizer.encode(filler.cut(session.tokenizer, tokens, rng))[:tokens]
+                task = systems.Task(session, ids, question, answer, bench.repeat_s)
                 found = bench.measure(task)
                 rows += found
                 if values["json"]:
@@ -103,21 +108,6 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         as_json=False, printed=values["json"],
     )  # fmt: skip
     return 0 if complete else 130
-
-
-def _texts(session: Session, values: dict[str, Any]) -> Any:
-    """Return a function that maps a number of tokens to the ids of a text of that length."""
-    import random
-
-    from kvstream.evaluation.filler import Filler
-
-    filler = Filler.of(values["text"], seed=values["seed"])
-
-    def ids(tokens: int) -> list[int]:
-        text = filler.cut(session.tokenizer, tokens, random.Random(f"{values['seed']} {tokens}"))
-        return session.tokenizer.encode(text)[:tokens]
-
-    return ids
 
 
 PANELS = (
