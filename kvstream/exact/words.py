@@ -33,7 +33,8 @@ _JOINS = np.array([c.isalnum() or c == "_" for c in map(chr, range(128))] + [_UN
 FOLDED = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
-_MARK = "\u0300-\u036f"
+_MARK = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"
+"""Accents, and the scripts of India, whose vowel signs are no letters for Python."""
 OTHER = (
     "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\u3005-\ua4cf"
     "\ua960-\ua9ff\uaa60-\uaadf\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U0001aff0-\U0001b16f"
@@ -85,13 +86,13 @@ class Words:
         self, words: str, *, inflected: bool = False, cased: bool = False, in_line: bool = False
     ) -> None:
         """`inflected`: also forms of the last word; `cased`: this case; `in_line`: in one line."""
-        *before, last = words.split()
+        *before, last = unicodedata.normalize("NFC", words).split()
         forms = [[word] for word in before] + [inflections(last) if inflected else [last]]
-        each = [[*dict.fromkeys(unicodedata.normalize("NFC", f) for f in some)] for some in forms]
+        each = [[*dict.fromkeys(some)] for some in forms]
         gap = (r"[^\S\n]" if in_line else r"\s") + f"{{1,{GAP}}}"
         wrap = "" if in_line else _BREAK
         pattern = gap.join(f"(?:{'|'.join(_alternative(f, wrap) for f in some)})" for some in each)
-        first, end = words.strip()[0], words.strip()[-1]
+        first, end = (before or [last])[0][0], last[-1]
         is_left, is_right = _is_word(first), _is_word(end) and not "가" <= end <= "힣"
         others = "" if "가" <= first <= "힣" else OTHER
         left = rf"(?<![^\W{others}])(?<![{_MARK}])" if is_left else ""
@@ -221,7 +222,7 @@ def _wraps(pair: tuple[str, str]) -> bool:
 
 
 def _is_word(char: str) -> bool:
-    return (char.isalnum() or char == "_") and spaced(char)
+    return (char.isalnum() or re.match(f"[_{_MARK}]", char) is not None) and spaced(char)
 
 
 def _spans(found: Iterable[tuple[int, int]]) -> np.ndarray:

@@ -75,11 +75,7 @@ class SourcePieces:
                 if text and suffix in (".pdf", ".epub", ".docx"):
                     told = f"{name} is no {suffix[1:].upper()}; it is read as text."
                     self.messages.general.append(told)
-                if (
-                    kind == "plain"
-                    and not as_it_is
-                    and (form := formats.other_captions(head.look()))
-                ):
+                if text and (form := formats.other_captions(head.look())):
                     told = "which are read as text with their codes; save them as WebVTT first."
                     self.messages.general.append(f"{name} has captions in {form}, {told}")
                 file = source.path is not None and source.path.is_file()

@@ -9,12 +9,15 @@ MOST_CHARS = 2000
 """Maximum characters of a sentence or line. Longer ones are cut."""
 
 # The pattern begins with one class, so that the search jumps from one candidate to the next. The
-# candidates are a paragraph's end, marks of wide scripts (no space follows them) and marks that end
-# a word.
+# candidates are a paragraph's end, marks of other scripts (no space need follow them), a space in
+# Thai and Lao, which have no marks, and marks that end a word.
+_WIDE = "。！？｡।॥۔؟։።།។៕။"
+_UNMARKED = "\u0e00-\u0eff"
 _BOUNDARY = re.compile(
-    r"[\n。！？.!?…](?:"
+    rf"[\n{_WIDE}.!?…{_UNMARKED}](?:"
     r"(?<=\n)[ \t\r\f\v]*\n\s*"
-    r"|(?<=[。！？])[。！？]*[」』”’）]*"
+    rf"|(?<=[{_WIDE}])[{_WIDE}]*[」』”’）]*"
+    rf"|(?<=[{_UNMARKED}]) +(?=[{_UNMARKED}])"
     # Only the first of several marks begins a match, and the quantifier does not backtrack.
     # Otherwise the time for a run of dots grows with the square of its length.
     r"""|(?<=[.!?…])(?<![.!?…]{2})[.!?…]*+["'”’»)\]]*(?=\s|\Z))"""

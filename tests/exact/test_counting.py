@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,10 @@ def test_korean_words_have_particles() -> None:
     ("text", "words", "count"),
     [
         ("我买了iPhone手机。这是iPhone。iPhones", "iPhone", 2),
+        ("राम रामा रामों राम।", "राम", 2),
+        ("चाबी चाबीवाला", "चाबी", 1),
+        ("Café Cafés", "Cafe\u0301", 1),
+        ("초등학교에 학교가", unicodedata.normalize("NFD", "학교"), 1),
         ("ใช้iPhoneดี, iPhone을 샀다, xiPhone", "iPhone", 2),
         ("从2024年3月5日, GPT-4模型", "2024", 1),
         ("从2024年3月5日, GPT-4模型", "GPT-4", 1),
