@@ -111,9 +111,8 @@ class Reader:
             self.method, run, sizes, len(self.compressible), estimate, model.trained_length
         )
         self.prefill = Prefill(
-            model, self.evictor, self.schedule, self.head, self.catalysts,
-            extract=extract,
-        )  # fmt: skip
+            model, self.evictor, self.schedule, self.head, self.catalysts, extract=extract
+        )
         self.stopped = "end"
         """Why the last answer ended: end, length, budget or interrupted."""
         self._shrinking = run.chunk == "decremental"

@@ -14,8 +14,6 @@ BOM = "\ufeff"
 ERRORS = "kvstream.replace"
 """An error handler of codecs for `BlockDecoder.decode`."""
 _found = threading.local()
-
-
 CONTROLS = re.compile(
     rb"\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))"
     rb"|(?:[\x90\x98\x9d-\x9f]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+(?:\x1b\\|[\x07\x9c])"

@@ -226,8 +226,6 @@ def _marked(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_MARK, _marked)
-
-
 _ENDED = re.compile(
     rb"(?:[\x90\x9d]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+\x9c"
     rb"(?![^\x00-\x08\x0a-\x1f\x7f\x90\x9d]{0,4096}+(?:\x07|\x1b\\))"

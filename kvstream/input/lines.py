@@ -10,8 +10,6 @@ from kvstream.input.blocks import TextBlock
 
 LONGEST = 1 << 20
 """Characters of a line that are held until it ends."""
-
-
 _PARTS = re.compile(r"(?:[ \t\r]*+\n){2,}+|[^\n]*\n|[^\n]+")
 """Several lines without words, one with words, or the beginning of one."""
 

@@ -244,12 +244,6 @@ class _Page:
                 self._heading = None
         self.lines.add(text)
 
-    def comment(self, text: str) -> None:
-        """Ignore a comment."""
-
-    def pi(self, target: str, data: str | None = None) -> None:
-        """Ignore a processing instruction."""
-
     def close(self) -> None:
         """Return nothing: `lines` gives the text while it is parsed."""
 

@@ -121,9 +121,7 @@ class SourceOver:
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def size_hint(self) -> int | None:
-        return self.source.size_hint()
-
+    size_hint = _of_source("size_hint")
     ends_on_interrupt = _of_source("ends_on_interrupt")
     unread = _of_source("unread")
     bytes_read = _of_source("bytes_read")
@@ -139,6 +137,8 @@ class Replayed(SourceOver):
     """Yields the blocks that it gave while `looking` again, and releases them."""
 
     source: RereadableSource
+    again = _of_source("again")
+    follow_on = _of_source("follow_on")
 
     def __init__(self, source: RereadableSource) -> None:
         super().__init__(source)
@@ -156,14 +156,6 @@ class Replayed(SourceOver):
         while self._seen:
             yield self._seen.popleft()
         yield from self._blocks
-
-    def again(self) -> RereadableSource:
-        """Open the same texts again."""
-        return self.source.again()
-
-    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from the end of texts that were read before."""
-        self.source.follow_on(earlier, ended_line=ended_line)
 
 
 class EmptyError(SourceError):

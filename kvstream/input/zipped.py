@@ -73,11 +73,7 @@ _SYMBOLS = {
     "wingdings": dict(zip([0x6F, 0xA8, 0xFB, 0xFC, 0xFD, 0xFE], "☐☐✗✓☒☑", strict=True)),
 }  # fmt: skip
 """Characters of fonts that have signs in place of letters."""
-
-
 _TRUE = ("", "1", "true", "on")
-
-
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _BEFORE = {"num": " ", "den": "/", "sup": "^", "sub": "_", "lim": "_", "nary": "∫"}
 """Sign before each part of an equation. An operator without a name is an integral."""

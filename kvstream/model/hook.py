@@ -6,10 +6,9 @@ the name, so transformers builds no mask. A batch has one sequence.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,32 +22,21 @@ from kvstream.model.cache import BoundedCache
 NAME = "kvstream"
 
 
-@dataclass(frozen=True)
-class Met:
-    module: nn.Module
-    keys: Tensor
-    """[1, K, T, D], as the attention received them."""
-
-
-class _Running(threading.local):
-    """The caches of the passes in this thread, the newest last; other threads have their own."""
-
-    def __init__(self) -> None:
-        self.passes: list[tuple[BoundedCache | None, dict[int, Met]]] = []
-
-
-_running = _Running()
+Met = tuple[nn.Module, Tensor]
+"""The attention of a layer, and the keys that it received, [1, K, T, D]."""
+_running: ContextVar[tuple[BoundedCache | None, dict[int, Met]]] = ContextVar("running")
+"""The cache of the pass in this thread; other threads have their own."""
 
 
 @contextmanager
 def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
     """Use `cache` inside; None is for the probe, which gets the call of each layer's attention."""
     met: dict[int, Met] = {}
-    _running.passes.append((cache, met))
+    before = _running.set((cache, met))
     try:
         yield met
     finally:
-        _running.passes.pop()
+        _running.reset(before)
 
 
 def shape_of(
@@ -78,14 +66,15 @@ def bounded_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attend from query [1, H, T, D] to the cache with key and value; return [1, T, H, E]."""
-    if not _running.passes:
-        raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
-    cache, met = _running.passes[-1]
+    try:
+        cache, met = _running.get()
+    except LookupError:
+        raise KvstreamError("A model set up by kvstream was called outside of kvstream.") from None
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     sight = None if cache is None else cache.store(layer).spec.sight
     shape = shape_of(query, sight, scaling, sliding_window, softcap, s_aux)
     if cache is None:
-        met[layer] = Met(module, key)
+        met[layer] = module, key
         out = reference(query[0], key[0], value[0], shape)[0]
         return out.transpose(0, 1).contiguous()[None], None
     store = cache.store(layer)

@@ -184,7 +184,7 @@ def _probe(model: Any, name: str) -> BoundedModel:
             "learned or absolute positions, or changes queries or keys after their rotation, "
             "so kept entries cannot get new ones. Use a model with rotary positions."
         )
-    shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
+    shared = {layer: _owner(met[layer][1], here) for layer in met.keys() - here.keys()}
     if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
         raise UnsupportedModelError(
             f"An attention of {name} ({_kind(model)}) attends to something other than keys "
@@ -199,7 +199,7 @@ def _probe(model: Any, name: str) -> BoundedModel:
             )
         # If every layer slides, there would be no memory, so then all layers are compressed.
         window = None if None not in sights.values() else sight
-        rotary = recorder.rotary(met[layer].module, layer)
+        rotary = recorder.rotary(met[layer][0], layer)
         rotary = _positions(model, name, layer, rotary, here[layer], there[layer])
         keys, values = here[layer]
         sharing = tuple(sorted(other for other, owner in shared.items() if owner == layer))

@@ -55,12 +55,13 @@ class LearnedFile:
             start = prefix.format(layer.index)
             own = {k.removeprefix(start): v for k, v in stored.items() if k.startswith(start)}
             module = new(layer, own)
-            if _shapes(own) != _shapes(module.state_dict()):
+            try:
+                module.load_state_dict(own)
+            except RuntimeError as error:  # names or shapes differ
                 raise UsageError(
                     f"{self.path} was trained for another model: its layer {layer.index} does not "
                     f"fit {self.model.name}; {self.remedy}"
-                )
-            module.load_state_dict(own)
+                ) from error
             found[layer.index] = module.requires_grad_(False).to(layer.device)
         return found
 
@@ -88,7 +89,3 @@ class LearnedFile:
                 f"{self.path} cannot be read as {self.what} ({error}); {self.remedy}"
             ) from error
         return found
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
