@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from kvstream.exact.routing import iso_dates
@@ -28,17 +27,11 @@ _DAY = re.compile(r"(?<!\d)(?:19|20)\d\d-(?:0[1-9]|1[0-2])-[0-3]\d(?!\d)")
 _DATE = re.compile(r"(?<!\d)(?:19|20)\d\d(?:[-_.]?(?:0[1-9]|1[0-2])(?:[-_.]?[0-3]\d)?)?(?!\d)")
 
 
-@dataclass(frozen=True)
-class Version:
-    """What one source says."""
+def versions(answer: str, passages: Sequence[Passage]) -> list[tuple[str, Passage]]:
+    """Return the versions of the sentence that has the answer, one of each value; else nothing.
 
-    value: str
-    """The part of the sentence that differs, with the word behind it."""
-    passage: Passage
-
-
-def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
-    """Return the versions of the sentence that has the answer, one of each value; else nothing."""
+    A value is the part of the sentence that differs, with the word behind it.
+    """
     in_answer = {*_WORD.findall(answer.casefold())}
     whole = [(each.text, each) for each in passages]
     ends = [(end, each) for each in passages for end in _ends(each.text)]
@@ -47,14 +40,14 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[Version]:
     best = sorted(range(len(split)), key=lambda place: -matches[place])[:COMPARED]
     for at in (place for place in best if matches[place]):
         words, text, passage = split[at]
-        values: dict[str, Version] = {}
+        values: dict[str, tuple[str, Passage]] = {}
         for others, other_text, other in split if at < len(whole) else split[: len(whole)]:
             parts = _difference(words, others) if other.source != passage.source else None
             if parts is None or not in_answer.issuperset(words[parts[0]]):
                 continue
             for own, part, place in ((text, parts[0], passage), (other_text, parts[1], other)):
                 value = " ".join(_WORD.findall(own)[part.start : part.stop + 1])
-                values.setdefault(value.casefold(), Version(value, place))
+                values.setdefault(value.casefold(), (value, place))
         if values:
             return list(values.values())
     return []
@@ -92,16 +85,15 @@ def disagreement(
     if not different:
         return None
     days: dict[int, str] = {}
-    compared = [version.passage for version in different]
+    compared = [passage for _, passage in different]
     for passage in passages:
         if passage not in compared and (day := _DAY.search(iso_dates(passage.text))):
             days.setdefault(passage.source, day[0])
     lines = []
-    for version in different:
-        source = version.passage.source
-        name, day_of = names[source], days.get(source, "")
+    for value, passage in different:
+        name, day_of = names[passage.source], days.get(passage.source, "")
         date = _DATE.search(name)
-        line = f"{version.value} ({name}:{version.passage.spot}{day_of and f', {day_of}'})"
+        line = f"{value} ({name}:{passage.spot}{day_of and f', {day_of}'})"
         lines.append((re.sub(r"\D", "", date[0] if date else day_of), line))
     newest = sorted(lines, key=lambda pair: pair[0], reverse=True)
     more = f"; {len(different) - SHOWN} more" if len(different) > SHOWN else ""

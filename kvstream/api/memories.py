@@ -18,7 +18,7 @@ from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
 from kvstream.memory.contents import Memory as HeldMemory
 from kvstream.memory.glance import state_in
 from kvstream.memory.merging import join
-from kvstream.passages.joining import KeptPart, joined
+from kvstream.passages.memory import KeptPart, joined
 from kvstream.settings import Budget, RunSettings
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import lt
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,14 +32,8 @@ GAP = 8
 """Maximum bytes of white space between two neighbors."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Word counts of an excerpt."""
-
-    words: int
-    """Number of its words, without common ones."""
-    asked: np.ndarray
-    """Occurrences of each word of the question; int64 [words of the question]."""
+Counts: TypeAlias = tuple[int, np.ndarray]
+"""Words of an excerpt without common ones, and occurrences of each word of the question, int64."""
 
 
 class QuestionWords:
@@ -58,7 +52,7 @@ class QuestionWords:
         self._excerpts += 1
         self._words += len(found)
         self._having += asked > 0
-        return Counts(len(found), asked)
+        return len(found), asked
 
     @property
     def totals(self) -> list[int]:
@@ -79,8 +73,9 @@ class QuestionWords:
         """Return scores in document order, float [n]; 0: neither it nor a neighbor has a word."""
         if not counted or not self._asked:
             return np.zeros(len(counted))
-        often = np.stack([c.asked for c in counted]).astype(float)
-        lengths = np.array([c.words for c in counted]) / max(self._words / self._excerpts, 1e-9)
+        sizes, asked = zip(*counted, strict=True)
+        often = np.stack(asked).astype(float)
+        lengths = np.array(sizes) / max(self._words / self._excerpts, 1e-9)
         weights = weights_of(self._having, self._excerpts)
         scores = bm25(often, lengths, weights)
         near = near_by(excerpts)
@@ -104,8 +99,7 @@ def bm25(
     each document, divided by the mean; `weights` [w]: see `weights_of`; `saturation`: k1.
     """
     limits = saturation * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
-    found: np.ndarray = often * (saturation + 1) / (often + limits[:, None]) @ weights
-    return found
+    return often * (saturation + 1) / (often + limits[:, None]) @ weights
 
 
 def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -117,8 +111,7 @@ def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def weights_of(having: np.ndarray, count: int) -> np.ndarray:
     """Return the weights of w words, of which `having` [w] of `count` documents have each."""
-    found: np.ndarray = np.log1p((count - having + 0.5) / (having + 0.5))
-    return found
+    return np.log1p((count - having + 0.5) / (having + 0.5))
 
 
 def near_by(excerpts: Sequence[Excerpt]) -> np.ndarray:
@@ -126,8 +119,7 @@ def near_by(excerpts: Sequence[Excerpt]) -> np.ndarray:
     starts = np.array([excerpt.start for excerpt in excerpts])
     ends = np.array([excerpt.end for excerpt in excerpts])
     sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
-    found: np.ndarray = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
-    return found
+    return (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
 
 
 def words_of(text: str) -> list[str]:

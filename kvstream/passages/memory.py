@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
-from kvstream.memory.contents import Beside, Memory
+from kvstream.memory.contents import Beside, Memory, Trace
 from kvstream.passages.bm25 import Counts, QuestionWords
 from kvstream.passages.excerpts import Excerpt, ExcerptCutter
 from kvstream.passages.judge import Judge
@@ -208,6 +208,59 @@ def recalled(memory: Memory) -> PassageMemory:
         raise SourceError(f"The memory cannot be used: {error}.") from error
 
 
+@dataclass(frozen=True)
+class KeptPart:
+    """The passages kept beside a memory that is joined with others."""
+
+    kept: PassageMemory
+    order: Sequence[int]
+    """Indices of the passages, best first."""
+    beside: Beside
+    trace: Trace
+
+    @classmethod
+    def of(cls, memory: Memory) -> KeptPart:
+        """Take the part of a memory of two models. Raises SourceError if its file is damaged."""
+        assert memory.beside is not None
+        kept = recalled(memory)
+        return cls(kept, kept.order(memory), memory.beside, memory.trace)
+
+
+def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
+    """Return the passages kept of all texts, in order, for an answering model's `budget`.
+
+    As with entries (`memory/merging.py`), each text gets a share in proportion to its tokens that
+    were read. Its best passages stay, as ranked with the memory beside which they were kept.
+    """
+    room = BYTES_A_TOKEN * budget
+    sizes, weights = [part.kept.bytes for part in parts], [part.trace.read for part in parts]
+    excerpts: list[tuple[Passage, ...]] = []
+    sources = end = 0
+    for part, share in zip(parts, shares(room, sizes, weights), strict=True):
+        part.kept.fit(share, part.order)
+        for excerpt in part.kept.excerpts:
+            excerpts.append(tuple(p.moved(sources, end) for p in excerpt.passages))
+        sources, end = sources + len(part.trace.names), end + part.trace.taken
+    size = sum(part.kept.bytes for part in parts)
+    dropped = sum(part.kept.dropped for part in parts)
+    first = parts[0].beside
+    # All parts have the same questions, possibly in another order.
+    found = [[part.kept.totals(question) for part in parts] for question in parts[0].kept.questions]
+    words = [[sum(each) for each in zip(*one, strict=True)] for one in found if None not in one]
+    return Beside(
+        first.model, first.fingerprint, budget, first.by, room, size, dropped, excerpts, words
+    )  # fmt: skip
+
+
+def shares(room: int, sizes: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Divide `room` in proportion to `weights`; a size below its share leaves room to others."""
+    found, weight = [0] * len(sizes), sum(weights)
+    for i in sorted(range(len(sizes)), key=lambda i: sizes[i] / weights[i]):
+        found[i] = min(sizes[i], room * weights[i] // weight)
+        room, weight = room - found[i], weight - weights[i]
+    return found
+
+
 def fitting(
     ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
 ) -> list[Excerpt]:
@@ -252,8 +305,7 @@ def weights_in(
     sums = np.cumsum([0.0, *weights[order]])
     ends = np.array(places, dtype=np.int64).reshape(-1, 2).T
     low, high = np.searchsorted(starts[order], ends)
-    found: np.ndarray = sums[high] - sums[low]
-    return found
+    return sums[high] - sums[low]
 
 
 def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:

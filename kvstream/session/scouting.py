@@ -210,12 +210,6 @@ class Scouting:
         scouted.stays = True
         return scouted
 
-    def read_on(
-        self, sources: RereadableSource, request: Request, scouted: Scouted
-    ) -> Generator[Event, None, Scouted]:
-        """Read more text, behind the text that was read. Raises as `Session.read`."""
-        return (yield from self._scout(sources, self.scouts(request), scouted))
-
     def scouts(self, request: Request) -> Request:
         """Return the request to the scout. Raises BudgetError above its trained length."""
         run, scout = request.run, self.reader
@@ -247,16 +241,16 @@ class Scouting:
             yield Notice(self.why, note=True)
         room = BYTES_A_TOKEN * self.answerer.settle(request).sizes.budget
         scouted = Scouted(PassageMemory(room, request.questions), request, Trace())
-        read = self._scout if self.scout else self._read_words
-        return (yield from read(sources, self.scouts(request), scouted))
+        read = self.read_on if self.scout else self._read_words
+        return (yield from read(sources, request, scouted))
 
-    def _scout(
+    def read_on(
         self, sources: RereadableSource, request: Request, scouted: Scouted
     ) -> Generator[Event, None, Scouted]:
-        """Read the sources into `scouted`, which may have read others before."""
+        """Read the sources behind those that `scouted` has read, if any. As `Session.read`."""
         passages, answerer = scouted.passages, self.answerer
         reading = self.reader.read(
-            sources, request, scouted.scout, show=passages.feed,
+            sources, self.scouts(request), scouted.scout, show=passages.feed,
             on_step=lambda memory: passages.note(memory.trace.end, memory),
         )  # fmt: skip
         memory = yield from changed(
@@ -272,6 +266,7 @@ class Scouting:
         self, sources: Replayed, request: Request, scouted: Scouted
     ) -> Generator[Event, None, Scouted]:
         """Read the sources without a model: the words of the questions choose passages."""
+        self.scouts(request)  # raises above the trained length
         words, passages = WordForms(), scouted.passages
         trace = scouted.trace = Trace(sources.names, sources.bases, words=words)
         began = time.perf_counter()
@@ -507,8 +502,7 @@ class Second:
     @property
     def confidence(self) -> float:
         """The mean probability of the answer's tokens; 0 if it was not measured."""
-        found: float = (self.result.support or {}).get("confidence", 0.0)
-        return found
+        return (self.result.support or {}).get("confidence", 0.0)
 
     def warnings(
         self, reading: Sequence[str], passages: PassageMemory, unfound: Sequence[str] = ()

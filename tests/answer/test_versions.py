@@ -37,7 +37,7 @@ def passages(*texts: tuple[int, str]) -> list[Passage]:
 )  # fmt: skip
 def test_versions_of_a_sentence(answer: str, first: str, second: str, values: list[str]) -> None:
     found = versions(answer, passages((0, first), (0, "Something else stands here."), (1, second)))
-    assert [version.value for version in found] == values
+    assert [value for value, _ in found] == values
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
 from kvstream.passages.bm25 import QuestionWords, near_by
 from kvstream.passages.excerpts import Excerpt, Excerpts
-from kvstream.passages.joining import shares
-from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting
+from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting, shares
 from kvstream.run.request import Request
 from kvstream.sample.document import generate, make_facts
 from kvstream.session.scouting import Scouting, choose_scout
