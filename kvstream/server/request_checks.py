@@ -86,7 +86,7 @@ class Guard:
                 code="invalid_host",
             )
         name = match[1].strip("[]").lower().rstrip(".")
-        own = {self.settings.host.lower(), *map(str.lower, self.settings.allowed_hosts)}
+        own = {self.settings.host.lower(), *map(str.lower, self.settings.allow_host)}
         anywhere = not self.settings.is_local and address_of(name) is not None
         if name in own or is_loopback(name) or anywhere:
             return

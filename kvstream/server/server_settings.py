@@ -11,39 +11,82 @@ from typing import Any
 
 from kvstream.api.options import Request
 from kvstream.errors import KvstreamError, UsageError
+from kvstream.settings import row, size_of
+
+
+def _cache_size(text: str) -> int | None:
+    """Return a size in bytes, or 0."""
+    return 0 if text.strip() == "0" else size_of(text)
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where a server listens, what it serves, and its limits."""
+    """Where a server listens, what it serves, and its limits: the options of ``kvstream serve``."""
 
     request: Request = field(default_factory=Request)
     """Options of a reading and its answers, without questions."""
-    host: str = "127.0.0.1"
-    port: int = 8100
-    """0 for a free port."""
-    key: str | None = None
-    """Key that clients send as ``Authorization: Bearer KEY``; None if no key is needed."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names allowed in the Host header in addition to those of this machine."""
-    memories: Path | None = None
-    """Folder whose memory files are served as models."""
-    parallel: int = 2
-    """Maximum number of requests that are processed at once."""
-    bound: int | None = None
-    """Bytes that all memories together may hold; None for `parallel` memories of the budget."""
-    cache: int = 256 * 1000**2
-    """Maximum bytes of the files that conversations continue from; 0 keeps none."""
-    cache_dir: Path | None = None
-    """Folder of these files; None for a temporary folder that is removed with the server."""
-    queue: int = 32
-    """Maximum number of waiting requests."""
-    max_body: int = 16 * 1000**2
-    """Maximum bytes of a request."""
-    timeout: float = 600.0
-    """Maximum seconds of a request, from its arrival to its last token."""
-    grace: float = 10.0
-    """Seconds that running requests have to finish when the server ends."""
+    memories: Path | None = row(
+        None, "Server",
+        "Offer every memory file of this folder as a model: book.kvs is the model book.",
+        metavar="DIR",
+    )  # fmt: skip
+    host: str = row(
+        "127.0.0.1", "Server",
+        "Address to listen on. An address that other machines can reach needs --key.",
+        metavar="ADDRESS",
+    )  # fmt: skip
+    port: int = row(
+        8100, "Server", "Port to listen on; 0 selects a free port.", least=0, most=65535,
+        metavar="N",
+    )  # fmt: skip
+    key: str | None = row(
+        None, "Server",
+        "API key that clients must send. KVSTREAM_KEY is safer: other users of this machine can "
+        "see command lines.",
+        metavar="TEXT",
+    )  # fmt: skip
+    allow_host: tuple[str, ...] = row(
+        (), "Server",
+        "Accept requests whose Host header has this name, for example behind a proxy; repeatable.",
+        metavar="NAME", advanced=True,
+    )  # fmt: skip
+    parallel: int = row(
+        2, "Server", "Maximum requests in progress; others wait.", least=1, most=64, metavar="N"
+    )
+    bound: int | None = row(
+        None, "Server",
+        "Maximum size of all KV caches together. [default: --parallel times --budget]",
+        parse=size_of, metavar="SIZE",
+    )  # fmt: skip
+    cache: int = row(
+        256 * 1000**2, "Server",
+        "Maximum disk space for the memories of conversations; 0 saves none.",
+        users="256MB", parse=_cache_size, metavar="SIZE",
+        variable=False,  # KVSTREAM_CACHE is the folder of models
+    )  # fmt: skip
+    cache_dir: Path | None = row(
+        None, "Server",
+        "Save the memories of conversations in this folder, and use them after a restart. "
+        "[default: a temporary folder]",
+        metavar="DIR",
+    )  # fmt: skip
+    queue: int = row(
+        32, "Server", "Maximum number of waiting requests; a further one gets error 429.",
+        least=0, most=10000, metavar="N", advanced=True,
+    )  # fmt: skip
+    max_body: int = row(
+        16 * 1000**2, "Server", "Maximum size of a request; a larger one gets error 413.",
+        users="16MB", parse=size_of, metavar="SIZE", advanced=True,
+    )  # fmt: skip
+    timeout: float = row(
+        600.0, "Server",
+        "Maximum time of a request, including its wait; a longer one gets error 504.",
+        least=0, above=True, metavar="SECONDS", advanced=True,
+    )  # fmt: skip
+    grace: float = row(
+        10.0, "Server", "Time that requests in progress have to finish when the server stops.",
+        least=0, metavar="SECONDS", advanced=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
@@ -56,7 +99,7 @@ class ServerSettings:
                 f"{self.host} can be reached from other machines, so a key is needed: set "
                 "KVSTREAM_KEY to a long random text, or listen on 127.0.0.1."
             )
-        for name in self.allowed_hosts:
+        for name in self.allow_host:
             if not re.fullmatch(r"[^\s:/@\[\]]+", name) and address_of(name) is None:
                 raise UsageError(
                     f"--allow-host {name!r} is not a name; leave out http://, the port and the "

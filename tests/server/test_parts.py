@@ -447,9 +447,9 @@ def test_a_cache_whose_folder_cannot_be_made_again_keeps_nothing(tmp_path) -> No
         ({"key": ""}, "empty"),
         ({"key": "schlüssel"}, "ASCII"),
         ({"cache": 0, "cache_dir": "."}, "no effect"),
-        ({"allowed_hosts": ("host", "http://host")}, "http://host' is not a name"),
-        ({"allowed_hosts": ("host:80",)}, "is not a name"),
-        ({"allowed_hosts": ("",)}, "is not a name"),
+        ({"allow_host": ("host", "http://host")}, "http://host' is not a name"),
+        ({"allow_host": ("host:80",)}, "is not a name"),
+        ({"allow_host": ("",)}, "is not a name"),
     ],
 )
 def test_settings_that_cannot_be(fields, message) -> None:

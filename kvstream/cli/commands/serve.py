@@ -8,19 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import click
-
 from kvstream.api.options import AUTO, refuse_later_questions, refuse_passages, require
-from kvstream.cli.options.option import option
-from kvstream.cli.options.table import Options, reading_command
-from kvstream.cli.options.types import SIZE, Finite, Parsed
+from kvstream.cli.options.table import Options, added, reading_command
 from kvstream.cli.shared.model_choice import POCKET, demonstration, open_model, settled
 from kvstream.cli.shared.running import check_early, quiet_libraries
 from kvstream.reporters.format import visible
-from kvstream.settings import size_of
+from kvstream.server.server_settings import ServerSettings
+from kvstream.settings import table
 
 ONLY_POCKET = (
     "pocket is a small model for demonstration, but only pocket answers from the memory files that "
@@ -29,70 +25,8 @@ ONLY_POCKET = (
 """Shown with pocket if memory files are offered: another model could not use them."""
 
 
-server_option = partial(option, section="Server")
-
-
-def _cache_size(text: str) -> int | None:
-    """Return a size in bytes, or 0."""
-    return 0 if text.strip() == "0" else size_of(text)
-
-
 @reading_command("serve")
-@server_option(
-    "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
-    help="Offer every memory file of this folder as a model: book.kvs is the model book.",
-)  # fmt: skip
-@server_option(
-    "--host", default="127.0.0.1", metavar="ADDRESS",
-    help="Address to listen on. An address that other machines can reach needs --key.",
-)  # fmt: skip
-@server_option(
-    "--port", type=click.IntRange(0, 65535), default=8100, metavar="N",
-    help="Port to listen on; 0 selects a free port.",
-)  # fmt: skip
-@server_option(
-    "--key", metavar="TEXT",
-    help="API key that clients must send. KVSTREAM_KEY is safer: other users of this machine can "
-    "see command lines.",
-)  # fmt: skip
-@server_option(
-    "--allow-host", multiple=True, metavar="NAME", advanced=True,
-    help="Accept requests whose Host header has this name, for example behind a proxy; repeatable.",
-)  # fmt: skip
-@server_option(
-    "--parallel", type=click.IntRange(1, 64), default=2, metavar="N",
-    help="Maximum requests in progress; others wait.",
-)  # fmt: skip
-@server_option(
-    "--bound", type=SIZE, metavar="SIZE",
-    help="Maximum size of all KV caches together. [default: --parallel times --budget]",
-)  # fmt: skip
-@server_option(
-    "--cache", type=Parsed(_cache_size, "size"), default="256MB", metavar="SIZE",
-    envvar=(),  # KVSTREAM_CACHE is the folder of models
-    help="Maximum disk space for the memories of conversations; 0 saves none.",
-)  # fmt: skip
-@server_option(
-    "--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Save the memories of conversations in this folder, and use them after a restart. "
-    "[default: a temporary folder]",
-)  # fmt: skip
-@server_option(
-    "--queue", type=click.IntRange(0, 10000), default=32, metavar="N", advanced=True,
-    help="Maximum number of waiting requests; a further one gets error 429.",
-)  # fmt: skip
-@server_option(
-    "--max-body", type=SIZE, default="16MB", metavar="SIZE", advanced=True,
-    help="Maximum size of a request; a larger one gets error 413.",
-)  # fmt: skip
-@server_option(
-    "--timeout", type=Finite(min=0, min_open=True), default=600.0, metavar="SECONDS", advanced=True,
-    help="Maximum time of a request, including its wait; a longer one gets error 504.",
-)  # fmt: skip
-@server_option(
-    "--grace", type=Finite(min=0), default=10.0, metavar="SECONDS", advanced=True,
-    help="Time that requests in progress have to finish when the server stops.",
-)  # fmt: skip
+@partial(added, rows=table(ServerSettings).values(), name="serve")
 def command(options: Options, **server: Any) -> None:
     """Answer OpenAI-compatible clients: editors, chat programs, the openai package, curl.
 
@@ -112,14 +46,10 @@ def command(options: Options, **server: Any) -> None:
     options = settled(options)
     if options.skim == AUTO:
         options = replace(options, skim=POCKET)
-    from kvstream.server.server_settings import ServerSettings
-
-    allowed = tuple(server.pop("allow_host"))
-    settings = ServerSettings(request=options.request, allowed_hosts=allowed, **server)
-    serve(options, settings)
+    serve(options, ServerSettings(request=options.request, **server))
 
 
-def serve(options: Options, settings: Any) -> None:
+def serve(options: Options, settings: ServerSettings) -> None:
     """Load the model and serve it until Ctrl-C."""
     from kvstream.server import run
 

@@ -218,7 +218,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 
 def click_option(row: Row, command: str = "") -> Option:
     """Return the option of a row for click. `command` chooses its help."""
-    several = row.name == "set"
+    several = row.name == "set" or row.kind.startswith("tuple")
     default = None if several else row.default
     if (row.name, command) == ("method", "compare"):
         # One that needs the question, one that does not, and a baseline.
@@ -247,6 +247,8 @@ def type_of(row: Row) -> click.ParamType | None:
     named: dict[str, click.ParamType] = {
         "model": types.ModelType(), "skim": types.SkimType(), "method": types.MethodsType(),
         "output": types.FileType(folder=True, streams=True),  # a folder only with --each: `refuse`
+        "memories": click.Path(exists=True, file_okay=False, path_type=Path),
+        "cache_dir": click.Path(file_okay=False, path_type=Path),
     }  # fmt: skip
     if row.name in named:
         return named[row.name]
