@@ -18,7 +18,7 @@ from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, running
 from kvstream.cli.shared.exact_answers import note_estimates
-from kvstream.cli.shared.model_choice import announce, open_model, settled
+from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import check_early, plainly, prepared
 from kvstream.errors import BudgetError, SourceError
@@ -65,8 +65,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
             opened = inputs.open_sources(sources, options, interrupts)
             pages = opened.check()
             options = settled(options)
-            announce(reporter, options)
-            model = open_model(options)
+            model = open_model(options, reporter)
             request = replace(
                 options.request, command="remember", extract=None, interrupted=interrupts
             )

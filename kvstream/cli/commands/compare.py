@@ -21,7 +21,7 @@ from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
 from kvstream.cli.shared.exact_answers import note_estimates
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
-from kvstream.cli.shared.model_choice import announce, open_model, settled
+from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_closed
 from kvstream.cli.shared.side_by_side import CSV, FILE_WIDTH, Row, blocks, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, UsageError
@@ -88,10 +88,8 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
         copies = stack.enter_context(_copied(once, interrupts))
         sources = inputs.open_sources(paths, options, interrupts, copies=copies)
         pages = sources.check()
-        announce(reporter, options)
-        comparison = Comparison(
-            open_model(options), paths, copies, options, as_csv, output, reporter, interrupts
-        )
+        model = open_model(options, reporter)
+        comparison = Comparison(model, paths, copies, options, as_csv, output, reporter, interrupts)
         if options.dry_run:
             comparison.plan(sources)
             return 0

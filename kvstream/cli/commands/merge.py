@@ -12,7 +12,7 @@ from kvstream.api.memory_files import inspect
 from kvstream.cli.commands.remember import memory_target, summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files
-from kvstream.cli.shared.model_choice import announce, open_model
+from kvstream.cli.shared.model_choice import open_model
 from kvstream.cli.shared.recalling import loaded_as, of_maker, tell_of_loading
 from kvstream.cli.shared.running import check_early, check_files, kept_line, prepared
 from kvstream.errors import UsageError
@@ -53,9 +53,8 @@ def command(files: tuple[Path, ...], options: Options) -> None:
         raise UsageError("merge takes a --budget in entries per head, such as 4k.")
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None, stats=None))
-        if not any(file.answering for file in opened):  # otherwise another model answers
-            announce(reporter, options, fixed=True)
-        model = open_model(options)
+        alone = not any(file.answering for file in opened)  # otherwise another model answers
+        model = open_model(options, reporter if alone else None, fixed=True)
         memory = model.merge(opened, None if budget is None else budget.tokens)
         tell_of_loading(reporter, memory, *opened)
         digest = memory.save(target)

@@ -16,7 +16,7 @@ from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
 from kvstream.cli.shared.interrupts import INTERRUPTED
-from kvstream.cli.shared.model_choice import announce, open_model, settled
+from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading_line
 from kvstream.errors import KvstreamError, UsageError
@@ -105,8 +105,7 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
         if base is None:
             check_checkpoint(options, reporter)
             options = settled(options)
-            announce(reporter, options)
-            model = open_model(options)
+            model = open_model(options, reporter)
             request = replace(options.request, interrupted=interrupts)
             if options.dry_run:
                 plan = model.planned(sources, request)

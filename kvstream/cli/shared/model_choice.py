@@ -97,15 +97,6 @@ def query_model(options: Options) -> Callable[[], Model] | None:
     return None if small else load
 
 
-def announce(reporter: Teller, options: Options, *, fixed: bool = False) -> None:
-    """Announce that the models are loaded, and describe pocket, unless it is `fixed` by a file."""
-    if not options.quiet and options.skim == NONE and options.model == POCKET and not fixed:
-        reporter.tell(demonstration(options))
-    alone = options.skim in (NONE, WORDS, SELF, AUTO)
-    models = options.model if alone else f"{options.model} and {options.skim}"
-    reporter.wait_for(f"Loading {models} ...")
-
-
 def demonstration(options: Options) -> str:
     """Describe pocket, and how to get better answers or summaries."""
     from kvstream.api.models import default_model
@@ -138,8 +129,17 @@ def _for_one(options: Options) -> str | None:
     return next((f"--{name}" for name in FOR_ONE if getattr(options.request, name)), None)
 
 
-def open_model(options: Options) -> Model:
-    """Load the model. Raises UsageError, ModelError."""
+def open_model(options: Options, reporter: Teller | None = None, *, fixed: bool = False) -> Model:
+    """Load the model. Raises UsageError, ModelError.
+
+    A `reporter` announces it, and describes pocket, unless it is `fixed` by a file.
+    """
+    if reporter is not None:
+        if not options.quiet and options.skim == NONE and options.model == POCKET and not fixed:
+            reporter.tell(demonstration(options))
+        alone = options.skim in (NONE, WORDS, SELF, AUTO)
+        models = options.model if alone else f"{options.model} and {options.skim}"
+        reporter.wait_for(f"Loading {models} ...")
     from kvstream.api.model import Model  # torch takes seconds to import
 
     refuse_revision(options.model)

@@ -14,7 +14,7 @@ from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import running
-from kvstream.cli.shared.model_choice import POCKET, announce, open_model, settled
+from kvstream.cli.shared.model_choice import POCKET, open_model, settled
 from kvstream.cli.shared.running import check_files, plainly, prepared
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
@@ -65,8 +65,7 @@ def ask_folder(folder: Path, options: Options) -> int:
     code = 0
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options), answers=True)
-        announce(reporter, options, fixed=True)
-        memories = open_model(options).memories(folder)
+        memories = open_model(options, reporter, fixed=True).memories(folder)
         writer = running.answer_writer(stack, output, options)
         for number, question in enumerate(questions):
             found = memories.answers(question, **options.answers)
@@ -103,8 +102,7 @@ def open_memory(path: Path, options: Options, reporter: Teller) -> Memory:
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
     if options.skim == NONE:  # a skimming model is loaded in its original form
         options = loaded_as(options, file)
-    announce(reporter, options, fixed=True)
-    memory = open_model(options).recall(file)
+    memory = open_model(options, reporter, fixed=True).recall(file)
     if not options.quiet:
         reporter.tell(str(file))
     tell_of_loading(reporter, memory, file)

@@ -20,7 +20,7 @@ from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import reports
 from kvstream.cli.shared.inputs import check_shards, open_sources, tell_pages
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.model_choice import announce, open_model, settled
+from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.cli.shared.saying import quiet
 from kvstream.cli.shared.watching import SECONDS, UNMATCHED, UNMET, Watch
@@ -126,8 +126,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         if not request.questions:  # only one model summarizes
             options = replace(options, skim=NONE)
         options = settled(options)
-        announce(reporter, options)
-        model = open_model(options)
+        model = open_model(options, reporter)
         request = replace(request, interrupted=interrupts)
         if options.dry_run:
             started = model.planned(sources, request)
