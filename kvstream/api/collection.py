@@ -45,9 +45,6 @@ class RememberEachOptions(EachOptions, MemoryOptions, total=False):
     """How documents are read into memories."""
 
 
-_EACH = frozenset({"into", "ray", "loading", "progress"})
-
-
 def ask_each(
     source: Paths,
     question: str = "",
@@ -105,12 +102,12 @@ def _each(
     methods: Sequence[str],
     options: Mapping[str, Any],
 ) -> Iterator[Outcome]:
-    asked = {name: value for name, value in options.items() if name not in _EACH}
+    asked = dict(options)
+    where = {n: asked.pop(n) for n in ("ray", "into", "progress") if n in asked}
+    loading = asked.pop("loading", None) or {}
     given = settings_of(asked.pop("set", None))
     each = api.by_method(given, methods) if methods else [{"set": given}]
     requests = [api.request_of(questions, **{**asked, "command": command, **own}) for own in each]
-    where = {n: options[n] for n in ("ray", "into", "progress") if n in options}
-    loading = options.get("loading") or {}
     if not isinstance(model, Model):
         settings = api.model_settings(path_of("model", model), loading)
         return each_of(source, requests, settings, **where)

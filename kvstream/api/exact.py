@@ -269,8 +269,8 @@ def _sentences(
 def row_questions(
     sources: SourceSet | str,
     questions: Sequence[str],
-    load: Callable[[], Model] | None = None,
-    run: RunSettings | None = None,
+    load: Callable[[], Model] | None,
+    run: RunSettings,
     known: TableQuestions | None = None,
 ) -> TableQuestions:
     """Return the questions that the rows of sources, or of the beginning of a text, answer.
@@ -285,7 +285,6 @@ def row_questions(
 
     def write(system: str, text: str) -> Iterator[tuple[str, float]]:
         assert load
-        assert run
         some = replace(run, max_tokens=MOST_TOKENS)
         return load().session.write(some, system, text, start=START, more=OTHERS)
 

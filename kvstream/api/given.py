@@ -93,12 +93,12 @@ def text_of(name: str, given: object) -> str:
     return given
 
 
-def whole_of(name: str, given: object, *, least: int) -> int:
-    """Return the whole number that was passed as the parameter `name`. Raises UsageError."""
+def positive_of(name: str, given: object) -> int:
+    """Return the number above 0 that was passed as the parameter `name`. Raises UsageError."""
     if not is_whole(given):
         raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
-    if given < least:
-        raise UsageError(f"{name}= is at least {least}, not {given}.")
+    if given < 1:
+        raise UsageError(f"{name}= is at least 1, not {given}.")
     return int(given)
 
 

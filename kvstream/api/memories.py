@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer
-from kvstream.api.given import path_of, question_of, several_of, whole_of
+from kvstream.api.given import path_of, positive_of, question_of, several_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.collection.rank import Ranked, rank
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 BEST = 3
 """Default number of memories that answer a question."""
-_ALIKE = {
-    "name": "answering models", "fingerprint": "weights of the answering model",
-}  # fmt: skip
-"""Facts besides the budget that joined files of two models must share, with names for messages."""
 
 
 def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
@@ -75,7 +71,7 @@ class Memories:
         Refusals come last. Other answers are sorted by their probability to be right, then by the
         rank of their memory. Raises SourceError if no memory can be asked.
         """
-        best = whole_of("best", best, least=1)
+        best = positive_of("best", best)
         found = []
         for each in self.rank(question)[:best]:
             try:
@@ -184,7 +180,9 @@ def _answering_budget(files: Sequence[MemoryFile], wanted: int | None) -> int | 
             )
         if first is None or told is None:
             continue
-        for key, what in _ALIKE.items():
+        for key, what in (
+            ("name", "answering models"), ("fingerprint", "weights of the answering model")
+        ):  # fmt: skip
             if told[key] != first[key]:
                 raise UsageError(
                     f"{made.path} and {file.path} have different {what} ({first[key]}, "

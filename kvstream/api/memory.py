@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api import options as api
 from kvstream.api.answer import Answer, answers
-from kvstream.api.given import path_of, question_of, several_of, text_of, turns_of, whole_of
+from kvstream.api.given import path_of, positive_of, question_of, several_of, text_of, turns_of
 from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.progress import Progress, shown, watched
@@ -125,9 +125,7 @@ class Memory:
                     number,
                     last=options.get("last", False),
                     extract=bool(extract),
-                    passages=whole_of(
-                        "passages", options.get("passages", Request.passages), least=1
-                    ),
+                    passages=positive_of("passages", options.get("passages", Request.passages)),
                     strict=strict,
                     earlier=earlier,
                     stop=stop,

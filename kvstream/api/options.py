@@ -21,7 +21,7 @@ from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.methods.names import method_names, plugins
-from kvstream.run.intervals import Intervals as Intervals
+from kvstream.run.request import Intervals as Intervals
 from kvstream.run.request import Request as Request
 from kvstream.run.request import never
 from kvstream.settings import Budget, CommandName, ModelSettings, RunSettings, table

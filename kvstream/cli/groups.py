@@ -48,5 +48,4 @@ class Modules(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.modules:
             return None
-        command: click.Command = import_module(f"{self.package}.{name}").command
-        return command
+        return import_module(f"{self.package}.{name}").command

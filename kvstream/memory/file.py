@@ -64,11 +64,6 @@ class Content:
     """SHA-256 of the state and the tensors, in hex."""
 
 
-def digest_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of a memory: its state as JSON, each tensor with name, type and shape."""
-    return _digest(_json(state), tensors, aside=False)
-
-
 def write(
     path: Path, state: Mapping[str, Any], notes: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> str:

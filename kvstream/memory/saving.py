@@ -96,11 +96,6 @@ def record(memory: Memory) -> dict[str, Any]:
     }
 
 
-def digest(memory: Memory) -> str:
-    """Return the SHA-256 that a file of this memory would have."""
-    return file.digest_of(*memory_state(memory))
-
-
 def memory_state(
     memory: Memory, *, passages: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:

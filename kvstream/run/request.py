@@ -2,46 +2,105 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstream import settings
 from kvstream.errors import UsageError
-from kvstream.run.intervals import Intervals
-from kvstream.settings import (
-    BESIDE,
-    IN_FILES,
-    MOST_UNPACKED,
-    OF_ANSWERS,
-    PAPER,
-    READS,
-    CommandName,
-    RunSettings,
-    check,
-    count_of,
-    row,
-    size_of,
-    stated,
-)
+from kvstream.settings import IN_FILES, OF_ANSWERS, READS, RunSettings, row, size_of, stated
 
 if TYPE_CHECKING:
     from kvstream.run.prompt import Layout
 
 OF_READING = {"merge": READS, "serve": "each request brings its own."}
 NO_CHECKPOINT = {
-    "merge": READS, "compare": BESIDE,
+    "merge": READS, "compare": settings.BESIDE,
     "chat": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "serve": "readings that are stopped are saved in --cache-dir.",
 }  # fmt: skip
 WRITES = {"serve": "the model writes answers."}
 ON_THE_WAY = ("ask", "summarize")
 IN_PARTS = ("ask", "summarize", "remember")
+LEAST = 64
+"""Minimum number of tokens between two answers. Reading fewer is much faster than answering."""
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 def never() -> bool:
     """For readings that nobody interrupts; unlike a lambda it can be sent to a worker."""
     return False
+
+
+class Intervals:
+    """An answer every `tokens` tokens, or every `seconds` seconds if new text was read."""
+
+    def __init__(
+        self,
+        tokens: int | None = None,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tokens, self.seconds, self.clock = tokens, seconds, clock
+        self.answered = 0
+        """Number of tokens read before the latest answer."""
+        self._next = None if seconds is None else clock() + seconds
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g}s" if self.tokens is None else str(self.tokens)
+
+    @classmethod
+    def of(cls, every: int | str | Intervals | None) -> Intervals | None:
+        """Return intervals: ``4096`` and ``10k`` are tokens, ``30s``, ``5min`` and ``1h`` time.
+
+        Raises UsageError.
+        """
+        if every is None or isinstance(every, Intervals):
+            return every
+        text = str(every)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
+        if match is None:
+            try:
+                tokens = settings.count_of(text)
+            except UsageError:
+                raise UsageError(
+                    f"{text!r} is not an interval; write tokens as 4096 or 10k, time as 30s or "
+                    "5min."
+                ) from None
+            if tokens < LEAST:
+                raise UsageError(
+                    f"An answer every {tokens} tokens takes far longer than reading them; "
+                    f"use --every {LEAST} or more."
+                )
+            return cls(tokens=tokens)
+        seconds = float(match[1]) * _SECONDS[match[2]]
+        if seconds <= 0:
+            raise UsageError(f"{text!r} must be longer than zero.")
+        return cls(seconds=seconds)
+
+    def time_is_up(self) -> bool:
+        """Return whether the interval in seconds is over; then a reader stops waiting for text."""
+        return self._next is not None and self.clock() >= self._next
+
+    def room(self, read: int) -> int | None:
+        """Return how many tokens to read before the next answer after `read`; None for seconds."""
+        return None if self.tokens is None else self.tokens - read % self.tokens
+
+    def due(self, read: int) -> bool:
+        """Return whether an answer is due after `read` tokens; if so, begin the next interval."""
+        if self.tokens is not None:
+            due = read > self.answered and read % self.tokens == 0
+        else:
+            due = self.time_is_up()
+            if due and self.seconds is not None:
+                self._next = self.clock() + self.seconds
+                due = read > self.answered  # no answer without new text
+        if due:
+            self.answered = read
+        return due
 
 
 @dataclass(frozen=True)
@@ -52,13 +111,13 @@ class Request:
     """Questions known before the reading; memory is chosen for them."""
     run: RunSettings = field(default_factory=RunSettings)
     """Budget, method, schedule and sampling."""
-    command: CommandName = "ask"
+    command: settings.CommandName = "ask"
     """``summarize`` asks for a summary; ``remember`` and ``chat`` expect later questions."""
     preset: str | None = row(
         None, "Memory",
         "Use the settings and schedule of the method's paper (see kvstream methods NAME); options "
         "that you give take precedence.",
-        choices=(PAPER,), advanced=True, of_memory=True, without=IN_FILES,
+        choices=(settings.PAPER,), advanced=True, of_memory=True, without=IN_FILES,
     )  # fmt: skip
     system: str | None = row(
         None, "Answer", "System prompt.",
@@ -134,7 +193,7 @@ class Request:
         spelling=("--text",), advanced=True, without=OF_READING,
     )  # fmt: skip
     max_unpacked: int = row(
-        MOST_UNPACKED, "Input and output",
+        settings.MOST_UNPACKED, "Input and output",
         "Refuse a compressed source that unpacks to more than this.",
         users="16GB", parse=size_of, metavar="SIZE", advanced=True, without=OF_READING,
         of_results=False,
@@ -167,7 +226,7 @@ class Request:
     )  # fmt: skip
     checkpoint_every: int = row(
         32768, "Input and output", "Tokens between two checkpoints.",
-        parse=count_of, least=1, metavar="N", advanced=True, without=NO_CHECKPOINT,
+        parse=settings.count_of, least=1, metavar="N", advanced=True, without=NO_CHECKPOINT,
         of_results=False,
         needs={"checkpoint": "--checkpoint-every has no effect without --checkpoint FILE; add it."},
     )  # fmt: skip
@@ -177,7 +236,7 @@ class Request:
     """Names of the options that the user set; a preset does not change them."""
 
     def __post_init__(self) -> None:
-        check(self)
+        settings.check(self)
         if self.only or self.since or self.until:
             for name in ("follow", "shards", "checkpoint"):
                 if getattr(self, name):

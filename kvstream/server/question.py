@@ -8,17 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kvstream.server.asking import (
-    SENTENCE,
-    STATEMENT,
-    announces,
-    asks,
-    asks_of_a_text,
-    asks_without_mark,
-    ends_as_question,
-    unmarked,
-    without_role,
-)
+from kvstream.server import asking
+from kvstream.server.asking import announces, asks, asks_without_mark, ends_as_question
 from kvstream.server.sections import GAP, REACH, Outline, defers, fields_of, opening_of
 
 MOST = 200
@@ -105,7 +96,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     task = first_asks and _ANNOUNCES.search(first)
     last_asks = last_asks and not task
     if label and not (first_asks or last_asks):  # the end of a conversation: "Assistant:"
-        last_asks = fits(last) and asks(without_role(last))
+        last_asks = fits(last) and asks(asking.without_role(last))
     if marked := outline.instruction(fits, first_asks=first_asks, last_asks=last_asks):
         return Split(marked[1], marked[0] + end, "instruction")
     rest = body[: len(body) - len(last)] if last_asks else body[len(first) :] * first_asks
@@ -113,7 +104,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     if fits(message) and (single or not (alone or about)):
         question = (
             asks(body) or first_asks or last_asks or (single and not alone)
-            or STATEMENT.search(body) is None
+            or asking.STATEMENT.search(body) is None
         )  # fmt: skip
         return Split(message if alone else "", message, "message", question)
     opening = opening_of(body)
@@ -121,7 +112,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
         wraps = _ANNOUNCES.search(opening) and not re.search("[?？]", first[len(opening) :])
         first = opening if wraps else first
         return Split(message[len(first) :].strip(), first, "first paragraph")
-    if asks(opening) and fits(opening) and not asks(SENTENCE.split(last[-REACH:])[-1]):
+    if asks(opening) and fits(opening) and not asks(asking.SENTENCE.split(last[-REACH:])[-1]):
         return Split(message[len(opening) :].strip(), opening, "first sentence")
     if not (last_asks or single or outline.begins_as_text) and announces(first) and fits(first):
         # With a capital, it can also be a title.
@@ -131,7 +122,7 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
         if not last_asks and _WORK.search(end):
             return Split(body, end.strip(), "last paragraph")
         text = body[: len(body) - len(last)].strip()
-        asked = unmarked(last) + end if last_asks else last + end
+        asked = asking.unmarked(last) + end if last_asks else last + end
         return Split(text, asked, "last paragraph", last_asks)
     return _last_sentences(message, fits)
 
@@ -143,8 +134,8 @@ def instruction_of_system(system: str, message: str, count: Callable[[str], int]
     if found.place == "instruction":
         return found.question
     parts = (_TAGS.sub("", part) for part in (system, *GAP.split(system)))
-    asking = (part for part in parts if asks_of_a_text(part, message))
-    return next((part for part in asking if count(part) <= MOST), None)
+    wanted = (part for part in parts if asking.asks_of_a_text(part, message))
+    return next((part for part in wanted if count(part) <= MOST), None)
 
 
 def _paragraphs(message: str) -> tuple[str, str]:
@@ -212,7 +203,7 @@ def _last_line(paragraph: str) -> str:
 def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
     """Use the last sentences that fit, or a part of the last sentence if it is too long."""
     tail = message[-REACH:]
-    starts = [match.end() for match in SENTENCE.finditer(tail)]
+    starts = [match.end() for match in asking.SENTENCE.finditer(tail)]
     chosen = _longest(tail, starts, fits)
     if not chosen:
         after = starts[-1] if starts else 0
@@ -223,7 +214,7 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
         chosen = tail[-size:] * fits(tail[-size:])
         size //= 2
     text = message[: len(message) - len(chosen)].strip()
-    return Split(text, chosen, "last sentences", asks(SENTENCE.split(chosen)[-1]))
+    return Split(text, chosen, "last sentences", asks(asking.SENTENCE.split(chosen)[-1]))
 
 
 def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:

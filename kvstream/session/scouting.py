@@ -14,19 +14,10 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from kvstream import events
 from kvstream.answer.answering import abstains, answer, answered
 from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
-from kvstream.events import (
-    Answered,
-    AnswerStarted,
-    Event,
-    Notice,
-    Result,
-    Started,
-    StepDone,
-    changed,
-    returned,
-)
+from kvstream.events import Event, Notice, Result, Started, changed
 from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.kept import positions
@@ -303,9 +294,9 @@ class Scouting:
         scouted.seconds = time.perf_counter() - began
         return scouted
 
-    def _step(self, scouted: Scouted, tokens: int, length: int | None) -> StepDone:
+    def _step(self, scouted: Scouted, tokens: int, length: int | None) -> events.StepDone:
         """Return the progress of a reading without a model; the KV cache is still empty."""
-        return StepDone(
+        return events.StepDone(
             step=scouted.steps,
             chunk=tokens,
             memory=(0,),
@@ -366,7 +357,7 @@ class Scouting:
         not sure, the best one with the text around it. The more probable answer counts.
         """
         if held is not None:
-            yield AnswerStarted(question, number, held)
+            yield events.AnswerStarted(question, number, held)
         began = time.perf_counter()
         session, trace = self.answerer, scouted.trace
         whole = session.whole(scouted.request, question)
@@ -386,9 +377,9 @@ class Scouting:
                 memory, question, number,
                 last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
             ):  # fmt: skip
-                if isinstance(event, Answered):
+                if isinstance(event, events.Answered):
                     result = event.result
-                elif held is None or not isinstance(event, AnswerStarted):
+                elif held is None or not isinstance(event, events.AnswerStarted):
                     yield event
             memory.release()
             return Second(result, excerpts, judge)
@@ -398,7 +389,7 @@ class Scouting:
         else:
             made = yield from reading(passages)
         made = replace(made, seconds=time.perf_counter() - began)
-        yield Answered(
+        yield events.Answered(
             self._together(scouted, first, made) if first else self._of_words(scouted, made)
         )
 
@@ -552,12 +543,12 @@ def _likelier(
     """Yield the events of the reading with the more probable answer; none follows a sure answer."""
     runs: list[tuple[Second, list[Event]]] = []
     for reading in readings:
-        events: list[Event] = []
-        runs.append((returned(changed(reading, _settled), events.append), events))
+        seen: list[Event] = []
+        runs.append((events.returned(changed(reading, _settled), seen.append), seen))
         if runs[-1][0].confidence >= SURE:
             break
-    made, events = max(runs, key=lambda run: run[0].confidence)
-    yield from events
+    made, seen = max(runs, key=lambda run: run[0].confidence)
+    yield from seen
     results = [run.result for run, _ in runs]
     peaks = {name: max(getattr(result, name) for result in results) for name in _PEAKS}
     other = next((result for result in results if result is not made.result), None)
@@ -566,7 +557,7 @@ def _likelier(
 
 def _settled(event: Event) -> Event:
     """Return an event that does not need the memory, which is released before it is seen."""
-    if not isinstance(event, AnswerStarted) or event.kept is None:
+    if not isinstance(event, events.AnswerStarted) or event.kept is None:
         return event
     kept = event.kept()
     return replace(event, kept=lambda: kept)

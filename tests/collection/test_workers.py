@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import standin
+from digests import digest_of
 
 from kvstream.api.memory_files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
@@ -29,7 +30,6 @@ from kvstream.collection.worker import Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome, returned
 from kvstream.input.sources import open_sources
-from kvstream.memory import saving
 from kvstream.run.request import Request
 from kvstream.sample.document import generate
 from kvstream.session import sharding
@@ -248,7 +248,7 @@ def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
     spread = returned(
         read_shards(session, settings, open_sources(["text.txt"]), asked, 2, Workers(1))
     )
-    assert saving.digest(spread) == saving.digest(alone)
+    assert digest_of(spread) == digest_of(alone)
     assert spread.shards is not None
     assert spread.shards.count == 2
 

@@ -19,7 +19,7 @@ from kvstream.input import following
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.sources import open_sources
 from kvstream.run.feed import TokenFeed
-from kvstream.run.intervals import Intervals
+from kvstream.run.request import Intervals
 from kvstream.tokenization.loading import TokenStream, load_tokenizer
 
 

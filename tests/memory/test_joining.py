@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from digests import digest_of
 
 from kvstream.answer.answering import answer, answered
 from kvstream.engine.budget import BudgetSplit
@@ -98,7 +99,7 @@ def test_a_joined_memory_keeps_the_bound_and_survives_its_file(
     path = tmp_path / "joined.kvs"
     digest = saving.save(joined, path)
     again = session.recall(saving.look(path), joined.run)
-    assert saving.digest(again) == digest
+    assert digest_of(again) == digest
     results = [
         next(e.result for e in answer(m, QUESTION) if isinstance(e, Answered))
         for m in (joined, again)
@@ -298,7 +299,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
                 assert told["entries"] < told["held"] == held
                 assert {c["source"] for c in result.citations} <= {str(stories[number])}
                 assert result.peak_kv_tokens <= 900
-        assert saving.digest(memory) == digest
+        assert digest_of(memory) == digest
 
 
 def test_a_document_answers_as_its_own_memory_does(
@@ -371,7 +372,7 @@ def test_several_sources_of_one_reading_are_told_apart(
                 told = answered(each, row["question"])[0].narrowed
                 assert told is not None
                 assert told["sources"] == [str(stories[number])]
-        assert saving.digest(each) == digest
+        assert digest_of(each) == digest
     known = asked[0][0]["question"]
     made_for_it = together(whole_session, stories, 600, known)
     assert answered(made_for_it, known)[0].narrowed is None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from digests import digest_of
 from safetensors import safe_open
 
 from kvstream.answer.answering import answer, question_tail
@@ -71,7 +72,7 @@ def test_a_memory_of_quantized_weights_is_read_back(
         memory = read(session, story, run_of())
         digest = saving.save(memory, path)
     found = saving.look(path)
-    assert saving.digest(session.recall(found, run_of())) != digest  # its type is another one here
+    assert digest_of(session.recall(found, run_of())) != digest  # its type is another one here
     assert found.loading({})["quantize"] == INT8
     monkeypatch.setattr(saving, "_same_weights", lambda *_: False)
     with pytest.raises(ModelError, match=r"with the same options \(--quantize int8\)"):
@@ -92,11 +93,11 @@ def test_what_is_read_back_is_what_was_written(
     memory = read(session, story, run)
     digest = saving.save(memory, path)
     again = session.recall(saving.look(path), run)
-    assert saving.digest(again) == digest == saving.digest(memory)
+    assert digest_of(again) == digest == digest_of(memory)
     for asked in ({}, {"extract": 3}, {"question": OTHER}):
         first, second = result(memory, **asked), result(again, **asked)
         assert (first.answer, first.citations) == (second.answer, second.citations)
-    assert saving.digest(again) == digest == saving.digest(memory), "asking changed a memory"
+    assert digest_of(again) == digest == digest_of(memory), "asking changed a memory"
 
 
 def test_a_memory_that_lost_nothing_is_the_same_to_the_bit(
@@ -673,9 +674,9 @@ def test_history_is_forgotten_oldest_first_and_fits(session: Session, story: Pat
     assert 0 < len(kept) < 30
     one_more = memory.prompt.tail(OTHER, history[-len(kept) - 1 :])
     assert len(one_more) > room
-    before = saving.digest(memory)
+    before = digest_of(memory)
     result(memory, OTHER, earlier=history)
-    assert saving.digest(memory) == before
+    assert digest_of(memory) == before
 
 
 def test_warnings_of_a_reading_come_back_with_its_memory(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from digests import digest_of
 
 from kvstream.answer.answering import answered
 from kvstream.engine.schedule import NoEviction
@@ -101,7 +102,7 @@ def kill_again_and_again(
     began = time.monotonic()
     whole = read(session, sources(story, 0 if pipe else None), run)
     took = time.monotonic() - began
-    expected, said = saving.digest(whole), answer(whole)
+    expected, said = digest_of(whole), answer(whole)
     saved, written = folder / "reading.kvs", folder / "memory.kvs"
     draw, done, alive = random.Random(kills), 0, 0
 
@@ -189,7 +190,7 @@ def test_a_reading_of_two_ends_resumes_in_either(
     whole = read(session, sources(story, None), run)
     stopped_after(session, sources(story, None), run, tmp_path / "c.kvs", steps)
     resumed = read(session, sources(story, None), run, tmp_path / "c.kvs")
-    assert saving.digest(resumed) == saving.digest(whole)
+    assert digest_of(resumed) == digest_of(whole)
 
 
 def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(

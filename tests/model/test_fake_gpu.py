@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from digests import digest_of
 from fake_gpu import GPU, FakeGPU, OnGPU, moved
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
@@ -166,7 +167,7 @@ def test_a_session_and_its_memory_file(
     memory = returned(session.read(open_sources([str(path)]), request))
     digest = saving.save(memory, file)
     again = session.recall(saving.look(file), run)
-    assert saving.digest(again) == digest
+    assert digest_of(again) == digest
     answers = [
         next(e.result for e in answer(m, "Who did it?") if isinstance(e, Answered))
         for m in (memory, again)

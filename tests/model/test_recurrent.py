@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from digests import digest_of
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
@@ -221,7 +222,7 @@ def test_a_memory_file_holds_the_states(kind: str, story: Path, tmp_path: Path) 
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert answer(again) == answer(memory)
-    assert saving.digest(again) == digest == saving.digest(memory)
+    assert digest_of(again) == digest == digest_of(memory)
 
 
 @pytest.mark.parametrize("change", ["missing", "another shape"])
@@ -263,7 +264,7 @@ def test_a_memory_does_not_live_in_its_file(story: Path, tmp_path: Path) -> None
     with path.open("r+b") as file:
         file.seek(-4000, 2)
         file.write(b"\x55" * 4000)
-    assert [saving.digest(m) for m in memories] == [digest] * 2
+    assert [digest_of(m) for m in memories] == [digest] * 2
 
 
 @pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])

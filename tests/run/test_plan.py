@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from kvstream.errors import BudgetError
-from kvstream.run.intervals import Intervals
 from kvstream.run.plan import LATER_QUESTION, LATER_SHARE, RunPlan
-from kvstream.run.request import Request
+from kvstream.run.request import Intervals, Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 

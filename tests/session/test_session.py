@@ -21,9 +21,8 @@ from kvstream.input.following import Follow
 from kvstream.input.sources import open_sources
 from kvstream.memory.contents import Memory
 from kvstream.run import feed
-from kvstream.run.intervals import Intervals
 from kvstream.run.prompt import Layout
-from kvstream.run.request import Request
+from kvstream.run.request import Intervals, Request
 from kvstream.session import reading
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings

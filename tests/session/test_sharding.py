@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from digests import digest_of
 
 from kvstream.answer.answering import answers
 from kvstream.collection import sharding
@@ -20,8 +21,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.contents import Memory
 from kvstream.memory.merging import Joiner, join
-from kvstream.run.intervals import Intervals
-from kvstream.run.request import Request
+from kvstream.run.request import Intervals, Request
 from kvstream.sample.document import questions
 from kvstream.session.session import Session
 from kvstream.session.sharding import cut, read_part, read_shards
@@ -107,7 +107,7 @@ def test_parts_saved_and_joined_elsewhere_are_the_same_memory(
         path = tmp_path / f"{part.number}.kvs"
         saving.save(returned(read_part(session, open_sources([str(story)]), part, request())), path)
         joiner.add(session.recall(saving.look(path), request().run))
-    assert saving.digest(joiner.finish()) == saving.digest(read[1])
+    assert digest_of(joiner.finish()) == digest_of(read[1])
 
 
 def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., Path]) -> None:
@@ -120,7 +120,7 @@ def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., P
     joined = returned(read_shards(session, open_sources([str(path)]), request(400), 4))
     plain = returned(session.read(open_sources([str(path)]), request(400)))
     assert joined.shards.count == 1
-    assert saving.digest(joined) == saving.digest(plain)
+    assert digest_of(joined) == digest_of(plain)
     assert said(joined) == said(plain)
 
 

@@ -33,7 +33,6 @@ BINS = 20
 """Number of parts of the document over which the spread of retained tokens is computed."""
 QUESTION = 40
 """Maximum number of characters of a question in a warning."""
-COPY = 1 << 20
 
 
 @reading_command("compare")
@@ -109,7 +108,7 @@ def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[st
                 continue  # opening the sources reports it
             spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))
             with InterruptibleInput(interrupts, path=None if path == "-" else Path(path)) as source:
-                shutil.copyfileobj(source, spool, COPY)
+                shutil.copyfileobj(source, spool)
             spool.flush()
             copies[path] = spool.name
         yield copies

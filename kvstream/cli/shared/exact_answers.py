@@ -13,17 +13,8 @@ from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvstream.api.exact import (
-    PART,
-    Asked,
-    asks_figure,
-    asks_of_rows,
-    counted,
-    has_times,
-    one_day,
-    route,
-    row_questions,
-)
+from kvstream.api import exact
+from kvstream.api.exact import Asked, asks_of_rows, counted, route
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
@@ -182,7 +173,7 @@ def _answered(
     for question in asked:
         if question not in found and asks_of_rows(question) and columns:
             named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
-            if asks_figure(question):  # which a model would invent
+            if exact.asks_figure(question):  # which a model would invent
                 told = f"{NO_FIGURE} Columns: {named}.{LARGER * (load() is None)}"
                 found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
                 continue
@@ -291,11 +282,11 @@ def _of_rows(
             from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
 
             text = head_of_pipe(None, plain=options.request.plain)
-            known = row_questions(text, asked, loads, run)
+            known = exact.row_questions(text, asked, loads, run)
             if len(known.queries) < len(asked) or not known.header:
                 return {}, () if known.queries else known.header or (), []
         sources = open_sources(paths, options, interrupts)
-        table = row_questions(sources, wanted, loads, run, known)
+        table = exact.row_questions(sources, wanted, loads, run, known)
     except SourceError:
         return {}, (), []  # no table; or the reading by a model reports it
     except BudgetError as error:
@@ -359,9 +350,9 @@ def _of_part(
     [each] = asked.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
     read = partial(open_sources, paths, stop=lambda: False)
-    timed = bool(times) and has_times(read(options))
+    timed = bool(times) and exact.has_times(read(options))
     dated = all("-" in time or time[:1].isalpha() for time in times.values())
-    if times and (each.kind == "other" or not timed or not (dated or one_day(read(options)))):
+    if times and (each.kind == "other" or not timed or not (dated or exact.one_day(read(options)))):
         if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
             tell(f"The question names a time, but other times are read, too; {given} reads a part.")
@@ -376,7 +367,7 @@ def _of_part(
         next(iter(sources))
     except (SourceError, UsageError) as error:
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
-        if each.kind != "other" and (PART.search(each.scope) or timed):
+        if each.kind != "other" and (exact.PART.search(each.scope) or timed):
             tell(f"The question names {named}, but all of the text is read. {error}")
         return options
     if each.kind == "other":
