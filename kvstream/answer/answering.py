@@ -255,11 +255,9 @@ def _written(
     """Yield the text of the answer, held back while it may be a loop or a stop string."""
     decoder = memory.tokenizer.decoder()
     text, shown, ends = "", 0, [0]
-    asks = memory.prompt.task == "ask"
-    limit = refusal_limit(memory.reader.model, memory.tokenizer) if asks else None
     tokens = memory.reader.answer(
         tail,
-        make_sampler(memory.run, limit),
+        make_sampler(memory.run, _limit(memory)),
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
@@ -285,6 +283,11 @@ def _written(
     if (end := stops.place(text)) is not None:
         stops.kept = bisect_left(ends, end)
     yield text[shown:end]
+
+
+def _limit(memory: Memory) -> RefusalLimit | None:
+    asks = memory.prompt.task == "ask"
+    return refusal_limit(memory.reader.model, memory.tokenizer) if asks else None
 
 
 def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | None:

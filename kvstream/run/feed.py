@@ -103,11 +103,7 @@ class ShortenedFeed(TokenFeed):
     """Hands out the first and the last tokens of a stream; counts and drops those between."""
 
     def __init__(
-        self,
-        stream: TokenStream,
-        first: int,
-        last: int,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, stream: TokenStream, first: int, last: int, interrupted: Callable[[], bool]
     ) -> None:
         super().__init__(stream)
         self._first, self._last = first, last

@@ -38,16 +38,11 @@ def never() -> bool:
 class Intervals:
     """An answer every `tokens` tokens, or every `seconds` seconds if new text was read."""
 
-    def __init__(
-        self,
-        tokens: int | None = None,
-        seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.tokens, self.seconds, self.clock = tokens, seconds, clock
+    def __init__(self, tokens: int | None = None, seconds: float | None = None) -> None:
+        self.tokens, self.seconds = tokens, seconds
         self.answered = 0
         """Number of tokens read before the latest answer."""
-        self._next = None if seconds is None else clock() + seconds
+        self._next = None if seconds is None else time.monotonic() + seconds
 
     def __str__(self) -> str:
         return f"{self.seconds:g}s" if self.tokens is None else str(self.tokens)
@@ -83,7 +78,7 @@ class Intervals:
 
     def time_is_up(self) -> bool:
         """Return whether the interval in seconds is over; then a reader stops waiting for text."""
-        return self._next is not None and self.clock() >= self._next
+        return self._next is not None and time.monotonic() >= self._next
 
     def room(self, read: int) -> int | None:
         """Return how many tokens to read before the next answer after `read`; None for seconds."""
@@ -96,7 +91,7 @@ class Intervals:
         else:
             due = self.time_is_up()
             if due and self.seconds is not None:
-                self._next = self.clock() + self.seconds
+                self._next = time.monotonic() + self.seconds
                 due = read > self.answered  # no answer without new text
         if due:
             self.answered = read

@@ -18,6 +18,7 @@ from kvstream.errors import UsageError
 from kvstream.input import following
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.sources import open_sources
+from kvstream.run import request
 from kvstream.run.feed import TokenFeed
 from kvstream.run.request import Intervals
 from kvstream.tokenization.loading import TokenStream, load_tokenizer
@@ -322,7 +323,7 @@ def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
             open_sources([str(path)], follow=Follow(Switch()))
 
 
-def test_intervals() -> None:
+def test_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Intervals.of("10k").tokens, Intervals.of("10k").seconds) == (10240, None)
     assert [Intervals.of(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
     for wrong in ("", "0", "0s", "-3", "soon", "3 days"):
@@ -332,7 +333,8 @@ def test_intervals() -> None:
     assert [every.room(n) for n in (0, 1, 99, 100, 250)] == [100, 99, 1, 100, 50]
     assert [every.due(n) for n in (50, 100, 100, 150, 200)] == [False, True, False, False, True]
     now = [0.0]
-    timed = Intervals(seconds=10, clock=lambda: now[0])
+    monkeypatch.setattr(request, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    timed = Intervals(seconds=10)
     assert not timed.due(5)
     now[0] = 11
     assert timed.time_is_up()

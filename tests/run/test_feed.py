@@ -10,6 +10,7 @@ import pytest
 from kvstream.errors import SourceError
 from kvstream.run import feed
 from kvstream.run.feed import ShortenedFeed, TokenFeed
+from kvstream.run.request import never
 from kvstream.tokenization.stream import TokenBatch
 
 
@@ -72,7 +73,7 @@ def test_of_a_text_that_is_shortened_the_two_ends_are_read(
     pauses: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "DROP_BLOCK", 4)
-    reading = ShortenedFeed(cast(Any, Stream(20, pauses)), first=3, last=5)
+    reading = ShortenedFeed(cast(Any, Stream(20, pauses)), first=3, last=5, interrupted=never)
     assert reading.estimate() == 8
     chunks = rest(reading, 3)
     assert [i for _, ids in chunks for i in ids] == [0, 1, 2, 15, 16, 17, 18, 19]
@@ -83,7 +84,7 @@ def test_of_a_text_that_is_shortened_the_two_ends_are_read(
 
 
 def test_pruning_keeps_the_tokens_of_the_end_that_the_model_has_not_read() -> None:
-    reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5)
+    reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5, interrupted=never)
     handed = [0, 1, 2]
     reading.read(3)
     assert not reading.exhausted()  # reads to the end
@@ -97,13 +98,13 @@ def test_pruning_keeps_the_tokens_of_the_end_that_the_model_has_not_read() -> No
 
 
 def test_a_shortened_text_ends_with_its_last_token() -> None:
-    reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5)
+    reading = ShortenedFeed(cast(Any, Stream(20)), first=3, last=5, interrupted=never)
     for count in (3, 2, 2):
         reading.read(count)
         assert not reading.ended
     reading.read(2)
     assert reading.ended
-    assert ShortenedFeed(cast(Any, Stream(6)), first=3, last=5).estimate() == 6
+    assert ShortenedFeed(cast(Any, Stream(6)), first=3, last=5, interrupted=never).estimate() == 6
 
 
 def test_an_interrupted_reading_has_the_newest_tokens_as_its_end() -> None:

@@ -14,7 +14,7 @@ from kvstream.api.methods import method_names, plugins
 from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.settings import count_of, seed_of, size_of
+from kvstream.settings import count_of, seed_of
 
 NONE = "none"
 """Value of --skim: one model reads everything."""
@@ -33,7 +33,6 @@ class Parsed(click.ParamType):
             self.fail(str(error))
 
 
-SIZE = Parsed(size_of, "size")
 COUNT = Parsed(count_of, "n")
 SEED = Parsed(seed_of, "integer")
 

@@ -65,13 +65,17 @@ def read_each(paths: Sequence[str], options: Options) -> int:
         tally = reporter.tally
         if interrupts.pressed:
             if tally.left and not options.quiet:
-                how = "With -o FOLDER, the" if into is None else "The"
-                told = f"Interrupted: {counted(tally.left, 'document')} not read."
-                reporter.tell(f"{told} {how} same command continues with the rest.")
+                reporter.tell(_not_read(tally.left, into))
             return INTERRUPTED
         if tally.failed:
             return SOME_FAILED if tally.done else tally.code
         return WITHHELD if withheld else 0
+
+
+def _not_read(documents: int, into: Path | None) -> str:
+    how = "With -o FOLDER, the" if into is None else "The"
+    told = f"Interrupted: {counted(documents, 'document')} not read."
+    return f"{told} {how} same command continues with the rest."
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
