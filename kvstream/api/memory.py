@@ -250,7 +250,7 @@ class Memory:
     def release(self) -> None:
         """Free its keys and values. The memory can no longer be asked."""
         with self._in_use(released=True):
-            self._engine.release()
+            self._engine.reader.release()
         self._lost = "This memory was released; recall its file, or read the sources again."
 
     @property

@@ -36,6 +36,7 @@ COMMANDS = {
 KERNELS = "12"
 """Number of compiled CPU kernels to keep. One step needs fewer."""
 INTERRUPTED = 130
+"""Exit code if Ctrl-C stopped the work: there is no result, or one of a part of the text."""
 OUT_OF_MEMORY = 5
 
 

@@ -130,7 +130,7 @@ def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]
     """
     ids = question_tail(memory, question)
     within = float(memory.reader.score(ids[:1], ids[1:]).sum())
-    memory.release()  # before another KV cache is made
+    memory.reader.release()  # before another KV cache is made
     head = memory.model, tuple(memory.prompt.head)
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)

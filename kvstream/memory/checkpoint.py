@@ -56,11 +56,6 @@ class Checkpoint:
         """Digest of the complete memory; None before it is saved."""
         self._saved = 0
 
-    @property
-    def tokens(self) -> int:
-        """Number of source tokens that the model need not read again."""
-        return 0 if self.position is None else self.position.tokens
-
     def take_up(
         self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool] = never
     ) -> None:
@@ -124,10 +119,6 @@ class Checkpoint:
     def finish(self, memory: Memory, feed: TokenFeed) -> None:
         """Save the memory of a complete reading. Raises KvstreamError on failure."""
         self._save(memory, feed, complete=True)
-
-    def remove(self) -> None:
-        """Remove the file, because nothing is left to resume."""
-        self.path.unlink(missing_ok=True)
 
     def _save(self, memory: Memory, feed: TokenFeed, *, complete: bool) -> None:
         self._saved = feed.handed  # after a failure, the next try is also `every` tokens later

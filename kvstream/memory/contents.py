@@ -158,7 +158,3 @@ class Memory:
         """Whether some heads evicted tokens, though each token is in another head."""
         read = self.trace.read
         return min(self.reader.schedule.held, default=read) < read == self.retained
-
-    def release(self) -> None:
-        """Free the KV cache. The memory can no longer answer."""
-        self.reader.release()

@@ -118,11 +118,6 @@ class Scouting:
         """The session of the model that reads long texts."""
         return self.scout or self.answerer
 
-    @property
-    def load_s(self) -> float:
-        alone = self.reader is self.answerer
-        return self.answerer.load_s + (0.0 if alone else self.reader.load_s)
-
     # Reading.
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
@@ -184,7 +179,7 @@ class Scouting:
             scouted.passages.ranked(question, memory, basis.regions)
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
-        memory.release()
+        memory.reader.release()
         for number, ((first, _), ranked) in enumerate(zip(guesses, ready, strict=True)):
             yield from self._from_passages(
                 scouted, first.question, ranked, number, first, lambda: held
@@ -381,7 +376,7 @@ class Scouting:
                     result = event.result
                 elif held is None or not isinstance(event, events.AnswerStarted):
                     yield event
-            memory.release()
+            memory.reader.release()
             return Second(result, excerpts, judge)
 
         if passages and judge is None and session.calibrated:
@@ -406,7 +401,7 @@ class Scouting:
             peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
             scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
             narrowed=None,  # it concerns the scout; passages come from all sources
-            load_s=self.load_s,
+            load_s=sum(session.load_s for session in {self.answerer, self.reader}),
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
             budget_bytes=(second.budget_bytes + beside if beside else larger.budget_bytes),
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),

@@ -201,7 +201,7 @@ class Session:
         )  # fmt: skip
         yield from _saved_as(checkpoint, answers(memory, request))
         if checkpoint is not None and checkpoint.digest is not None:
-            checkpoint.remove()
+            checkpoint.path.unlink(missing_ok=True)  # nothing is left to resume
 
     def read(
         self,

@@ -13,7 +13,7 @@ from kvstream.errors import SourceError
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
-from kvstream.memory.checkpoint import Checkpoint
+from kvstream.memory.checkpoint import tokens_of
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -70,7 +70,7 @@ def test_a_memory_of_0_2_is_read_on(session: Session, tmp_path: Path) -> None:
 def test_a_checkpoint_of_0_2_is_taken_up(session: Session, tmp_path: Path) -> None:
     saved = tmp_path / "reading.kvs"
     shutil.copy(EARLIER / "reading.kvs", saved)
-    assert Checkpoint(saved).tokens == 357
+    assert tokens_of(saved) == 357
     run = RunSettings(Budget(tokens=150), method="foresight", thin="auto", max_tokens=8)
     request = Request(run=run, command="remember", checkpoint=saved)
     source = open_sources([str(EARLIER / "story.sample")])

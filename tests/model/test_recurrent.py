@@ -270,7 +270,7 @@ def test_a_memory_does_not_live_in_its_file(story: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])
 def test_a_memory_that_was_released_holds_nothing(kind: str, story: Path) -> None:
     memory = remembered(kind, story)
-    memory.release()
+    memory.reader.release()
     cache = memory.reader.cache
     assert sum(layer.state_bytes for layer in cache.recurrent) == 0
     assert all(store.keys.numel() == 0 for store in cache.stores)

@@ -124,7 +124,7 @@ def skim(session: Session, sample: Sample, task: Task, given: Namespace) -> Reco
     assert isinstance(skimmed, Scouted)
     events = both.answer(skimmed, sample.question)
     told = next(event.result for event in events if isinstance(event, Answered))
-    skimmed.memory.release()
+    skimmed.memory.reader.release()
     assert told.skim is not None
     return {
         "method": auto.method, "read": head + tokens, "held": told.skim["tokens"],

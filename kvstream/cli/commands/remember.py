@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.api.options import refuse_later_questions
+from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.option import memory_option, option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import inputs, reports, running
-from kvstream.cli.shared.interrupts import INTERRUPTED
 from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import check_checkpoint, kept_line, prepared, reading_line

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from kvstream.api.collection import each_of
+from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.table import Options
-from kvstream.cli.shared.interrupts import INTERRUPTED, Interrupts
+from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.model_choice import POCKET, demonstration, refuse_revision
 from kvstream.cli.shared.running import SOME_FAILED, WITHHELD, can_be_live, quiet_libraries
 from kvstream.events import DocumentDone, Outcome

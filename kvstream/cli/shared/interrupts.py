@@ -19,8 +19,6 @@ from typing import Any, ClassVar
 
 from kvstream.errors import SourceError
 
-INTERRUPTED = 130
-"""Exit code if Ctrl-C stopped the work, so that its result is about a part of the text."""
 POLL_SECONDS = 0.2
 WEAK = (_weakrefset.__file__, weakref.__file__)
 """Modules with callbacks that Python calls as it frees an object."""
