@@ -22,7 +22,7 @@ from kvstream.memory.header import STORED, Position
 from kvstream.memory.memory_file import position_of
 from kvstream.memory.saving import check_model, look, memory_state, restored, save
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
-from kvstream.run.request import Request, never
+from kvstream.run.request import Request
 from kvstream.store import writing
 
 T = TypeVar("T")
@@ -56,9 +56,7 @@ class Checkpoint:
         """Digest of the complete memory; None before it is saved."""
         self._saved = 0
 
-    def take_up(
-        self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool] = never
-    ) -> None:
+    def take_up(self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool]) -> None:
         """Restore the saved state into a new memory, and skip the tokens that it has read.
 
         Raises UsageError with the setting that differs from this run, SourceError if the sources

@@ -179,9 +179,7 @@ class OutputFile:
 
 
 def refuse_clashes(
-    outputs: Mapping[str, Path | None],
-    inputs: Mapping[str, Path | None],
-    sources: Sequence[str] = (),
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], sources: Sequence[str]
 ) -> None:
     """Raise UsageError if an output would destroy another one or an input, by option. Stdout always
     is an output, because a shell may append it to a source.
