@@ -12,7 +12,7 @@ from fakes import FakeSession
 
 from kvstream import Report
 from kvstream.api.logs import LogSummary, page, record
-from kvstream.cli.shared import log_pages
+from kvstream.cli.shared import log_summaries
 from kvstream.events import Answered, Started
 from kvstream.reporters.plain import plan_line
 from kvstream.reporters.plain import summary as summary_line
@@ -47,10 +47,10 @@ def summary(text: str, name: str = "a.log") -> LogSummary:
 
 def test_a_log_is_drawn_over_time() -> None:
     log = summary(log_text())
-    lines = {t.title: t for t in log_pages._timelines(log, record(log, 16))}
+    lines = {t.title: t for t in log_summaries._timelines(log, record(log, 16))}
     ((_, words, bars),) = lines["All lines"].rows
     assert words == "3,300"
-    assert len(bars) <= log_pages.BARS
+    assert len(bars) <= log_summaries.BARS
     ((text, words, bars),) = lines["Errors and warnings"].rows
     assert (words, "was not saved" in text) == ("300 error", True)
     # The errors are in the minute of the burst, at 40% of the log.
@@ -75,7 +75,7 @@ def test_a_log_is_drawn_over_time() -> None:
 )
 def test_times_of_a_log_have_only_the_parts_that_it_names(first, last, told) -> None:
     log = summary(f"{first} app: begins\n{last} app: ends\n" * 3)
-    (table,) = log_pages._tables(log, record(log, 16))
+    (table,) = log_summaries._tables(log, record(log, 16))
     assert {row[2] for row in table.rows} == {f"{told}0", f"{told}9"}
     assert page(log).split("\n")[0].split(", ")[1].startswith(f"{told}0 to {told}9;")
 
@@ -84,7 +84,7 @@ def test_bars_are_the_counts_of_the_lines() -> None:
     """Compare with a slow count of the lines of the log."""
     text = log_text(400)
     log = summary(text)
-    axis = log_pages._Axis.of(log)
+    axis = log_summaries._Axis.of(log)
     bars = axis.bars(log.total.buckets)
     counts = [0] * len(bars)
     for line in text.splitlines():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.cli.shared.side_by_side import Row, blocks
+from kvstream.cli.commands.compare import Row, blocks
 
 LONG = "It lies behind the third stone of the garden wall, where nobody has looked for many years."
 QUESTIONS = ("Who hid the letter that came on Tuesday?", "Where was it found?")

@@ -26,7 +26,7 @@ from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: 
 from kvstream.api.source_objects import Text  # noqa: E402
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.model.layer_store import LayerStore  # noqa: E402
-from kvstream.server import protocol, request_checks  # noqa: E402
+from kvstream.server import request_checks, run  # noqa: E402
 from kvstream.server.bound import Bound  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.client_errors import ApiError  # noqa: E402
@@ -651,7 +651,7 @@ def test_who_waits_for_100_continue_gets_the_refusal_in_place_of_it(
     server, sends, monkeypatch
 ) -> None:
     """curl is such a client. A client need not wait and may begin to send."""
-    monkeypatch.setattr(protocol, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(run, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(request_checks, "SILENT_SECONDS", 0.2)
     host, port = server.server.socket.getsockname()[:2]
     with socket.create_connection((host, port), 30) as client:
@@ -705,7 +705,7 @@ def test_a_refused_client_that_says_no_more_is_let_go(server, monkeypatch) -> No
 def test_what_is_no_request_gets_an_error_like_all_others(
     server, monkeypatch, head, code, status
 ) -> None:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.4)
+    monkeypatch.setattr(run, "HEADER_SECONDS", 0.4)
     with socket.create_connection(server.server.socket.getsockname()[:2], 10) as client:
         client.sendall(head)
         told = all_of(client)
@@ -754,7 +754,7 @@ def test_two_numbers_for_the_same_are_refused(server) -> None:
 
 def test_headers_that_never_end_keep_nobody_out(start, monkeypatch) -> None:
     """Neither those of the first request of a connection nor those of a later one."""
-    monkeypatch.setattr(protocol, "SPARE", 4)
+    monkeypatch.setattr(run, "SPARE", 4)
     running: Running = start(queue=2)
     slow = []
     for number in range(40):
@@ -770,7 +770,7 @@ def test_headers_that_never_end_keep_nobody_out(start, monkeypatch) -> None:
 
 
 def test_an_answer_waits_while_other_connections_come_and_go(start, monkeypatch) -> None:
-    monkeypatch.setattr(protocol, "SPARE", 4)
+    monkeypatch.setattr(run, "SPARE", 4)
     running: Running = start(queue=2)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(running.ask, f"{LONG * 3}\n\n{QUESTION}")
@@ -784,7 +784,7 @@ def test_an_answer_waits_while_other_connections_come_and_go(start, monkeypatch)
 
 
 def test_headers_that_come_in_drops_have_a_deadline(server, monkeypatch) -> None:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.4)
+    monkeypatch.setattr(run, "HEADER_SECONDS", 0.4)
     with socket.create_connection(server.server.socket.getsockname()[:2], 10) as client:
         began = time.monotonic()
         with suppress(OSError):  # the connection is closed
