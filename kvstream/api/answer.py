@@ -1,12 +1,23 @@
-"""An answer: its text, its citations and its costs."""
+"""An answer: its text, its citations and its costs; and the progress of what makes it: shown in a
+notebook by default, elsewhere only on request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from kvstream.events import Answered, Event, Result
+from kvstream.api.given import kind
+from kvstream.errors import UsageError
+from kvstream.events import Answered, Event, Notice, Result, Value, returned
+from kvstream.reporters.plain import Plain
+
+Progress: TypeAlias = "bool | Callable[[Event], None] | None"
+"""True shows plain lines, False shows none, None shows lines only in a notebook. A function gets
+every event. Without lines, a checkpoint that cannot be written is a Python warning."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,40 @@ class Answer:
         return self.text
 
 
-def answers(events: Iterator[Event]) -> list[Answer]:
-    """Consume all events and return the answers among them."""
-    return [Answer(event.result) for event in events if isinstance(event, Answered)]
+def in_notebook() -> bool:
+    """Return whether this process is a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
+    """Consume all events, show them, and return the value of the generator."""
+    return returned(events, _shower(progress))
+
+
+def answer_of(events: Iterator[Event], progress: Progress) -> Answer:
+    """Consume all events, show them, and return the last answer."""
+    show = _shower(progress)
+    for event in events:
+        show(event)
+        if isinstance(event, Answered):
+            answer = Answer(event.result)
+    return answer
+
+
+def _shower(progress: Progress) -> Callable[[Event], None]:
+    if callable(progress):
+        return progress
+    if progress not in (True, False, None):
+        raise UsageError(f"progress= is True, False or a function, not {kind(progress)}.")
+    notebook = in_notebook()
+    if progress or (progress is None and notebook):
+        # A notebook shows stderr as an error.
+        return Plain(sys.stdout if notebook else sys.stderr).show
+    return _warn
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Notice) and event.loss:
+        # The level is that of the call of `read` or `ask`.
+        warnings.warn(event.message, RuntimeWarning, stacklevel=5)

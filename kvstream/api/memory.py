@@ -11,11 +11,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.answer import Answer, answers
+from kvstream.api.answer import Answer, Progress, answer_of, shown
 from kvstream.api.given import path_of, positive_of, question_of, several_of, text_of, turns_of
 from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
-from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.source_objects import SourceLike, refuse_over, sources_for
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, Event
@@ -76,7 +75,7 @@ class Memory:
         """
         # If `progress` fails, the memory can be used again at once.
         with closing(self.stream(question, **options)) as events:
-            return answers(watched(events, progress))[-1]
+            return answer_of(events, progress)
 
     def stream(
         self, question: str, **options: Unpack[QuestionOptions]

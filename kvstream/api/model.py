@@ -7,13 +7,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.answer import Answer, answers
+from kvstream.api.answer import Answer, Progress, answer_of, shown
 from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.memory_files import MemoryFile, opened
 from kvstream.api.models import worker_memory
 from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
-from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.source_objects import SourceLike, Text, is_path, several, sources_for
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
@@ -186,7 +185,7 @@ class Model:
         return self._answer(self._sources(source, text, request), request, progress)
 
     def _answer(self, sources: SourceSet, request: Request, progress: Progress) -> Answer:
-        return answers(watched(self.events(sources, request), progress))[-1]
+        return answer_of(self.events(sources, request), progress)
 
     def stream(
         self,
