@@ -26,9 +26,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kvstream.errors import KvstreamError
 from kvstream.server.client_errors import ApiError
 from kvstream.server.request_checks import QUEUED, SILENT_SECONDS, Guard
-from kvstream.server.routes import make_app
+from kvstream.server.routes import Service, make_app
 from kvstream.server.server_settings import ServerSettings
-from kvstream.server.service import Service
 
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0

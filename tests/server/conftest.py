@@ -20,9 +20,9 @@ from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
 
 from kvstream.api.model import Model  # noqa: E402
 from kvstream.api.options import request_of  # noqa: E402
+from kvstream.server.routes import Service  # noqa: E402
 from kvstream.server.run import Server, listen  # noqa: E402
 from kvstream.server.server_settings import ServerSettings  # noqa: E402
-from kvstream.server.service import Service  # noqa: E402
 from kvstream.session.session import Session  # noqa: E402
 from kvstream.settings import ModelSettings  # noqa: E402
 

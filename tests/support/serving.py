@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kvstream.server.routes import Service
 from kvstream.server.run import Server
-from kvstream.server.service import Service
 
 SMALL = {"budget": 300, "max_tokens": 16}
 FACT = "Ada hid the letter under the third stone of the garden wall. "
