@@ -35,6 +35,11 @@ _BLOCKS = frozenset([
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
+_ROLES = {
+    "table": "table", "grid": "table", "treegrid": "table", "rowgroup": "tbody", "row": "tr",
+    "cell": "td", "gridcell": "td", "columnheader": "th", "rowheader": "th", "listitem": "li",
+}  # fmt: skip
+"""The tags that other tags stand for if they have these roles (ARIA)."""
 _SIGNS = {
     "msup": ["", "^"], "msub": ["", "_"], "msubsup": ["", "_", "^"], "munder": ["", "_"],
     "munderover": ["", "_", "^"], "mfrac": [" ", "/"], "msqrt": ["\u221a"],
@@ -68,7 +73,7 @@ def html_parts(
             yield None
             continue
         text, held = held + text, ""
-        close = target.depth > DEEPEST
+        close = len(target.open) > DEEPEST
         if close and (tag := text.rfind("<")) > 0:  # do not split a tag
             text, held = text[:tag], text[tag:]
         parser.feed(_parsable(text))
@@ -98,8 +103,8 @@ class _Page:
     """The parser target that lxml calls; it collects the text."""
 
     def __init__(self, heading: str) -> None:
-        self.depth = 0
-        """Number of open tags."""
+        self.open: list[str] = []
+        """The open tags."""
         self.lines = Lines(heading)
         self._dropped = 0
         self._pre = 0
@@ -123,8 +128,11 @@ class _Page:
         """The number of an item, until its text begins."""
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        self.depth += 1
         tag = tag.rpartition(":")[2]
+        if tag not in _TABLES and (role := attributes.get("role")):
+            level = count_of(attributes.get("aria-level", "2"))
+            tag = f"h{level}" if role == "heading" else _ROLES.get(role, tag)
+        self.open.append(tag)
         if tag in _DROPPED:
             self._dropped += 1
         if self._dropped:
@@ -163,9 +171,8 @@ class _Page:
         self._pre += tag == "pre"
         self._navigation += tag == "nav"
 
-    def end(self, tag: str) -> None:
-        self.depth -= 1
-        tag = tag.rpartition(":")[2]
+    def end(self, _: str) -> None:
+        tag = self.open.pop()
         if self._dropped:
             self._dropped -= tag in _DROPPED
             return
@@ -216,7 +223,9 @@ class _Page:
             self._in_head = tag == "thead"
             self.lines.divide()
         else:
-            columns, rows = (count_of(attributes.get(n)) for n in ("colspan", "rowspan"))
+            names = ("colspan", "rowspan")
+            spans = (attributes.get(n) or attributes.get(f"aria-{n}") for n in names)
+            columns, rows = map(count_of, spans)
             self.lines.begin_cell(Cell("", columns, rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:

@@ -129,6 +129,21 @@ def test_a_row_of_html_is_a_line(tmp_path: Path, table: str, lines: list[str] | 
         assert found == ["Before", *lines, "After"]
 
 
+def test_tags_with_the_roles_of_a_table(tmp_path: Path) -> None:
+    names = "".join(f'<i role="columnheader">{name}</i>' for name in ("Ship", "Port", "Crew"))
+    cells = '<i role="cell">Gull</i><i role="cell"></i><i role="gridcell">12</i>'
+    row = '<div role="row">'
+    page = (
+        f'<b role="heading" aria-level="3">Ships</b><div role="grid"><div role="rowgroup">{row}'
+        f'{names}</div></div>{row}{cells}</div></div><table role="presentation"><td role="row">x'
+    )
+    (tmp_path / "a.html").write_text(f"<html><body>{page}")
+    blocks = list(open_sources([str(tmp_path / "a.html")]))
+    assert {str(block.place) for block in blocks} == {"Ships"}
+    text = "".join(block.text for block in blocks)
+    assert text == "Ships\nShip | Port | Crew\nShip: Gull | Port: | Crew: 12\n\nx\n"
+
+
 def test_a_table_for_layout_keeps_its_lines(tmp_path: Path) -> None:
     prose = "It rained on the sea. " * 200
     page = f"<table><tr><td><p>{prose}</p><p>Then it stopped.</p></td><td>Menu</td></tr></table>"
