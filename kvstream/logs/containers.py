@@ -7,8 +7,7 @@ import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from kvstream.input.controls import without_controls
-from kvstream.logs.levels import LEVEL_FIRST
+from kvstream.logs.levels import LETTER, LEVEL_FIRST
 
 LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
@@ -67,8 +66,7 @@ def container_line(line: str, number: int) -> ContainerLine:
     flag = record.get("logtag", record.get("_p"))  # fluentd and Fluent Bit keep that of a file
     ends = flag != "P" if flag else text[-1:] == "\n" or None
     stamp = f"{record.get('time', '')} "
-    text = without_controls(text.rstrip("\r\n"))
-    return ContainerLine(text, name, stamp, stream, ends, number)
+    return ContainerLine(text.rstrip("\r\n"), name, stamp, stream, ends, number)
 
 
 class SplitLines:
@@ -99,7 +97,7 @@ class SplitLines:
 
 def with_name(name: str, rest: str) -> str:
     """Return a line without its time, with the name of its container as its component."""
-    level = LEVEL_FIRST.match(rest)
+    level = LEVEL_FIRST.match(rest) or LETTER.match(rest)
     if level is None:
         return f"{name}: {rest.lstrip()}"
     return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"

@@ -14,34 +14,38 @@ LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
 SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
 _LEVEL_WORDS = {
-    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb silly",
+    "debug": "trace verbose debug fine finer finest trce dbug dbg vrb silly trc debu",
     "info": "info information config inf",
     "notice": "notice",
     "warning": "warn warning wrn",
-    "error": "error err eror severe failure fail",
-    "fatal": "fatal critical crit emergency alert emerg panic ftl",
+    "error": "error err eror severe failure fail erro",
+    "fatal": "fatal critical crit emergency alert emerg panic ftl fata pnc",
 }
 _OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
 _ONLY_MARKED = ("alert", "emerg", "panic", "fail", "inf")
 """Words that count only if they are set apart, because messages also have them in capitals:
 ``logrotate: ALERT exited abnormally``."""
+FACILITY = r"(?:kern|user|mail|daemon|auth(?:priv)?|syslog|lpr|news|cron|ftp|local\d)\."
+"""Of syslog, before the level: ``daemon.err dnsmasq[7]:``."""
 _CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
 _ANY_CASE = "|".join(_OF_WORD)
 # A level is in capitals, or the first word, or set apart: "in error state" names none. It may have
 # a name before it: [core:error] of Apache, [Server thread/ERROR], app.ERROR: of Monolog.
 _LEVEL = re.compile(
-    rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'!])"
+    rf"(?:^|[\s\[(<|=:\"')])({_CAPITALS})(?=$|[\s\])>|,:\"'!])"
     rf"|^\W*(?:[\w-]{{1,40}}\.({_CAPITALS}|ALERT): "
     rf"|\[[\w #-]{{1,40}}(?:/({_CAPITALS})|:(?i:({_ANY_CASE})))\])"
-    rf"|^(?:npm|[1-9]\d*) ({_ANY_CASE}) "
-    rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
+    rf"|^(?:npm|[1-9]\d*) ({_ANY_CASE}) |(?:^|\s){FACILITY}({_ANY_CASE})\s"
+    rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE}) *:(?=\s|$))"
 )
 _COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
 """In a row of values with commas; LOG is of PostgreSQL."""
 _NAMED = re.compile(
     r"\b(?:level|lvl|severity|loglevel|at(?==))\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE
 )
-_LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
+LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
+_MARKED = re.compile(r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]")
+"""A letter in brackets, of X.org twice: ``(EE)``."""
 OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
 )
@@ -73,6 +77,7 @@ LEVEL_FIRST = re.compile(
 BEGINS_WITH_LEVEL = re.compile(
     r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]"
     r"|(?:trce|dbug|info|warn|fail|crit): [\w.]+\[\d+\]$"  # of .NET
+    r"|(?:TRAC|DEBU|INFO|WARN|ERRO|FATA|PANI)\[\d+\] |[VDIWEF]/[^\s(]+ *\( *\d+\): "
     r"|(?:npm|\d+) (?:silly|verbose|info|http|timing|notice|warn|error|WARN|ERR!) \w"
 )
 """A line without a time that begins with a level, as a log without times has it."""
@@ -106,7 +111,7 @@ FIELDS = "#Fields:"
 def level_of(rest: str) -> str:
     """Return the level of a line without its time: one of LEVELS."""
     head = rest[:_HEAD]
-    letter = _LETTER.match(head)
+    letter = LETTER.match(head)
     if letter is not None and letter.group(1):  # after the numbers of process and thread
         return OF_LETTER[letter.group(2)]
     named = _NAMED.search(rest[:400])
@@ -117,8 +122,8 @@ def level_of(rest: str) -> str:
     found = _LEVEL.search(head)
     if found is not None:
         return _OF_WORD[(found.group(found.lastindex or 1)).lower()]
-    if letter is not None:
-        return OF_LETTER[letter.group(2)]
+    if (letter := letter or _MARKED.search(head)) is not None:
+        return OF_LETTER[letter.group(letter.lastindex or 1)]
     text = rest[:1000]
     if _DONE.search(text) or not _FAILURE.search(_NO_FAILURE.sub("", text)):
         return ""

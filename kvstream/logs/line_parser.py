@@ -130,6 +130,8 @@ class LineParser:
     def _entry(self, line: ContainerLine) -> Entry:
         """Parse a line from which `container_line` has taken what a runtime added."""
         text, name, stamp, stream, _, number, pieces = line
+        if stamp:  # a record of Docker, or the pieces of a line, have control sequences
+            text = without_controls(text)
         time, rest = self.parse(text)
         writer = f"{name} {stream}" if stream else name
         continuation = self._continuations.get(writer)
@@ -143,12 +145,13 @@ class LineParser:
         continues, timed = False, time is not None
         if time is None and text:
             # With a stamp, the program may write no time in any line.
-            continues = continuation.continues(text, surely=bool(stamp))
-            if stamp and not continues:
-                time = self._split(stamp)[0]
+            surely = bool(stamp) and not continuation.head
+            continues = continuation.continues(text, surely=surely)
         elif text and (message := self._of_trace(rest, continuation)) is not None:
             text = rest = message
             time, continues = None, True
+        if stamp and text and not continues and (time or 0.0) < EARLIEST:  # it has no date
+            time = self._split(stamp)[0]
         if not continues and text:
             continuation.head = text if timed and not self._process else ""
             if continuation.expects or text[-1] == ":":
@@ -394,7 +397,8 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
         if begins or CONTAINER.search(entry.container):
             stamped += 1
             least = 1 if len(text) >= LONG else least
-            separator = next((c for c in ",;\t" if entry.rest.lstrip('"')[:1] == c), None)
+            begin = entry.rest.lstrip('"')[:1] if text[0] != "[" else ""  # of Samba
+            separator = next((c for c in ",;\t" if begin == c), None)
             if separator is not None and levels.level_of(entry.rest) in ("", "suspect"):
                 rows += 1
                 widths.add(entry.rest.count(separator))

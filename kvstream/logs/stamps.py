@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kvstream.logs.levels import FACILITY
+
 _MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
@@ -23,21 +25,23 @@ _WINDOWS = r"(?:[A-Z][a-z]+\t|(?:Verbose|Information|Warning|Error|Critical|Audi
 """The level before the time in an export of the event log."""
 _EPOCH_END = r"(?P<f>\.\d{1,9}|(?:\d{3}){0,3})(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = rf"(?i:(?:{'|'.join(MONTHS)})[a-z]{{0,6}})"
-_HOST = r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?"
+_HOST = rf"(?: (?!{FACILITY})[\w.@/-]+(?= (?:{FACILITY}\w+ )?[\w./()@-]+(?:\[\d+\])?: ))?"
 """Of syslog, before the name of a program."""
 _STAMPS = [
     # The part after the second has its own pattern: lines of one second differ only in it.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872;
     # 2024-05-01_10:00:00.123 of svlogd;
-    # Wed 2024-05-01 10:00:00 CEST of journalctl; 2024-May-01 10:00:00; 2024年05月01日 10:00:00
+    # Wed 2024-05-01 10:00:00 CEST of journalctl; 2024-May-01 10:00:00; 2024年05月01日 10:00:00;
+    # 2024 May  1 10:00:00 of NX-OS; 2024:05:01-10:00:00
     (
         rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<p>.{{0,60}}?(?<![\w.:-]))"
-        rf"(?P<stamp>(?P<y>\d{{4}})[-/.年](?P<mo>\d\d?|{_MON})[-/.月](?P<d>\d\d?)日?[T\s_-]{_HMS})",
+        rf"(?P<stamp>(?P<y>\d{{4}})[-/.: 年](?P<mo>(?<! )\d\d?|{_MON})[-/.: 月] ?(?P<d>\d\d?)日?"
+        rf"[T\s_-]{_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
-    # 127.0.0.1 - - [10/Oct/2000:13:55:36 -0700]; [10/Oct/2000 13:55:36]
+    # 127.0.0.1 - - [10/Oct/2000:13:55:36 -0700]; [10/Oct/2000 13:55:36]; with a letter of CUPS
     (
-        rf"(?P<p>(?:\S+ \S+ [^\[]{{1,60}}?)?)\["
+        rf"(?P<p>(?:[DIWEF] |\S+ \S+ [^\[]{{1,60}}?)?)\["
         rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}})[: ]{_HMS})",
         r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
     ),
@@ -81,12 +85,17 @@ _STAMPS = [
     ),
     # 1117838570; 1117838570.123; 1117838570123; 1117838570123456789
     (r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})", _EPOCH_END),
-    # [   12.345678] of a kernel; [12.345s] of Java's garbage collector
-    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)s?\]"),
-    # 22:15:29.606; but 01.05.24 10:00:00 has a day
+    # [   12.345678] of a kernel, also behind <3> or kern  :err   : of dmesg; [12.345s] of Java's
+    # garbage collector
     (
-        rf"(?P<p>\[?)(?P<stamp>{_HMS})",
-        rf"{_FRACTION}(?P<zone>{_HALF})\]?(?=\s)(?!\s\d\d?:\d\d:)",
+        r"(?P<p>(?:<\d+>|[a-z]+\d? *:[a-z]+ *: )?)\[ *(?P<stamp>\d{1,7})",
+        r"(?P<f>\.\d{3,6})(?P<zone>)s?\]",
+    ),
+    # 22:15:29.606; (22:15:29); 10:15PM INF of zerolog; but 01.05.24 10:00:00 has a day
+    (
+        r"(?P<p>[\[(]?)(?P<stamp>(?P<h>\d\d?)[:.](?P<mi>\d\d?)"
+        r"(?:[:.](?P<s>\d\d?)|(?=[AP]M [A-Z]{3} )))",
+        rf"{_FRACTION}(?P<zone>{_HALF})[\])]?(?=[\s\[])(?!\s\d\d?:\d\d:)",
     ),
     # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM; Error,5/31/2024 2:05:06 PM,Disk:
     # the month comes first, unless a line shows that the day does
@@ -101,7 +110,7 @@ _STAMPS = [
     (
         rf"(?P<p>{_WINDOWS}\[?)"
         rf"(?P<stamp>(?P<a>\d\d?)(?P<sep>[/-])(?P<b>\d\d?)(?P=sep)"
-        rf"(?P<y>\d{{4}}|(?<=/)\d\d) {_HMS})",
+        rf"(?P<y>\d{{4}}|(?<=/)\d\d)(?: |-| -- ){_HMS})",
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 240531  8:05:06 and 240531 14:05:06 of MySQL 5

@@ -202,11 +202,13 @@ class _Lines:
         self._going: bool | None = None
         """Whether the current line passes; None: not known yet."""
         self._number = 0
-        self._left = 0
+        self._left = self._before = 0
+        """Number of lines of the source that do not pass, and that are before the part to read."""
 
     def feed(self, block: TextBlock, *, whole: bool) -> list[TextBlock]:
         """Return the passing lines that end in a block."""
         offsets = block.offsets()
+        self._before = block.left_out
         if self._rest:
             offsets = np.concatenate([self._offsets[:-1], offsets])
         text = self._rest + block.text
@@ -228,17 +230,16 @@ class _Lines:
         def give(end: int) -> None:
             if end > start:
                 widths = np.diff(offsets[start : end + 1])
-                begin = int(offsets[start])
-                made.append(
-                    TextBlock(text[start:end], begin, self._source, widths, left_out=self._left)
-                )
+                begin, left = int(offsets[start]), self._before + self._left
+                made.append(TextBlock(text[start:end], begin, self._source, widths, left_out=left))
 
         for line in _LINE.findall(text):
             end = at + len(line)
             if self._going is None:
                 self._number += 1
                 said = line.rstrip("\r\n")[:LONGEST_LINE]
-                self._going = self._thinner.passes(said, self._source, self._number) or whole
+                number = self._before + self._number
+                self._going = self._thinner.passes(said, self._source, number) or whole
                 if not self._going:
                     give(at)
                     self._left += 1

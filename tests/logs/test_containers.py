@@ -155,3 +155,34 @@ def test_a_line_of_a_container_keeps_its_number(before: str) -> None:
         entry = parser.entry(f"{before}2025-07-01 09:00:01 ERROR disk full", number)
         assert entry is not None
         assert entry.number == number
+
+
+@pytest.mark.parametrize("form", ["{} ERROR job lost", "[{}] ERROR job lost"])
+@pytest.mark.parametrize("clock", ["2025-05-09 01:00:0{}", "01:00:0{}"])
+def test_an_exception_continues_a_line_of_a_program_that_writes_times(
+    form: str, clock: str
+) -> None:
+    trace = ["a.b.GoneException: no disk", "\tat a.b.C(D.java:1)"]
+    lines = [form.format(clock.format(1)), *trace, form.format(clock.format(2))]
+    log = read([cri(text, 1, "stderr", "F") for text in lines])
+    assert (log.levels, log.continued, log.jumped) == ({"error": 2}, 2, 0)
+
+
+def test_the_runtime_dates_hours_of_a_program() -> None:
+    lines = ["starting", "[01:00:02] [main/INFO]: up", "[01:00:03] [main/INFO]: ready"]
+    log = read([cri(text, second, "stdout", "F") for second, text in enumerate(lines, 1)])
+    assert log.total.low is not None
+    assert log.total.high == log.total.low + 2
+
+
+def test_the_letter_of_a_level_precedes_the_name_of_a_container() -> None:
+    line = "web-1  | E0501 10:00:00.123456       1 a.go:1] lost"
+    (shape,) = read([line]).shapes
+    assert (shape.level, dict(shape.components)) == ("error", {"web-1": 1})
+
+
+def test_docker_splits_a_color() -> None:
+    pieces = ["\x1b[3", "1mERROR\x1b[0m lost\n"]
+    record = {"stream": "stdout", "time": "2025-05-09T01:00:01.1Z"}
+    lines = [json.dumps({"log": text, **record}) for text in ("INFO up\n", *pieces)]
+    assert read(lines).levels == {"info": 1, "error": 1}

@@ -35,6 +35,13 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ('10.0.0.1 - - [01/May/2024:14:00:00 +0200] "GET / HTTP/1.1" 200 5', NOON),
         ("24/05/01 12:00:00 INFO a.B: hello", NOON),
         ("[43200.500s][info][gc] hello", 43200.5),
+        ("<6>[43200.500000] hello", 43200.5),
+        ("daemon:info  : [43200.500000] hello", 43200.5),
+        ("2024 May  1 12:00:00 hello", NOON),
+        ("2024:05:01-12:00:00 hello", NOON),
+        ("I [01/May/2024:14:00:00 +0200] hello", NOON),
+        ("13/5/2024 -- 12:00:00 - <Notice> - hello", NOON + 12 * 86_400),
+        ("05/13/2024-12:00:00.500000  hello", NOON + 12 * 86_400 + 0.5),
         (
             "[pid: 1|app: 0|req: 7/7] 10.0.0.1 () {42 vars in 512 bytes} "
             "[Wed May  1 12:00:00 2024] hello",
@@ -385,6 +392,14 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" [notice] x", "notice"),
         ("  1702  2395 E Tag: x", "error"),
         ("level=warn msg=x", "warning"),
+        (" app.go:7:run() [W] x", "warning"),
+        ("[E][wifi:7]: x", "error"),
+        (" (EE) x", "error"),
+        (" (EW) (7) [Errno] x", ""),
+        (" host daemon.err app[7]: x", "error"),
+        (" cpu1:7)WARNING: x", "warning"),
+        ("kern  :err   : x", "error"),
+        ("ERRO[0007] x", "error"),
         (" FATAL x", "fatal"),
         (" kernel: Out of memory: killed process 7", "suspect"),
         (" BUG: kernel NULL pointer dereference, address: 8", "suspect"),
@@ -877,3 +892,22 @@ def test_the_level_of_a_row_with_commas(rest: str, level: str) -> None:
 def test_words_before_a_colon_are_no_level() -> None:
     for text in ("Failed uploads: 3", "No route: db", "2 late orders: 7"):
         assert message_of(f" {text}").strip() == text
+
+
+@pytest.mark.parametrize("line", ["(10:00:00) INFO: x", "10:00PM INF x", "[10:00:00][I][wifi]: x"])
+def test_hours_in_brackets_and_halves_of_a_day(line: str) -> None:
+    time, rest = LineParser().parse(line)
+    assert time is not None
+    assert (time // 3600 % 24, level_of(rest)) == (22 if "PM" in line else 10, "info")
+
+
+@pytest.mark.parametrize(
+    "line", ["E/Foo(  12): x", "WARN[0012] x", "[2024/05/01 12:00:00.5,  0] ../a.c:1(run)"]
+)
+def test_other_lines_that_begin_a_log(line: str) -> None:
+    assert looks_like_log([line] * 3)
+
+
+def test_the_level_of_syslog_is_no_host() -> None:
+    rest = LineParser().parse("Wed May  1 12:00:00 2024 daemon.err dnsmasq[7]: no route")[1]
+    assert (level_of(rest), component_of(rest)) == ("error", "dnsmasq")

@@ -9,6 +9,7 @@ import pytest
 
 from kvstream.api.source_objects import Source, open_sources
 from kvstream.input.blocks import TextBlock
+from kvstream.input.parts import PartOfText, Stretch
 from kvstream.logs import thinning
 from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
@@ -232,3 +233,21 @@ def test_the_last_line_of_a_log_that_fits_passes_whole(end: str) -> None:
     assert "".join(block.text for block in source) == text
     assert source.line_counts is not None
     assert source.line_counts.thinned == 0
+
+
+def test_lines_keep_their_numbers_behind_a_part_that_is_not_read() -> None:
+    lines = log_lines(1000)
+    lines[700] = "2024-05-01 12:11:40 ERROR shop: order 4711 was refused"
+    text = "".join(f"{line}\n" for line in lines)
+    begin = len("".join(f"{line}\n" for line in lines[:500]))
+    sources = open_sources(text=text)
+    part = PartOfText(sources, Stretch(2, 2, begin, None, 0, 500))
+    source = ThinnedSource(part, 0, ("Which order was refused?",))
+    passed = ""
+    for block in source:
+        passed += block.text
+        if "4711" in passed:
+            break
+    assert passed[: passed.index("4711")].count("\n") + block.left_out + 1 == 701
+    assert source.line_counts is not None
+    assert source.line_counts.matches[0][1] == 701
