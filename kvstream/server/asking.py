@@ -31,7 +31,8 @@ _REQUEST = re.compile(
     r"[\s*\-]*(?:\d+[.)]\s+)?(?:(?:only|just|now|then)\s+|"
     r"(?:given|based on|using|considering|from|with)\b[^.!?\n]{3,200}?,\s+)?"
     rf"(?:please\b|(?:question\b[^\n:.]{{0,40}}|q):|(?:{_VERBS})\b(?!\s*:\s*\S)|"
-    rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal) is\b|i (?:want|need|would like) you to\b|"
+    rf"(?:{_NOUNS}){_OBJECT}|your (?:task|job|goal|mission) is\b|"
+    rf"you (?:are|need) to (?:{_VERBS})\b|i (?:want|need|would like) you to\b|"
     r"i[’']d like you to\b|i (?:wonder|need)\b|i(?: want|[’']d like| would like) to know\b|"
     r"read (?:the|this) (?:following|text|passage|article|story|document)\b|"
     r"let me know\b|true or false\b|(?:can|could|would|will) you\b|"
@@ -42,7 +43,8 @@ _POLITE_END = re.compile(
     r"(?:ください|下さい|しなさい|せよ|해\s?줘|주세요|하세요|하시오|özetle(?:yin)?|çevir(?:in)?|açıkla(?:yın)?|लिखें|करें|बताएं|\bplease)[.!。！:：]?$|_{3}"
 )
 _MANNER = re.compile(
-    r"\W*(?:please\s+)?(?:(?:answer|respond|reply|beantworte)\b|(?:give|provide|tell|show|list|find|"
+    r"\W*(?:please\s+|you (?:are|need) to\s+)?(?:(?:answer|respond|reply|beantworte)\b|"
+    r"(?:give|provide|tell|show|list|find|"
     r"state|make|return|write|explain)\b.*\b(?:answers?|questions?|repl(?:y|ies)|responses?|sources?)\b)",
     re.IGNORECASE,
 )
@@ -72,7 +74,7 @@ _ANNOUNCED = re.compile(
 """A line that ends with a colon and is no label, in a language of three words or without spaces."""
 _PERSONA = re.compile(r"(?:you are|you[’']re|act as|as an?)\b[^.!?\n]*[.!]\s+", re.IGNORECASE)
 _SPEAKER = re.compile(
-    r"^[\s|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M
+    r"^[ \t|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M
 )
 _ROLE = re.compile(
     r"[\s|>*\[]*(?:user|human|assistant|ai|bot|system|model|customer|agent)\W{0,3}[:：>]", re.I

@@ -46,9 +46,8 @@ class Completion:
         }
         self._frame = {**self._common, "object": "chat.completion.chunk"}
         self._with_usage = with_usage
-        self._begun = False
-        self._held = ""
-        """Spaces at the end of the text so far. They are dropped if the answer ends here."""
+        self._sent = self._held = ""
+        """The text so far, and spaces at its end, which are dropped if the answer ends here."""
 
     def whole(self, reply: Reply) -> dict[str, Any]:
         message = {"role": "assistant", "content": reply.result.answer, "refusal": None}
@@ -68,18 +67,24 @@ class Completion:
     def piece(self, text: str) -> bytes:
         """Return the next piece of the answer, without spaces at the ends of the whole answer."""
         text = self._held + text
-        if not self._begun:
+        if not self._sent:
             text = text.lstrip()
         shown = text.rstrip()
         self._held = text[len(shown) :]
         if not shown:
             return b""
-        self._begun = True
+        self._sent += shown
         return self._chunk({"content": shown})
 
     def last(self, reply: Reply) -> bytes:
-        """Return the finish reason, the fields of `own` and, if requested, the usage."""
-        end = self._chunk({}, _finish(reply), kvstream=own(reply))
+        """Return the finish reason, the fields of `own` and, if requested, the usage.
+
+        Before them comes the answer if it became another one after it was written.
+        """
+        answer = reply.result.answer
+        again = {"content": f"\n\n{answer}" if self._sent else answer}
+        end = b"" if answer == self._sent else self._chunk(again)
+        end += self._chunk({}, _finish(reply), kvstream=own(reply))
         if self._with_usage:
             end += encoded({**self._frame, "choices": [], "usage": usage(reply)})
         return end + DONE

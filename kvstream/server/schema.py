@@ -140,7 +140,8 @@ class ChatRequest(Loose):
             )
         fields = self.model_extra or {}
         for name, value in fields.items():
-            if name in IGNORED or value is None or fields.get(CHOICES.get(name, "")) == "none":
+            idle = name in CHOICES and fields.get(CHOICES[name]) == "none"
+            if name in IGNORED or value is None or idle:
                 continue
             if name not in REFUSED:
                 raise unknown(name, type(self).model_fields)
@@ -190,5 +191,5 @@ def text_of(message: Message, index: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, by ``?``."""
-    return text.encode("utf-8", "replace").decode()
+    """Replace lone surrogates, which UTF-8 cannot encode, by ``?``; leave out a byte order mark."""
+    return text.encode("utf-8", "replace").decode("utf-8-sig")

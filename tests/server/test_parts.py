@@ -117,6 +117,8 @@ CHAT = "USER: The boats are late.\nASSISTANT: Who saw them?"
         "You are a translator.\n\n# Task\nTranslate into French.\n# Rules\nBe exact.",
         "你是一名助理，你需要将会话总结为标题",
         "You see a chat. What is it about?",
+        "You are an assistant. You need to summarize the chat into a title.",
+        "You are to act as an author. Your mission is to shorten what the user sends.",
     ],
 )
 @pytest.mark.parametrize("of_memory", [False, True])
@@ -133,6 +135,7 @@ def test_a_system_message_asks_about_a_message_that_asks_nothing(system, of_memo
     [
         ("Answer in French.", "The boats are late."), ("Be kind.", "The boats are late."),
         ("Translate the text.", "Who saw the boats?"), ("List your sources.", "hello"),
+        ("You need to list your sources for the user.", "hello"),
     ],
 )  # fmt: skip
 def test_a_system_message_about_all_answers_is_no_question(system, message) -> None:
@@ -165,6 +168,7 @@ def test_the_own_question_takes_nothing_from_the_message() -> None:
         [("assistant", "Ada")],
         [("system", "Be brief.")],
         [("user", " \n ")],
+        [("user", "\ufeff")],
         [*FIRST],
         [("tool", "3")],
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -243,6 +244,34 @@ def test_a_message_that_asks_nothing_is_known(message, asks) -> None:
 def test_a_later_message_of_paragraphs_that_ask_nothing_is_known() -> None:
     assert not split(TALE, words, alone=False).asks
     assert split("And the green one", words, alone=False).asks
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        ("Summarize this text.", "```\nAda hid it.\n\nBob saw it.\n```"),
+        ("Who hid it?", '"""\nAda hid it.\n\nBob saw it.\n"""'),
+        ("Summarize the text in ``` marks.", "---\nAda hid it.\n\nBob saw it.\n---"),
+    ],
+)
+@pytest.mark.parametrize("gap", ["\n", " "])
+def test_a_fence_in_the_first_paragraph_begins_the_text(ask, text, gap) -> None:
+    found = split(f"{ask}{gap if text[0] != '-' else chr(10)}{text}", words, alone=True)
+    assert (found.question, found.text) == (ask, text)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ann: hi\n" + ">\n" * 30_000 + "-\nbob: hi\n\nWho hid it?",
+        "ann: hi\n" + "\n" * 30_000 + "-\nbob: hi\n\nWho hid it?",
+        "One.\n" + "-" * 30_000 + "x\n\nWho hid it?",
+    ],
+)
+def test_no_message_is_searched_for_long(message) -> None:
+    began = time.process_time()
+    assert split(message, words, alone=True).question == "Who hid it?"
+    assert time.process_time() - began < 5
 
 
 def test_the_parts_of_a_message_are_paragraphs() -> None:

