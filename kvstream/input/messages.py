@@ -24,6 +24,8 @@ class Messages:
         """Messages that are no reason to doubt an answer."""
         self._encodings: list[tuple[str, str]] = []
         self._damaged: list[tuple[Inspected, SourceError]] = []
+        self._files: dict[str, int] = {}
+        """Number of files in base64, by name of the source."""
         self._nuls: dict[str, tuple[int, int]] = {}
         """By name of the source: number of NULs, and the place of the first one."""
 
@@ -57,16 +59,22 @@ class Messages:
         self.general.append(f"{shown_name(name)}: {told}")
 
     def nuls(self, name: str, controls: ControlFilter, base: int) -> None:
-        """Record how many NULs of a source, which begins at byte `base`, were skipped so far."""
+        """Record how many NULs and files of a source, which begins at byte `base`, were skipped."""
+        if controls.files:
+            self._files[shown_name(name)] = controls.files
         if controls.nuls:
             self._nuls[shown_name(name)] = controls.nuls, controls.first_nul - base
 
     def about_nuls(self) -> list[str]:
-        """Return the notes about skipped NULs, individually or counted."""
+        """Return the notes about files and skipped NULs, individually or counted."""
+        files = [f"{name}: left out {n:,} × file in base64." for name, n in self._files.items()]
+        if len(files) > TOLD:
+            every = sum(self._files.values())
+            files = [f"{len(files):,} files: left out {every:,} × file in base64."]
         if len(self._nuls) > TOLD:
             every = sum(count for count, _ in self._nuls.values())
-            return [f"{len(self._nuls):,} files: {every:,} NULs skipped."]
-        return [
+            return [*files, f"{len(self._nuls):,} files: {every:,} NULs skipped."]
+        return files + [
             f"{name}: {count:,} NUL{'s' * (count > 1)} skipped, the first at byte {place:,}."
             for name, (count, place) in self._nuls.items()
         ]

@@ -34,7 +34,7 @@ _OLD_TYPES = {
     "jpeg": "image/jpeg", "svg": "image/svg+xml",
 }  # fmt: skip
 """Types of outputs as notebooks of format 3 name them."""
-_PICTURE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=]*")
+_FILE = re.compile(r"data:(image)?[\w.+-]*/[\w.+;=-]+;base64,[A-Za-z0-9+/=]*")
 _NAME_ONLY = re.compile(r"\s*<[\w.]+(?: object| at 0x[0-9A-Fa-f]+)+>\s*")
 """What an output shows where only its other types can be shown."""
 _FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
@@ -52,7 +52,7 @@ class Notebook:
         """`notes` gets what is left out."""
         self._name, self._notes = name, notes
         self._json = stream_of(_with_short_strings(read))
-        self._pictures = self._others = self._cut = self._cells = self._held = 0
+        self._pictures = self._files = self._others = self._cut = self._cells = self._held = 0
         self._heading = ""
         self._kind, self._level = "", 1
         self._source: list[str] = []
@@ -83,6 +83,7 @@ class Notebook:
             raise SourceError(f"{self._name} has no cells: read it as text with --text.")
         counts = {
             "picture": self._pictures,
+            "file in base64": self._files,
             "output that is no text": self._others,
             f"end of a text, after {LONGEST_STRING:,} characters": self._cut,
         }
@@ -166,9 +167,10 @@ class Notebook:
         return f"{text}\n" if text else ""
 
     def _without_pictures(self, text: str) -> str:
-        text, count = _PICTURE.subn("picture", text)
-        self._pictures += count
-        return text
+        kinds = [found[1] for found in _FILE.finditer(text)]
+        self._pictures += kinds.count("image")
+        self._files += len(kinds) - kinds.count("image")
+        return _FILE.sub(lambda found: "picture" if found[1] else "file", text)
 
 
 def _events(json: PeekedStream) -> Iterator[tuple[str, str, Any]]:

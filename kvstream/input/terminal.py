@@ -1,4 +1,4 @@
-"""Remove from a text what is for a terminal and not for a reader: control sequences, NULs, and
+"""Remove from a text what is not for a reader: control sequences, NULs, files in base64, and
 characters that others overstrike. Lines that end in a carriage return alone get a newline instead.
 
 The sequences are those of ECMA-48, with 7 and with 8 bits. NULs fill the hole in a log that was cut
@@ -15,12 +15,12 @@ import numpy as np
 
 from kvstream.input import controls
 from kvstream.input.blocks import TextBlock
-from kvstream.input.controls import HOLE, LONGEST, RSYSLOG, SEQUENCE, UNFINISHED
+from kvstream.input.controls import BASE64, FILTERED, HOLE, LONGEST, RSYSLOG, UNFINISHED
 
 _BACK = re.compile(r"\x08{2,}")
 """A move back before what a progress bar replaces."""
 
-_BEGINNINGS = ("\r", *(RSYSLOG[:length] for length in range(1, len(RSYSLOG))))
+_BEGINNINGS = ("\r", "d", "da", "dat", "data", *(RSYSLOG[:n] for n in range(1, len(RSYSLOG))))
 
 
 class ControlFilter:
@@ -38,8 +38,12 @@ class ControlFilter:
         """Global byte offset of the first one."""
         self._held: TextBlock | None = None
         """The beginning of a sequence, at the end of the last block."""
-        self._in_string = False
-        """Whether the last block ended within a control string of more than LONGEST characters."""
+        self.files = 0
+        """Number of files in base64."""
+        self._goes_on: re.Pattern[str] | None = None
+        """The rest of the file, or of the control string of more than LONGEST characters, in which
+        the last block ended.
+        """
         self._in_line = False
         """Whether the last character was not a newline."""
         self._returns = None if table else True
@@ -58,8 +62,9 @@ class ControlFilter:
 
     def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         held, text = self._held, block.text
-        signs = *(controls.ASCII_SIGNS if text.isascii() else controls.SIGNS), RSYSLOG
-        plain = not (self._in_string or self._strikes or text.endswith(_BEGINNINGS))
+        signs = *(controls.ASCII_SIGNS if text.isascii() else controls.SIGNS), RSYSLOG, BASE64
+        plain = not (self._goes_on or self._strikes or text.endswith(_BEGINNINGS))
+        plain = plain and "data:" not in text[-200:]
         if held is None and plain and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
             return block
@@ -84,11 +89,11 @@ class ControlFilter:
         stays = np.ones(len(text), dtype=bool)
         parts: list[str] = []
         last = 0
-        if self._in_string:
-            last = controls.REST.match(text).end()  # type: ignore[union-attr]
-            self._in_string = last == len(text)
+        if self._goes_on is not None:
+            last = self._goes_on.match(text).end()  # type: ignore[union-attr]
+            self._goes_on = self._goes_on if last == len(text) else None
             stays[:last] = False
-        for found in SEQUENCE.finditer(text, last):
+        for found in FILTERED.finditer(text, last):
             begin, end = found.span()
             parts.append(text[last:begin])
             stays[begin:end] = False
@@ -101,8 +106,11 @@ class ControlFilter:
                 if in_line and end - begin >= HOLE and text[end : end + 1] not in ("\r", "\n"):
                     parts.append("\n")
                     stays[begin] = True
+            elif text[begin] == "d":
+                self.files += 1
+                self._goes_on = controls.LETTERS if end == len(text) else None
             elif end == len(text) and end - begin > LONGEST and text[begin + 1] != "[":
-                self._in_string = text[-1] not in "\x07\x9c\\"
+                self._goes_on = None if text[-1] in "\x07\x9c\\" else controls.REST
         starts = offsets[:-1][stays]
         if not len(starts):
             return None

@@ -279,7 +279,8 @@ def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
               "traceback": ["Traceback", "KeyError: 'x'"]},
          ],
          "source": "train()"},
-        {"cell_type": "markdown", "source": f"![x](data:image/png;base64,{PICTURE}) end"},
+        {"cell_type": "markdown", "source": f"![x](data:image/png;base64,{PICTURE}) end "
+         f"[y](data:application/pdf;base64,{PICTURE})"},
     )  # fmt: skip
     sources = opened(tmp_path, "a.ipynb", notebook(*cells))
     blocks = list(sources)
@@ -287,10 +288,11 @@ def test_cells_and_text_outputs_of_a_notebook_are_read(tmp_path: Path) -> None:
     assert text == (
         "# Boats\nThey sail.\n\n"
         "train()\n\nOutput:\nloss: 0.25\n<Figure>\na | b\na: 1 | b: 2\nTraceback\n"
-        "KeyError: 'x'\n\n![x](picture) end\n\n"
+        "KeyError: 'x'\n\n![x](picture) end [y](file)\n\n"
     )
     assert [block.place for block in blocks] == [f"Boats, cell {i}" for i in (1, 2, 3)]
-    assert sources.notes == [f"{tmp_path / 'a.ipynb'}: left out 4 × picture."]
+    told = ("left out 4 × picture.", "left out 1 × file in base64.")
+    assert sources.notes == [f"{tmp_path / 'a.ipynb'}: {what}" for what in told]
 
 
 def test_outputs_of_which_the_plain_text_is_only_a_name(tmp_path: Path) -> None:

@@ -118,6 +118,17 @@ def test_a_sequence_that_never_ends_takes_no_memory_and_no_other_line() -> None:
     assert terminal.LONGEST <= 4096
 
 
+@pytest.mark.parametrize("step", [1, 7, 64, 4096, 65_536])
+def test_files_in_base64_are_left_out_and_counted(step: int) -> None:
+    url = "data:image/png;name=a.png;base64,"
+    short = "data: d data:text/plain;base64,SGVsbG8= dat"
+    text = f"![p]({url}{'QUJD' * (20 if step < 64 else 40_000)}) x\n{short}\n{url}{'QUJD' * 30}=="
+    got, spans, notes = read(text.encode(), step)
+    assert got == f"![p]() x\n{short}\n"
+    assert spans.decode() == got
+    assert [note.split(": ")[1] for note in notes] == ["left out 2 × file in base64."]
+
+
 HOLE = "\0" * 70_000
 
 
