@@ -14,8 +14,7 @@ import kvstream
 from kvstream.api.model import Model
 from kvstream.input.sources import open_sources
 from kvstream.logs.thinning import ThinnedSource
-from kvstream.memory.kept.cutting import MARGIN
-from kvstream.memory.kept.page_text import NEAR, document_of
+from kvstream.memory.kept.page_text import MARGIN, NEAR, document_of
 from kvstream.memory.kept.positions import Kept
 from kvstream.memory.kept.reread_text import reread
 from kvstream.reporters.html.page import Document, Fold, Text
