@@ -109,7 +109,9 @@ def answer(
     else:
         text, told, repetition, stops = "", "", Repetition(), StopStrings(stop)
         with narrowed(memory, question) as sight:
-            for piece in _written(memory, tail, repetition, stops, last=last, stays=stays):
+            for piece in _written(
+                memory, tail, repetition, stops, may_compress=last, final=last and not stays
+            ):
                 text += piece
                 yield AnswerToken("" if strict else piece, memory.reader.cache.held)
             said, written = repetition.tokens, len(repetition.tokens)
@@ -129,8 +131,11 @@ def answer(
                 warnings.append(told)
                 yield Notice(told)
             basis = _basis(memory, tail, said)
-    result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
-    result = replace(result, narrowed=sight, partial=in_part)
+    result = _result(
+        memory, held, basis, question=question, answer=text.strip(), generated=written,
+        stopped=stopped, answer_s=time.perf_counter() - began,
+        warnings=(*memory.warnings, *warnings), narrowed=sight, partial=in_part,
+    )  # fmt: skip
     # No support is measured for an extract, or for a summary, which rests on the whole text.
     if extract:
         skipped = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
@@ -244,13 +249,7 @@ def extracted(memory: Memory, count: int) -> tuple[list[Passage], int]:
 
 
 def _written(
-    memory: Memory,
-    tail: Sequence[int],
-    repetition: Repetition,
-    stops: StopStrings,
-    *,
-    last: bool,
-    stays: bool,
+    memory: Memory, tail: Sequence[int], repetition: Repetition, stops: StopStrings, **how: bool
 ) -> Iterator[str]:
     """Yield the text of the answer, held back while it may be a loop or a stop string."""
     decoder = memory.tokenizer.decoder()
@@ -260,8 +259,7 @@ def _written(
         make_sampler(memory.run, _limit(memory)),
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
-        may_compress=last,
-        final=last and not stays,
+        **how,
     )
     with closing(tokens):  # type: ignore[type-var]
         for token in tokens:
@@ -338,18 +336,8 @@ def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     return judge(calibration, basis, result.question, result.answer, forms, known)
 
 
-def _result(
-    memory: Memory,
-    question: str,
-    answer: str,
-    generated: int,
-    stopped: str,
-    held: np.ndarray,
-    began: float,
-    basis: Basis,
-    warnings: Sequence[str],
-) -> Result:
-    """Make the result; `held`: ordinals in memory, `warnings`: those of this answer."""
+def _result(memory: Memory, held: np.ndarray, basis: Basis, **own: Any) -> Result:
+    """Make the result with `own` fields of this answer; `held`: ordinals in memory."""
     counts = memory.trace.line_counts
     reader, read, retained = memory.reader, memory.trace.read, len(held)
     peak = reader.cache.peak
@@ -358,8 +346,6 @@ def _result(
         command=memory.command,
         model=memory.model,
         method=memory.run.method,
-        question=question,
-        answer=answer.strip(),
         budget_tokens=reader.sizes.budget,
         budget_bytes=reader.cache.capacity_bytes,
         peak_kv_tokens=peak.tokens,
@@ -370,26 +356,23 @@ def _result(
         read=read,
         retained=retained,
         evicted=read - retained,
-        generated=generated,
         schedule=memory.run.schedule,
         chunk=memory.run.chunk,
         steps=reader.steps,
         load_s=memory.load_s,
         prefill_s=memory.prefill_s,
         select_s=reader.select_seconds,
-        answer_s=time.perf_counter() - began,
         tokens_per_s=memory.tokens_per_s,
-        stopped=stopped,
         citations=tuple(as_json(p, memory.trace.names, memory.trace.bases) for p in basis.cited),
-        support=basis.to_json() if generated else None,
+        support=basis.to_json() if own["generated"] else None,
         coverage=coverage(held, read),
         interrupted=memory.trace.interrupted,
-        warnings=(*memory.warnings, *warnings),
         of_reading=tuple(memory.warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
         receipt=_receipt(memory),
         waiting=memory.trace.waiting,
+        **own,
     )
 
 

@@ -271,7 +271,7 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
     own = {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
     try:
         reader.restore(state["reader"], own)
-        fill(reader, state["cache"], tensors, state["trace"]["read"], saved.kv_dtype)
+        fill(reader, state, tensors, saved.kv_dtype)
         reader.cache.peak = Peak(**notes["peak"])
         if saved.kv_dtype != reader.model.kv_dtype:  # the saved bytes are of another number type
             reader.cache.peak.bytes = reader.cache.bytes

@@ -56,19 +56,15 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def fill(
-    reader: Reader,
-    numbers: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    tokens: int,
-    kv_dtype: torch.dtype,
+    reader: Reader, state: Mapping[str, Any], tensors: Mapping[str, Tensor], kv_dtype: torch.dtype
 ) -> None:
-    """Put a `cache_state` of so many source `tokens` into the cache of a reader.
+    """Put the `cache_state` in the state of a file into the cache of a reader.
 
     The reader must have the same parameters as the saved one. Keys and values of the type
     `kv_dtype` are converted to the type of the cache. Raises ValueError or KeyError if something
     does not fit, before anything is computed, and ModelError for numbers beyond float16.
     """
-    cache = reader.cache
+    cache, numbers, tokens = reader.cache, state["cache"], state["trace"]["read"]
     if len(numbers["layers"]) != len(cache.stores):
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):

@@ -319,21 +319,16 @@ class Scouting:
     # Answering.
 
     def answer(
-        self,
-        scouted: Scouted,
-        question: str,
-        number: int = 0,
-        *,
-        earlier: Sequence[tuple[str, str]] = (),
-        stop: Sequence[str] = (),
+        self, scouted: Scouted, question: str, number: int = 0, **how: Any
     ) -> Generator[Event, None, None]:
-        """Yield the events of one answer from passages; memory stays unchanged."""
+        """Yield the events of one answer from passages; memory stays unchanged.
+
+        `how`: `earlier` and `stop`, as in `answering.answer`.
+        """
         first, basis = answered(scouted.memory, question)
         ranked = scouted.passages.ranked(question, scouted.scout, basis.regions)
         held = partial(positions.kept, scouted.memory)
-        yield from self._from_passages(
-            scouted, question, ranked, number, first, held, earlier, stop
-        )
+        yield from self._from_passages(scouted, question, ranked, number, first, held, **how)
 
     def _from_passages(
         self,
@@ -343,8 +338,7 @@ class Scouting:
         number: int,
         first: Result | None = None,
         held: Callable[[], Kept] | None = None,
-        earlier: Sequence[tuple[str, str]] = (),
-        stop: Sequence[str] = (),
+        **how: Any,
     ) -> Iterator[Event]:
         """Yield the events of an answer; a scout answered `first`, and `held` is what it holds.
 
@@ -368,10 +362,8 @@ class Scouting:
             memory = session.read_excerpts(excerpts, whole, trace.words)
             if judge is not None:
                 memory.reader.cache.peak.include(judge.reader.cache.peak)
-            for event in answer(
-                memory, question, number,
-                last=True, strict=scouted.request.strict, earlier=earlier, stop=stop,
-            ):  # fmt: skip
+            strict = scouted.request.strict
+            for event in answer(memory, question, number, last=True, strict=strict, **how):
                 if isinstance(event, events.Answered):
                     result = event.result
                 elif held is None or not isinstance(event, events.AnswerStarted):

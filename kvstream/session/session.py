@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -14,7 +14,6 @@ from kvstream.answer.answering import answers, refusal_limit
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started, returned
-from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Replayed, RereadableSource, Source
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory
@@ -204,19 +203,12 @@ class Session:
             checkpoint.path.unlink(missing_ok=True)  # nothing is left to resume
 
     def read(
-        self,
-        sources: RereadableSource,
-        request: Request,
-        after: Memory | None = None,
-        *,
-        show: Callable[[TextBlock], None] | None = None,
-        on_step: Callable[[Memory], None] = lambda memory: None,
+        self, sources: RereadableSource, request: Request, after: Memory | None = None, **more: Any
     ) -> Generator[Event, None, Memory]:
         """Read the sources under the budget and return the memory. Raises UsageError, SourceError.
 
         With `after`, read them into that memory, behind the text that it has read and with the plan
-        of its first reading. The caller has to remove a checkpoint. `show` gets every block of the
-        text, and `on_step` gets memory after every step.
+        of its first reading. The caller has to remove a checkpoint. `more`: fields of `Reading`.
         """
         checkpoint = _checkpoint(request, None if after is None else after.digest)
         plan = self.settle(request) if after is None else after.plan
@@ -228,9 +220,7 @@ class Session:
                 )
             sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)
             request = replace(request, run=after.run)
-        return self.reading(
-            sources, plan, request, after=after, checkpoint=checkpoint, show=show, on_step=on_step
-        )
+        return self.reading(sources, plan, request, after=after, checkpoint=checkpoint, **more)
 
     def recall(self, file: MemoryFile, answer: RunSettings) -> Memory:
         """Load the memory of a file. Raises ModelError, UsageError, SourceError."""
