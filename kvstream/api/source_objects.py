@@ -127,22 +127,15 @@ def open_sources(
 
 
 def sources_for(
-    request: Request,
-    source: SourceLike | None,
-    text: str | Iterable[str] | None = None,
-    *,
-    due: Callable[[], bool] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    request: Request, source: SourceLike | None, text: str | Iterable[str] | None = None, **how: Any
 ) -> SourceSet:
-    """Open sources with the options of a request. Raises as `open_sources`."""
+    """Open sources with the options of a request, and others of `open_sources`. Raises as it."""
     options = ("plain", "max_unpacked", "follow", "only", "since", "until", "interrupted")
     if request.checkpoint is not None:
         paths = (each.content if isinstance(each, Source) else each for each in several(source))
         refuse_over(request.checkpoint, filter(is_path, paths))
-    return open_sources(
-        source, text=text, due=due or request.due, tell=tell,
-        **{name: getattr(request, name) for name in options},
-    )  # fmt: skip
+    how = {"due": request.due, **{name: getattr(request, name) for name in options}, **how}
+    return open_sources(source, text=text, **how)
 
 
 def several(source: SourceLike | None) -> list[Any]:
