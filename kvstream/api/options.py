@@ -321,10 +321,9 @@ def settings_by_method(
 
 def by_method(given: Mapping[str, object], methods: Sequence[str]) -> list[MemoryOptions]:
     """Return the options `method` and `set` of each method. Raises UsageError."""
-    settings_by_method(given, methods)
     return [
-        {"method": m, "set": {k: v for k, v in given.items() if k.partition(".")[0] == m}}
-        for m in methods
+        {"method": method, "set": {f"{method}.{name}": value for name, value in own.items()}}
+        for method, own in settings_by_method(given, methods).items()
     ]
 
 

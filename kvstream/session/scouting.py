@@ -508,9 +508,7 @@ class Second:
     ) -> dict[str, Any]:
         """Return the object ``skim`` of a result; `model` and `first` are None without a scout."""
         narrowed = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
-        said = first and {
-            "answer": first.answer, "citations": list(first.citations), **narrowed
-        }  # fmt: skip
+        said = first and {"answer": first.answer, "citations": list(first.citations), **narrowed}
         return {
             "model": model,
             "pieces": self.excerpts.to_json(),
@@ -524,9 +522,7 @@ class Second:
         }
 
 
-def _likelier(
-    readings: Sequence[Generator[Event, None, Second]],
-) -> Generator[Event, None, Second]:
+def _likelier(readings: Sequence[Generator[Event, None, Second]]) -> Generator[Event, None, Second]:
     """Yield the events of the reading with the more probable answer; none follows a sure answer."""
     runs: list[tuple[Second, list[Event]]] = []
     for reading in readings:
