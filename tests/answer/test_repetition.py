@@ -136,12 +136,12 @@ def says(monkeypatch: pytest.MonkeyPatch, session: Session, text: str) -> list[i
 
     def answer(self: Reader, *args: Any, **more: Any) -> Iterator[int]:
         self.begin()
-        self.decoder.stopped = "interrupted"
+        self.stopped = "interrupted"
         for count, token in enumerate(ids):
             if count == args[3]:
                 break
             yield token
-        self.decoder.stopped = "length" if count == args[3] else "end"
+        self.stopped = "length" if count == args[3] else "end"
 
     monkeypatch.setattr(Reader, "answer", answer)
     return ids

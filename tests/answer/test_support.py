@@ -82,7 +82,7 @@ def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
 
     def write(memory: Memory, tail: Any, repetition: Repetition, *_: Any, **__: Any) -> Any:
         repetition.tokens += memory.tokenizer.encode(f" {answer}", continuing=True)
-        memory.reader.decoder.stopped = "end"
+        memory.reader.stopped = "end"
         yield answer
 
     monkeypatch.setattr(answering, "_written", write)
@@ -249,7 +249,7 @@ def test_no_answer_at_all_is_told(
     memory = remember(session, lease, EVERYTHING, "Who?")
     says(monkeypatch, "")
     monkeypatch.setattr(answering, "_written", lambda *_, **how: iter([""]))
-    memory.reader.decoder.stopped = "end"
+    memory.reader.stopped = "end"
     assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
 
 
