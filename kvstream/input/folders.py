@@ -147,7 +147,7 @@ def _ignores_in(folder: Path, left_out: Counter[str]) -> Ignores:
     try:
         if not path.is_file():  # reading a FIFO of that name would never end
             return []
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         lose("unreadable file with patterns", path, left_out)
         return []
@@ -178,6 +178,8 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
             return False
         return True
 
+    # A star alone would prevail over later patterns of folders, as in `*` and `!*/`.
+    lines = [re.sub(r"^(!?/?)\*\*?\s*$", r"\1?*", line) for line in lines]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
         return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")

@@ -250,6 +250,7 @@ def _plain(text: str) -> str:
 
 
 def _whole(found: re.Match[str]) -> str:
-    """Return the two sides of a hyphen at the end of a line; with it, if a capital follows."""
+    """Return the two sides of a hyphen at the end of a line; with it, unless it divides a word."""
     before, after = found.groups()
-    return f"{before}-{after}" if before.islower() and after.isupper() else before + after
+    divides = before.isalpha() and after.isalpha() and not (before.islower() and after.isupper())
+    return before + after if divides else f"{before}-{after}"

@@ -7,6 +7,7 @@ import posixpath
 import re
 import unicodedata
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,8 @@ _NAMES = {
     "w": "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
 }
 _WORD = f"{{{_NAMES['w']}}}"
+_LEFT_OUT = {"altChunk": "inserted document", "chart": "chart", "relIds": "diagram"}
+"""Elements that stand for text in other members, which are not read."""
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([
     f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_WORD}trPrChange",
@@ -256,6 +259,7 @@ class Docx(Packed):
             yield target.body.take()
         parser.close()
         yield target.body.take(final=True)
+        self.notes += (f"{self.path}: left out {n:,} × {w}." for w, n in target.left_out.items())
 
     def _heading_styles(self) -> dict[str, int]:
         """Return ids and levels of the styles for headings; ids depend on the language of Word."""
@@ -353,6 +357,7 @@ class _Document:
         self._chosen: list[bool] = []
         """Whether a choice was already read, for each open set of alternatives."""
         self._equation = _Equation()
+        self.left_out: Counter[str] = Counter()
 
     def start(self, tag: str, attributes: Any) -> None:
         if self._dropped or tag in _NOT_READ or self._was_chosen(tag):
@@ -386,8 +391,12 @@ class _Document:
             self._raised = value == "superscript"
         elif name == "sym":
             self._data(_symbol(*(str(attributes.get(_WORD + key)) for key in ("font", "char"))))
-        elif name in ("tab", "br", "cr"):
-            self._data("\n" if name != "tab" else " ")
+        elif name in ("br", "cr"):
+            self._data("\n")
+        elif name in ("tab", "ptab"):
+            self._data(" ")
+        elif (what := _LEFT_OUT.get(tag.rpartition("}")[2])) is not None:
+            self.left_out[what] += 1
         elif name == "noBreakHyphen":
             self._data("-")
         elif name in NOTES:

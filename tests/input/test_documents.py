@@ -269,10 +269,11 @@ def test_numbers_that_do_not_grow_with_the_pages_are_text(tmp_path: Path) -> Non
     assert "of 20" not in text
 
 
-def test_a_hyphen_before_a_capital_stays(tmp_path: Path) -> None:
-    lines = ["It went to Austria-", "Hungary, an INTER-", "NATIONAL light-", "house."]
+def test_a_hyphen_that_divides_no_word_stays(tmp_path: Path) -> None:
+    lines = ["It went to Austria-", "Hungary, an INTER-", "NATIONAL light-", "house in UTF-", "8."]
     text = text_of(opened(tmp_path, "a.pdf", pdf([drawn(lines)])))
-    assert " ".join(text.split()) == "It went to Austria-Hungary, an INTERNATIONAL lighthouse."
+    whole = "It went to Austria-Hungary, an INTERNATIONAL lighthouse in UTF-8."
+    assert " ".join(text.split()) == whole
 
 
 def test_what_cannot_be_read_is_found_without_reading(tmp_path: Path) -> None:
@@ -528,6 +529,16 @@ def test_hyphens_of_a_docx(tmp_path: Path) -> None:
         "<w:t>rain</w:t><w:softHyphen/><w:t>coat</w:t></w:r></w:p>"
     )
     assert docx_text(tmp_path, body) == "2020-2021, raincoat\n"
+
+
+def test_what_a_docx_has_in_other_members_is_told(tmp_path: Path) -> None:
+    diagram = '<dgm:relIds xmlns:dgm="d"/>'
+    body = f"<w:altChunk/><w:p>{run('a')}<w:r><w:ptab/>{diagram}</w:r>{run('b')}{diagram}</w:p>"
+    assert docx_text(tmp_path, body) == "a b\n"
+    sources = open_sources([str(tmp_path / "a.docx")])
+    text_of(sources)
+    told = ["left out 1 × inserted document.", "left out 2 × diagram."]
+    assert [note.split(": ")[1] for note in sources.notes] == told
 
 
 def test_what_was_moved_in_a_docx_is_read_at_its_new_place(tmp_path: Path) -> None:

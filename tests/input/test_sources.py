@@ -528,6 +528,9 @@ def test_patterns_mean_what_they_mean_in_git(tmp_path: Path) -> None:
     names = ["a.txt", "ab.txt", "c1", "c2", "cx", "keep.log", "x.log", "ä.md"]
     patterns = "a?.*\nc[!0-9]\n*.log\n!keep.log\n# no\n?.md"
     assert ignoring(tmp_path, patterns, names) == ["a.txt", "c1", "c2", "keep.log"]
+    (tmp_path / "b").mkdir()
+    read = ignoring(tmp_path, "\ufeff*\n!*/\n!*.txt", ["a.txt", "b/c.txt", "b/d.log", "e.log"])
+    assert read == ["a.txt", "ab.txt", "c.txt"]
 
 
 def test_places_on_no_disk_are_skipped_and_counted(
