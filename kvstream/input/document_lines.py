@@ -151,7 +151,7 @@ class Lines:
 
     def end_row(self) -> None:
         """Write the row as a line, into the cell around its table if there is one."""
-        if self._tables and (table := self._tables[-1]).cells:
+        if self._tables and (table := self._tables[-1]).has_row:
             self._held -= sum(len(cell.text) for cell in table.cells)
             text = table.row()
             self.end_line()

@@ -126,6 +126,10 @@ def _guess(sample: bytes) -> str | None:
     if share < MOSTLY and (japanese := _japanese(sample)):
         return japanese
     if share >= 0.5:
+        if share < MOSTLY:  # simplified Chinese may look like this by chance
+            with suppress(UnicodeDecodeError):
+                codecs.getincrementaldecoder("gb2312")().decode(sample)
+                return "gb18030"
         return None
     high = [byte for byte in sample if byte > 127]
     if known := _latin(sample) or _hebrew(sample):

@@ -32,6 +32,7 @@ class Table:
 
     def __init__(self) -> None:
         self.cells: list[Cell] = []
+        self._open = False
         self.loose = False
         """Whether the text of this row was given on cell by cell."""
         self.heads = False
@@ -48,7 +49,12 @@ class Table:
 
     def begin(self, *, heads: bool) -> None:
         """Begin a row; `heads`: it is marked as heading."""
-        self.cells, self.loose, self.heads = [], False, heads
+        self.cells, self.loose, self.heads, self._open = [], False, heads, True
+
+    @property
+    def has_row(self) -> bool:
+        """Whether a row has begun that has cells, or merged cells from above."""
+        return bool(self.cells or (self._open and self._merged and not self.loose))
 
     def divide(self) -> None:
         """Begin a group of rows, which no merged cell of the group before reaches."""
@@ -56,7 +62,7 @@ class Table:
 
     def row(self) -> str:
         """End the row, and return it as a line; a row of one cell keeps its lines."""
-        cells, self.cells = self.cells, []
+        cells, self.cells, self._open = self.cells, [], False
         if len(cells) == 1 and not self._merged:
             return cells[0].text
         grid = self._grid(cells)
@@ -100,6 +106,10 @@ class Table:
             grid += [text] * (count if len(text) * count <= LONGEST_ROW else 1)
             grid += [""] * (place + count - len(grid))
         self._repeat(grid)
+        for place in range(len(grid), max(self._merged, default=0) + 1):
+            if place == len(grid):  # the row ends before the last merged cell
+                grid.append("")
+                self._repeat(grid)
         return grid
 
     def _repeat(self, grid: list[str]) -> None:

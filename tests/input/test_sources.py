@@ -580,6 +580,7 @@ WORDS = {
         ("cp1256", "أضاءت المنارة الليل ودخلت السفينة.\n" * 20),
         ("cp874", "ผู้ดูแลประภาคารจุดตะเกียง\n" * 20),
         ("cp1252", "Två små åar på ön.\n"),
+        ("gb18030", "钥匙藏在磨坊旁边的石头下面。第二年没有人敢去那里寻找它。\n"),
     ],
 )
 def test_short_texts_and_those_of_few_letters_beyond_them(name: str, text: str) -> None:

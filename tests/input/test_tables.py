@@ -115,6 +115,12 @@ def rows(*lines: str, cell: str = "td") -> str:
             "<td>Oslo</td></tr>",
             ["Gull | mate, Ole; cook, Liv | Oslo"],
         ),
+        # A row may have fewer cells than merged cells need, or none.
+        (
+            rows("A/B/C", cell="th") + "<tr><td rowspan=2>1<td rowspan=2>2<td rowspan=3>3<tr></tr>"
+            "<tr><td>4</tr>" + rows("5/6/7"),
+            ["A | B | C", *["A: 1 | B: 2 | C: 3"] * 2, "A: 4 | B: | C: 3", "A: 5 | B: 6 | C: 7"],
+        ),
         # A separator in a cell makes no column; a huge span makes no huge row.
         ("<tr><td>a|b</td><td colspan=60000>c</td></tr><tr><td>d</td><td>e</td></tr>", None),
     ],
