@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import FrameType
 from typing import Any, ClassVar
 
 from kvstream.errors import SourceError
@@ -71,7 +72,7 @@ class Interrupts:
                 what = f": {self.then}" if self.begun else " before a chunk was read"
                 self.tell(f"{told}{what}.{again}")
             return
-        code = list(_running(frame))
+        code = [each.f_code for each, _ in walk_stack(frame)]
         if any(each.co_filename.startswith("<frozen importlib") for each in code):
             # A module is being imported. An exception here would pass through the C++ code of
             # torch, which aborts. Waiting for the end of the import can take long.
@@ -89,13 +90,6 @@ class Interrupts:
         again_later = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
         again_later.daemon = True
         again_later.start()
-
-
-def _running(frame: FrameType | None) -> Iterator[CodeType]:
-    """Yield the code of a frame and of those that called it."""
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back
 
 
 class InterruptibleInput(io.RawIOBase):
