@@ -7,6 +7,7 @@ more. It pays for a model that reads few passages (docs/research/answers.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -19,23 +20,21 @@ STOP = 0
 """A token that ends the answer at once."""
 
 
+@dataclass(eq=False, repr=False)
 class Judge:
     """Judges passages for one question, each in an empty memory of the answering model."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        tokenizer: Tokenizer,
-        tail: Sequence[int],
-        refusal: Sequence[int],
-        room: int,
-    ) -> None:
-        """`tail`: ids behind a passage; `refusal`: its first tokens; `room`: most tokens of one."""
-        self.reader, self._tokenizer, self._room = reader, tokenizer, room
-        self._tail, self._refusal = tail, list(refusal)
-        self.judged = 0
-        self.best = -np.inf
-        """The highest log-odds of a passage, in nats."""
+    reader: Reader
+    tokenizer: Tokenizer
+    tail: Sequence[int]
+    """Ids behind a passage."""
+    refusal: list[int]
+    """First tokens of a refusal."""
+    room: int
+    """Maximum number of tokens of a passage."""
+    judged: int = 0
+    best: float = -np.inf
+    """The highest log-odds of a passage, in nats."""
 
     def __call__(self, excerpts: Sequence[Excerpt]) -> np.ndarray:
         """Return log-odds of answer to refusal by first token, nats, float [n]; -inf: no room."""
@@ -44,19 +43,19 @@ class Judge:
         return odds
 
     def _odds(self, excerpt: Excerpt) -> float:
-        ids = self._tokenizer.encode(excerpt.text)
-        if len(ids) > self._room:
+        ids = self.tokenizer.encode(excerpt.text)
+        if len(ids) > self.room:
             return -np.inf
         odds = -np.inf
 
         def choose(logits: Tensor) -> int:
             nonlocal odds
-            against = float(logits[self._refusal].max())
+            against = float(logits[self.refusal].max())
             others = logits.clone()
-            others[self._refusal] = -np.inf
+            others[self.refusal] = -np.inf
             odds = float(others.max()) - against
             return STOP
 
         self.judged += 1
-        next(self.reader.answer([*ids, *self._tail], choose, frozenset((STOP,)), 1), None)
+        next(self.reader.answer([*ids, *self.tail], choose, frozenset((STOP,)), 1), None)
         return odds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -53,16 +53,12 @@ def enough(parameters: int) -> int:
     return max(tokens, min(MOST, round(tokens * (parameters / size) ** GROWTH)))
 
 
+@dataclass(eq=False, repr=False)
 class Session:
-    def __init__(
-        self,
-        model: BoundedModel,
-        tokenizer: Tokenizer,
-        load_s: float = 0.0,
-        settings: ModelSettings | None = None,
-    ) -> None:
-        self.model, self.tokenizer, self.load_s = model, tokenizer, load_s
-        self.settings = settings or ModelSettings()
+    model: BoundedModel
+    tokenizer: Tokenizer
+    load_s: float = 0.0
+    settings: ModelSettings = field(default_factory=ModelSettings)
 
     @classmethod
     def open(cls, settings: ModelSettings) -> Session:
@@ -171,7 +167,7 @@ class Session:
         plan = self.settle(whole)
         tail = plan.prompt.tail(question, brief=whole.run.brief)
         reader = plan.reader(self.model, whole.run, None)
-        return Judge(reader, self.tokenizer, tail, refusal.tokens, room)
+        return Judge(reader, self.tokenizer, tail, list(refusal.tokens), room)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Return the sizes, steps and memory of a run without running it.

@@ -187,25 +187,23 @@ def _size(starts: np.ndarray, near: int) -> int:
     return int(np.minimum(np.diff(starts), length).sum()) + length
 
 
+@dataclass
 class Cutter:
     """Cuts the text into stretches that are shown and stretches that are folded."""
 
-    def __init__(
-        self,
-        of: Kept,
-        starts: np.ndarray,
-        found: Reread,
-        places: Sequence[tuple[int, int]],
-        near: int,
-        whole: bool,
-    ) -> None:
-        self.of, self.found, self.near, self.whole = of, found, near, whole
-        self.held = not len(found.tokens)
+    of: Kept
+    starts: np.ndarray
+    found: Reread
+    places: Sequence[tuple[int, int]]
+    near: int
+    whole: bool
+
+    def __post_init__(self) -> None:
+        self.held = not len(self.found.tokens)
         """Whether there are only passages, which are shown whole."""
-        self.starts, self.ends = starts, found.ends
-        self.places = places
-        self.cited: list[Span | None] = [None] * len(places)
-        self.marks = np.zeros((len(starts), 3), dtype=np.int64)
+        self.ends = self.found.ends
+        self.cited: list[Span | None] = [None] * len(self.places)
+        self.marks = np.zeros((len(self.starts), 3), dtype=np.int64)
         """Index of the text, start and length of each kept token; `sections` fills it."""
         self.texts = 0
 
