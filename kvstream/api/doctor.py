@@ -14,6 +14,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstream.api.methods import broken_methods
 from kvstream.api.models import reader_is_ready
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import size
@@ -134,8 +135,6 @@ def _extras() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    from kvstream.api.methods import broken_methods
-
     for reason in broken_methods():
         yield Finding("plugin", reason, False)
 

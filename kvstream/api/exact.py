@@ -16,6 +16,7 @@ from kvstream.exact.plain_queries import asks_figure
 from kvstream.exact.plain_queries import may_ask as asks_of_rows
 from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
 from kvstream.input.folders import is_own
+from kvstream.reporters.citation_lines import place_of
 from kvstream.reporters.format import counted as amount
 
 if TYPE_CHECKING:
@@ -233,8 +234,6 @@ def _sentences(
     shares: Sequence[int],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the answer in words, with the parts or places that the question asks for."""
-    from kvstream.reporters.citation_lines import place_of
-
     count = tally.count
     if asked.unit and not (asked.place and asked.words):
         noun, end = asked.unit if count == 1 else _plural(asked.unit), ":" if asked.place else "."

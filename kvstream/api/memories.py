@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from kvstream.api.answer import Answer
 from kvstream.api.given import path_of, positive_of, question_of, several_of
@@ -19,10 +19,8 @@ from kvstream.memory.contents import Memory as HeldMemory
 from kvstream.memory.glance import state_in
 from kvstream.memory.merging import join
 from kvstream.passages.memory import KeptPart, joined
+from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
-
-if TYPE_CHECKING:
-    from kvstream.session.session import Session
 
 BEST = 3
 """Default number of memories that answer a question."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from kvstream.api.given import kind, text_of
 from kvstream.errors import SourceError, UsageError
+from kvstream.input import folders
 from kvstream.run.request import Request
 from kvstream.settings import MOST_UNPACKED, size_of
 from kvstream.store.writing import same
@@ -63,8 +64,6 @@ def would_read(folder: Path, path: Path, *, growing: bool = False) -> bool:
     """Return whether a reading of `folder` reads the file at `path`, or would, once it is there:
     also by a link, but not if kvstream wrote it, which nobody can tell while it is `growing`.
     """
-    from kvstream.input import folders
-
     listed = folders.would_read(folder, path)
     if not listed and os.path.isfile(path):
         with suppress(OSError):  # the reading reports a folder that it cannot list

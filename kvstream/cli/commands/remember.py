@@ -7,10 +7,11 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from kvstream.api.memory import Memory
 from kvstream.api.options import refuse_later_questions
 from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.option import memory_option, option
@@ -23,9 +24,6 @@ from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import Sink, json_text, size
 from kvstream.reporters.plain import Teller
 from kvstream.store import writing
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
 
 EXPECT = (
     'No question was named: expect answers to some questions, and "not in the text" to others. '

@@ -16,7 +16,8 @@ from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
 from kvstream.reporters.plain import Teller
-from kvstream.store.offered import OFFERS
+from kvstream.store import reader
+from kvstream.store.offered import OFFERS, is_local
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -100,7 +101,6 @@ def query_model(options: Options) -> Callable[[], Model] | None:
 def demonstration(options: Options) -> str:
     """Describe pocket, and how to get better answers or summaries."""
     from kvstream.api.models import default_model
-    from kvstream.store import reader
 
     if options.request.command == "summarize":
         shows = "shows sentences of the text; other models (-m) write summaries."
@@ -148,8 +148,6 @@ def open_model(options: Options, reporter: Teller | None = None, *, fixed: bool 
 
 def refuse_revision(model: str) -> None:
     """Raise click's UsageError if --revision was given for a model that is not on the hub."""
-    from kvstream.store.offered import is_local
-
     if typed("revision") and is_local(model):
         raise click.UsageError(
             f"--revision is for models of the hub, and {model} is none; leave --revision out."

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstream.api import options as api
+from kvstream.api.memory import Memory
+from kvstream.api.memory_files import MemoryFile, inspect
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
@@ -22,10 +24,6 @@ from kvstream.reporters.format import in_line
 from kvstream.reporters.plain import Teller
 from kvstream.settings import ModelSettings
 from kvstream.store import reader
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
-    from kvstream.api.memory_files import MemoryFile
 
 
 def ask(path: Path, options: Options) -> int:
@@ -95,8 +93,6 @@ def refuse_reading() -> None:
 
 def open_memory(path: Path, options: Options, reporter: Teller) -> Memory:
     """Load the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
-    from kvstream.api.memory_files import inspect
-
     file = inspect(path)
     _refuse_changes(file, options)
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
@@ -168,8 +164,6 @@ def _refuse_changes(file: MemoryFile, options: Options) -> None:
 
 
 def _refuse_fixed(files: Sequence[Path]) -> None:
-    from kvstream.api.memory_files import inspect
-
     fixed: set[str] = set()
     for path in files:
         with suppress(KvstreamError):  # a broken file is reported when it is ranked

@@ -8,8 +8,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvstream.api.answer import Answer
+from kvstream.api.memory import Memory
+from kvstream.api.memory_files import checkpoint_tokens
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import settled as settled_request
@@ -45,10 +48,6 @@ from kvstream.reporters.stats import Stats
 from kvstream.settings import jsonable
 from kvstream.streams import apart, printing_to_stderr
 from kvstream.version import __version__
-
-if TYPE_CHECKING:
-    from kvstream.api.memory import Memory
-
 
 WITHHELD = 6
 """Exit code if --strict withheld an answer."""
@@ -190,8 +189,6 @@ def show(event: Event, writer: AnswerWriter, reporter: Teller) -> int:
 
 def tell_matches(result: Result, reporter: Teller) -> None:
     """After a refusal, report the log lines with the question's words, as a terminal does."""
-    from kvstream.api.answer import Answer
-
     places = match_places(result.lines)
     if places and Answer(result).abstained:
         reporter.tell(f"Lines with the words of the question: {', '.join(places)}")
@@ -206,8 +203,6 @@ def check_checkpoint(options: Options, reporter: Teller) -> None:
     """Check the file of --checkpoint, and report its position. Raises KvstreamError."""
     if options.request.checkpoint is None:
         return
-    from kvstream.api.memory_files import checkpoint_tokens
-
     tokens = checkpoint_tokens(options.request.checkpoint)
     if tokens is not None and not options.quiet:
         reporter.tell(f"Going on from {options.request.checkpoint}, {tokens:,} tokens in.")
