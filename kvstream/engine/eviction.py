@@ -328,8 +328,7 @@ class Evictor:
 
 def _in_order(chosen: Tensor, candidates: int) -> Tensor:
     """Return for each layer whether all rows of `chosen` [G, K, m] are candidates, sorted and
-    distinct: bool [G].
-    """
+    distinct: bool [G]."""
     bounded = F.pad(F.pad(chosen, (1, 0), value=-1), (0, 1), value=candidates)
     return (bounded.diff(dim=-1) > 0).flatten(1).all(1)
 

@@ -86,8 +86,7 @@ _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.
 
 def by_mark(head: bytes) -> str | None:
     """Return the encoding of a byte order mark of UTF-16 or UTF-32, or None. NULs in place of every
-    second byte between signs of ASCII are UTF-16, too.
-    """
+    second byte between signs of ASCII are UTF-16, too."""
     marked = next((name for mark, name in BOMS if head.startswith(mark)), None)
     if marked is None and len(head) >= FEW and b"\0" in head:
         for name, first in (("utf-16-le", 0), ("utf-16-be", 1)):
@@ -205,8 +204,7 @@ def html_decoder(
     head: bytes, charset: str | None = None
 ) -> tuple[codecs.IncrementalDecoder, str, bool]:
     """Return a decoder for a page, first by ``charset`` of a mail, its encoding, and if it is
-    guessed.
-    """
+    guessed."""
     told = by_mark(head) or ("utf-8" if head.startswith(codecs.BOM_UTF8) else None)
     told = told or (None if charset is None else codec_of(charset)) or _declared(head)
     name = told or "utf-8"

@@ -262,8 +262,7 @@ def _lines(read: Read) -> Iterator[bytes]:
 
 def _message(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the lines of mail; of an EMLX of Apple Mail, those of the message: its first line has
-    the number of their bytes.
-    """
+    the number of their bytes."""
     first = next(lines, b"")
     if not re.fullmatch(rb"\d{1,12} *\n", first):
         yield first

@@ -204,8 +204,7 @@ class _Page:
         left_out: Counter[str],
     ) -> str:
         """Return the text without lines at its edges that at least REPEATED other pages, so many
-        pages away, have there. A line of which the shape is `within` a page is text.
-        """
+        pages away, have there. A line of which the shape is `within` a page is text."""
         dropped: set[int] = set()
         for side in (self._filled[:EDGE], self._filled[: -EDGE - 1 : -1]):
             for index in side:

@@ -318,8 +318,7 @@ def _inside(words: Any, box: Box) -> str:
 
 def _with_marks(words: Any, text: str) -> str:
     """Return the text of a page with ``^`` before digits that are set smaller and raised at the end
-    of a word, as in the text of HTML.
-    """
+    of a word, as in the text of HTML."""
     if not _STUCK.search(text):
         return text
     from pypdfium2 import raw

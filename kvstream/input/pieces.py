@@ -105,8 +105,7 @@ class SourcePieces:
 
     def _warn_if_cut(self, source: Inspected, path: Path, size: int) -> None:
         """Warn of a file that has become shorter than its size at first. Files of the kernel have
-        a size that says nothing, but it stays.
-        """
+        a size that says nothing, but it stays."""
         if self.taken < size and path.exists() and path.stat().st_size < size:
             self.messages.ended_early(
                 source,

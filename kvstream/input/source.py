@@ -42,8 +42,7 @@ class SourceRecord:
 
 def identity(records: Sequence[SourceRecord]) -> dict[str, Any]:
     """Return what identifies a text: bytes, digest (of several sources that of their digests, a
-    line each), the first `LISTED` sources, and `part_bytes` if only a part was read.
-    """
+    line each), the first `LISTED` sources, and `part_bytes` if only a part was read."""
     digests = "".join(f"{record.sha256}\n" for record in records).encode()
     whole = records[0].sha256 if len(records) == 1 else hashlib.sha256(digests).hexdigest()
     parts = [record.part for record in records if record.part is not None]

@@ -172,8 +172,7 @@ class SourceSet:
 
     def undigested(self) -> SourceSet:
         """Leave out the digests of the records, which take as long as all other reading, and read
-        larger pieces.
-        """
+        larger pieces."""
         self._pieces.large = True
         for source in self._sources:
             source.digest = SimpleNamespace(update=len, hexdigest=str)

@@ -31,8 +31,7 @@ class ControlFilter:
 
     def __init__(self, *, table: bool = False) -> None:
         """`table`: a carriage return ends lines only if the first block has no newline; else it is
-        in a cell.
-        """
+        in a cell."""
         self.nuls = 0
         self.first_nul = 0
         """Global byte offset of the first one."""

@@ -13,18 +13,9 @@ from time import gmtime
 from typing import Any, NamedTuple
 
 from kvstream.input.controls import without_controls
-from kvstream.logs import levels, stamps
+from kvstream.logs import containers, levels, stamps
 from kvstream.logs.components import without_fields
-from kvstream.logs.containers import (
-    ADDED,
-    CONTAINER,
-    LONGEST_LINE,
-    MOST_STREAMS,
-    ContainerLine,
-    SplitLines,
-    container_line,
-    with_name,
-)
+from kvstream.logs.containers import LONGEST_LINE, ContainerLine
 from kvstream.logs.keyed_lines import LONGEST_KEY, TIMES, inner_line, line_of, record_of
 from kvstream.logs.stamps import EPOCH, HOUR, KERNEL, LOOSE, PATTERNS
 from kvstream.logs.traces import TRACE, Continuation
@@ -94,7 +85,7 @@ class LineParser:
         """Whether the day comes before the month, once a number above 12 shows it."""
         self._status: int | None = None
         """Which field has the status of a request, if a header says so."""
-        self._split_lines = SplitLines()
+        self._split_lines = containers.SplitLines()
         self._continuations: dict[str, Continuation] = {}
         """Of each writer, because their lines alternate."""
         self._process = ""
@@ -117,9 +108,9 @@ class LineParser:
             element = line.lstrip(" [")
             record = record_of(element)
             line = line if record is None or self._time_in(record) is None else element
-        if not ADDED.match(line):
+        if not containers.ADDED.match(line):
             return self._entry(ContainerLine(line, number=number))
-        added = container_line(line, number)
+        added = containers.container_line(line, number)
         whole = self._split_lines.joined(added) if added.stamp else added
         return None if whole is None else self._entry(whole)
 
@@ -137,7 +128,7 @@ class LineParser:
         continuation = self._continuations.get(writer)
         if continuation is None:
             continuation = self._continuations[writer] = Continuation()
-            if len(self._continuations) > MOST_STREAMS:
+            if len(self._continuations) > containers.MOST_STREAMS:
                 del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
         if text[:1] == "{" or "\n" in rest:  # a record's text may have colors and several lines
@@ -156,7 +147,7 @@ class LineParser:
             continuation.head = text if timed and not self._process else ""
             if continuation.expects or text[-1] == ":":
                 continuation.begin(text)
-        rest = with_name(name, rest) if name else rest
+        rest = containers.with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, writer, continues, more, number, pieces)
 
     def _of_trace(self, rest: str, continuation: Continuation) -> str | None:
@@ -394,7 +385,7 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
             return True
         own += 1
         begins = entry.time is not None or bool(levels.BEGINS_WITH_LEVEL.match(text))
-        if begins or CONTAINER.search(entry.container):
+        if begins or containers.CONTAINER.search(entry.container):
             stamped += 1
             least = 1 if len(text) >= LONG else least
             begin = entry.rest.lstrip('"')[:1] if text[0] != "[" else ""  # of Samba

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
+from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.levels import SEVERE
-from kvstream.logs.line_parser import LONGEST_LINE
 from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
 from kvstream.reporters.format import beginning, cells, counted, visible

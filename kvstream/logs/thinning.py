@@ -22,8 +22,9 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.controls import without_controls
 from kvstream.input.source import LineCounts, Source, SourceOver
 from kvstream.logs.components import message_of
+from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.levels import level_of
-from kvstream.logs.line_parser import LONGEST_LINE, LineParser, looks_like_log
+from kvstream.logs.line_parser import LineParser, looks_like_log
 from kvstream.logs.template_tree import TemplateTree
 from kvstream.logs.traces import EXAMPLE
 

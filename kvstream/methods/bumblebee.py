@@ -10,16 +10,8 @@ from torch import Tensor
 
 from kvstream.methods.base import Preset, Step, setting
 from kvstream.methods.h2o import Attended
+from kvstream.methods.tools import submodular
 from kvstream.methods.tools.scoring import pool, pooling_width
-from kvstream.methods.tools.submodular import (
-    CONCAVE,
-    Mixture,
-    batched_greedy,
-    lazy_greedy,
-    normalized,
-    stochastic_greedy,
-    streaming,
-)
 
 MOST_SAMPLES = 256
 """Maximum of `samples` and of `picks`: with more, exact greedy takes no longer."""
@@ -65,7 +57,7 @@ class BumbleBee(Attended):
     concave: str = setting(
         "log",
         "concave function of the importance: log(1 + x), or power-like",
-        choices=tuple(CONCAVE),
+        choices=tuple(submodular.CONCAVE),
     )
     algorithm: str = setting(
         "stochastic",
@@ -92,23 +84,25 @@ class BumbleBee(Attended):
         layers, heads, n = step.origin.shape
         weights = pool(step.state["attention"], step.origin, self.pool)
         weights = weights.mean(1) if self.algorithm == "fast" else weights.flatten(0, 1)
-        recent, phi = min(self.recent, keep), CONCAVE[self.concave]
+        recent, phi = min(self.recent, keep), submodular.CONCAVE[self.concave]
         old, count = n - recent, keep - recent
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
         if not count:
             chosen = newest[:, :0]
         elif self.algorithm == "streaming":
             keys = self._keys(step)[:, :old]
-            chosen = streaming(keys, weights[:, :old], count, self.mixture, phi)
+            chosen = submodular.streaming(keys, weights[:, :old], count, self.mixture, phi)
         else:  # `Mixture` alone holds the keys, so they are freed as soon as they are normalized
-            g = Mixture(self._keys(step), weights, self.mixture, phi)
+            g = submodular.Mixture(self._keys(step), weights, self.mixture, phi)
             g.begin(newest)
             if self.algorithm == "lazy":
-                chosen = lazy_greedy(g, old, count)
+                chosen = submodular.lazy_greedy(g, old, count)
             elif self.algorithm == "fast":
-                chosen = batched_greedy(g, old, count)
+                chosen = submodular.batched_greedy(g, old, count)
             else:
-                chosen = stochastic_greedy(g, old, count, self.samples, self.picks, step.generator)
+                chosen = submodular.stochastic_greedy(
+                    g, old, count, self.samples, self.picks, step.generator
+                )
         chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)
         # Not `view`: without entries it could not tell how many heads decide.
         return chosen.unflatten(0, (layers, -1)).expand(-1, heads, -1)
@@ -129,5 +123,5 @@ def _joined(keys: Tensor) -> Tensor:
     layers, heads, n, dim = keys.shape
     joined = keys.new_empty(layers, n, heads, dim)
     for head in range(heads):
-        joined[:, :, head] = normalized(keys[:, head])
+        joined[:, :, head] = submodular.normalized(keys[:, head])
     return joined.flatten(2)

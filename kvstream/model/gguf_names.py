@@ -12,13 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers import modeling_gguf_pytorch_utils as legacy
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.integrations.gguf import get_gguf_conversion_mapping, is_gguf_arch_supported
-from transformers.modeling_gguf_pytorch_utils import (
-    TENSOR_PROCESSORS,
-    TensorProcessor,
-    get_gguf_hf_weights_map,
-)
 
 from kvstream.errors import ModelError
 from kvstream.model import int8
@@ -110,9 +106,9 @@ Found = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]
 
 
 def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
-    kind = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
+    kind = legacy.TENSOR_PROCESSORS.get(file.architecture, legacy.TensorProcessor)
     processor = kind(config=config.to_dict())
-    names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
+    names: dict[str, str] = legacy.get_gguf_hf_weights_map(model, processor)
     sources: dict[str, list[Place]] = {}
     for place in file.tensors.values():
         # The map has no suffix for tensors that hold all experts.

@@ -14,19 +14,10 @@ from typing import Any
 import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
-from kvstream.model import int8
+from kvstream.model import int8, placement
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.linear import speed_up, widen
-from kvstream.model.placement import (
-    device_map,
-    device_of,
-    folder_of,
-    loaded_size,
-    quantization,
-    refuse_beyond_memory,
-    refuse_too_large,
-)
 from kvstream.model.precision import Precision, precision_of, types_line
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
@@ -89,7 +80,7 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
     """Return whether a model can only come from the cache. Raises ModelError if it is not there."""
     if os.path.exists(where):
         return False
-    missing = folder_of(where, settings.revision) is None
+    missing = placement.folder_of(where, settings.revision) is None
     if missing and settings.offline:
         raise ModelError(f"{settings.model} is not on this machine; run once without --offline.")
     why = "" if settings.offline else hub.unreachable()
@@ -130,7 +121,7 @@ def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
         tried = {o.sha256: o.bytes for o in offered.OFFERS.values() if o.eight_bits}
         if path.stat().st_size not in tried.values() or digest_of(path) not in tried:
             return False
-    return device_of(settings.device).type == "cpu" and int8.problem() is None
+    return placement.device_of(settings.device).type == "cpu" and int8.problem() is None
 
 
 def _check_config(path: Path) -> None:
@@ -180,11 +171,11 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     if settings.threads:
         torch.set_num_threads(int(settings.threads))
     where = where or folder(settings)
-    device = device_of(settings.device)
+    device = placement.device_of(settings.device)
     local = settings.offline or settings.model == POCKET
     chosen = choose(settings, device, where)
-    refuse_too_large(where, settings, device, chosen.load)
-    placement = {**device_map(settings, device), **quantization(settings)}
+    placement.refuse_too_large(where, settings, device, chosen.load)
+    placed = {**placement.device_map(settings, device), **placement.quantization(settings)}
     _quiet()
     if where.endswith(int8.SUFFIX):
         return in_precision(int8.opened(Path(where)), settings, chosen)
@@ -203,7 +194,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
             output_loading_info=True,
             # Otherwise transformers asks the hub for an adapter, and retries for 24 seconds.
             adapter_kwargs={"local_files_only": local},
-            **placement,
+            **placed,
         )
     except Exception as error:
         if is_out_of_memory(error):
@@ -256,14 +247,14 @@ def refuse_together(settings: ModelSettings, skim: ModelSettings) -> None:
     """Raise ModelError if two models do not fit in the device's memory together."""
     size = 0
     for one in (settings, skim):
-        where, device = folder(one), device_of(one.device)
-        own = loaded_size(where, one, device, choose(one, device, where).load)
+        where, device = folder(one), placement.device_of(one.device)
+        own = placement.loaded_size(where, one, device, choose(one, device, where).load)
         if own is None:
             return
         size += own
     remedies = ["choose smaller models", "--dtype bfloat16", "let one model read everything: "
                 "--skim none"]  # fmt: skip
-    refuse_beyond_memory(f"{settings.model} with {skim.model}", size, device, remedies)
+    placement.refuse_beyond_memory(f"{settings.model} with {skim.model}", size, device, remedies)
 
 
 def _quiet() -> None:
@@ -290,7 +281,7 @@ def _check_complete(settings: ModelSettings, where: str, found: dict[str, Any]) 
             f"{len(wrong)} weights of {name} do not fit its config.json, such as {key} with shape "
             f"{tuple(stored)} in the files and {tuple(expected)} by the configuration; {remedy}"
         )
-    if missing and (reason := _other_kind(folder_of(where, settings.revision))):
+    if missing and (reason := _other_kind(placement.folder_of(where, settings.revision))):
         raise ModelError(f"{name} {reason}; kvstream needs a decoder-only language model.")
     if missing:
         raise ModelError(
@@ -360,7 +351,7 @@ def _no_safetensors(name: str, found: str = "", more: str = "") -> str:
 
 def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | None:
     """Return what is wrong with local files, or None; `fetched`: opening them failed."""
-    name, path = settings.model, folder_of(where, settings.revision)
+    name, path = settings.model, placement.folder_of(where, settings.revision)
     if path is None:
         return None
     local = os.path.isdir(where)

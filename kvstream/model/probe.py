@@ -14,12 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import (
-    Cache,
-    DummyLayer,
-    LinearAttentionLayer,
-    get_layer_types_and_kwargs,
-)
+from transformers import cache_utils
 
 from kvstream.errors import UnsupportedModelError
 from kvstream.model import hook, int8
@@ -215,7 +210,8 @@ def _probe(model: Any, name: str) -> BoundedModel:
 
 def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the kind and the settings of each layer. Raises UnsupportedModelError."""
-    kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
+    config = model.config.get_text_config(decoder=True)
+    kinds, settings = cache_utils.get_layer_types_and_kwargs(config)
     for index, kind in enumerate(kinds):
         if kind not in ATTENDS | CARRIES | {"dummy"}:
             raise UnsupportedModelError(
@@ -230,14 +226,14 @@ def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
     return kinds, settings
 
 
-class _Recorder(Cache):
+class _Recorder(cache_utils.Cache):
     """Replaces the cache during the probe and records what each layer stores."""
 
     def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int, start: int) -> None:
         self.start = start
         self.stored: dict[int, Entries] = {}
-        self.carried = {i: LinearAttentionLayer(**s) for i, s in carrying.items()}
-        layers: list[Any] = [self.carried.get(i, DummyLayer()) for i in range(count)]
+        self.carried = {i: cache_utils.LinearAttentionLayer(**s) for i, s in carrying.items()}
+        layers: list[Any] = [self.carried.get(i, cache_utils.DummyLayer()) for i in range(count)]
         super().__init__(layers=layers)
 
     def update(

@@ -17,8 +17,7 @@ from kvstream.methods.h2o import H2O
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.registry import available
 from kvstream.methods.sirllm import SirLLM
-from kvstream.methods.snapkv import Append, PyramidKV, SnapKV
-from kvstream.methods.tova import TOVA
+from kvstream.methods.snapkv import TOVA, Append, PyramidKV, SnapKV
 from kvstream.settings import RunSettings
 
 DRAW = torch.Generator().manual_seed(0)
