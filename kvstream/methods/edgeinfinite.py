@@ -11,16 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from kvstream.methods.base import (
-    CompressiveMemory,
-    Evidence,
-    HeadTensor,
-    Method,
-    ModelFacts,
-    Preset,
-    Step,
-    setting,
-)
+from kvstream.methods import base
+from kvstream.methods.base import Evidence, HeadTensor, Method, ModelFacts, Preset, Step, setting
 from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
 from kvstream.methods.tools.scoring import latest, pool
 
@@ -174,7 +166,9 @@ class EdgeInfinite(Method):
             found = [torch.where(here, new, old) for new, old in pairs]
         yield found[0], found[1], WEIGHT * seen.clamp_min(1e-6)
 
-    def compressive_memory(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
+    def compressive_memory(
+        self, model: ModelFacts, *, asked: bool
+    ) -> base.CompressiveMemory | None:
         if not self.memory:
             return None
         gates = load_gates(self.form, self.gate, model, self.features)

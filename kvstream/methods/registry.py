@@ -21,17 +21,9 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import KvstreamError, UsageError, is_out_of_memory, meant
+from kvstream.methods import base
 from kvstream.methods.automatic import AUTO
-from kvstream.methods.base import (
-    EntryTensor,
-    Evidence,
-    HeadTensor,
-    Method,
-    Preset,
-    Step,
-    in_words,
-    limits,
-)
+from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Preset, Step
 from kvstream.methods.names import CLASSES, NAMES, plugins
 from kvstream.streams import printing_to_stderr
 
@@ -338,8 +330,8 @@ def _parse(label: str, text: str, kind: Any, field: dataclasses.Field[Any]) -> A
     except (ValueError, KeyError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}
         raise UsageError(f"{label}={text!r} is not {wanted.get(kind, kind)}.") from None
-    if (allowed := limits(field)) is not None:
+    if (allowed := base.limits(field)) is not None:
         least, most = allowed
         if not (least <= value <= most and value < math.inf):
-            raise UsageError(f"{label} must be {in_words(allowed)}, not {text}.")
+            raise UsageError(f"{label} must be {base.in_words(allowed)}, not {text}.")
     return value

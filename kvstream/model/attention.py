@@ -190,7 +190,7 @@ def _attention_to(
         plus = weights.clamp_min(1e-30).log() - lse[:, first:last]
         if on_cpu:
             return (_sums if many else _few_sums)(q, k, plus, shape.scale, first)
-        from kvstream.model.column_sums import column_sums  # needs Triton
+        from kvstream.model.triton_kernels import column_sums  # needs Triton
 
         return column_sums(q, k, plus, shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)

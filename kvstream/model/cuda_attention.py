@@ -38,12 +38,12 @@ def supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def sums_columns(q: Tensor, k: Tensor) -> bool:
-    """Return whether `kvstream.model.column_sums` works here."""
+    """Return whether `triton_kernels.column_sums` works here."""
     return _on_ampere(q, k) and q.dtype in (*HALF, torch.float32) and _triton_compiles()
 
 
 def fuses(x: Tensor) -> bool:
-    """Return whether `kvstream.model.fused` works on the device of `x`."""
+    """Return whether the other functions of `triton_kernels` work on the device of `x`."""
     return _is_new_enough(x) and _triton_compiles()
 
 
@@ -151,16 +151,16 @@ def merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         return out, lse
     past, past_lse = _attended(q, k[:, :old], v[:, :old], scale, False)
     if fuses(out):
-        from kvstream.model import fused  # needs Triton
+        from kvstream.model import triton_kernels  # needs Triton
 
-        return out, fused.merge(out, lse, past, past_lse)
+        return out, triton_kernels.merge(out, lse, past, past_lse)
     return merge(out, lse, past, past_lse, ROWS)
 
 
 def merge(
     out: Tensor, lse: Tensor, past: Tensor, past_lse: Tensor, block: int
 ) -> tuple[Tensor, Tensor]:
-    """Merge as `fused.merge`, on any device; `block` queries at once are large in float32."""
+    """Merge as `triton_kernels.merge`, on any device, with `block` queries at once in float32."""
     share = torch.sigmoid(past_lse - lse)[..., None]
     for first in range(0, out.shape[1], block):
         rows = slice(first, first + block)

@@ -97,7 +97,7 @@ class Rotary:
         if self.width < dim:
             out[..., self.width :] = keys[..., self.width :]
         if self._by_halves and cuda_attention.fuses(keys):
-            from kvstream.model.fused import turn  # needs Triton
+            from kvstream.model.triton_kernels import turn  # needs Triton
 
             turn(keys[..., : self.width], cos, sin, out[..., : self.width])
             return out

@@ -101,7 +101,7 @@ def test_a_host_has_no_kernels_of_a_gpu() -> None:
 INTERPRETED = """
 import torch
 from test_cuda_attention import SUMS, problem, slow_sums
-from kvstream.model.column_sums import column_sums
+from kvstream.model.triton_kernels import column_sums
 
 # The interpreter multiplies no bfloat16.
 for dtype, dim, group in ((torch.float32, 8, 2), (torch.float16, 24, 3)):
@@ -198,7 +198,7 @@ def test_attention_of_cudnn(
 @pytest.mark.parametrize("dim", [16, 64, 96, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_sums_on_a_gpu(dtype: torch.dtype, dim: int) -> None:
-    from kvstream.model.column_sums import column_sums
+    from kvstream.model.triton_kernels import column_sums
 
     for group in (1, 4):
         for new, count, first, total in SUMS:

@@ -26,7 +26,7 @@ NEAR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def check_turns(dtype: torch.dtype, device: str = "cpu") -> None:
-    from kvstream.model.fused import turn
+    from kvstream.model.triton_kernels import turn
 
     for count, dim, width in TURNS[-FEW:] if device == "cuda" else TURNS:
         generator = torch.Generator().manual_seed(count)
@@ -45,7 +45,7 @@ def check_turns(dtype: torch.dtype, device: str = "cpu") -> None:
 
 
 def check_merges(dtype: torch.dtype, device: str = "cpu") -> None:
-    from kvstream.model.fused import merge
+    from kvstream.model.triton_kernels import merge
 
     for count, dim in MERGES[-FEW:] if device == "cuda" else MERGES:
         generator = torch.Generator().manual_seed(count)

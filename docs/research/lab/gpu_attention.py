@@ -86,7 +86,7 @@ def merged_by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def beside(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Measure the rotation of all keys, and the merging of two attentions."""
-    from kvstream.model import fused
+    from kvstream.model import triton_kernels
 
     scale, cos, sin = SHAPE.scale, *torch.randn(2, ENTRIES, DIM, device="cuda")
     turned = torch.empty_like(k)
@@ -96,7 +96,7 @@ def beside(q: Tensor, k: Tensor, v: Tensor) -> None:
         return (turned.copy_(rotary._turned(k, cos, sin, *work)),)
 
     def at_once() -> tuple[Tensor, ...]:
-        fused.turn(k, cos, sin, turned)
+        triton_kernels.turn(k, cos, sin, turned)
         return (turned,)
 
     right = measure("rotation: PyTorch's calls, all keys at once", apart, 0)
@@ -105,7 +105,7 @@ def beside(q: Tensor, k: Tensor, v: Tensor) -> None:
     old = ENTRIES - CHUNK
     own = cuda_attention.flash(q, k[:, old:], v[:, old:], scale, True)
     past = cuda_attention.flash(q, k[:, :old], v[:, :old], scale, False)
-    measure("merging: kernel", lambda: fused.merge(own[0].clone(), own[1], *past), 0)
+    measure("merging: kernel", lambda: triton_kernels.merge(own[0].clone(), own[1], *past), 0)
     with patch.object(cuda_attention, "fuses", return_value=False):
         measure("both attentions, merged by PyTorch's calls",
                 lambda: cuda_attention.merged(q, k, v, scale), 4 * PAIRS)  # fmt: skip
@@ -144,7 +144,7 @@ def sums(q: Tensor, k: Tensor, lse: Tensor) -> Tensor | None:
 
 def columns(q: Tensor, k: Tensor, lse: Tensor, count: int, **blocks: Any) -> Tensor:
     """Sum the attention of the last `count` queries in the kernel."""
-    from kvstream.model.column_sums import column_sums
+    from kvstream.model.triton_kernels import column_sums
 
     return column_sums(q, k, -lse[:, -count:], SHAPE.scale, CHUNK - count, **blocks)
 
