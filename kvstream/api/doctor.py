@@ -179,7 +179,7 @@ def cosines_of_keys(session: Session) -> list[float]:
     reader.step(Chunk(ids, 0), last=True)
     cosines = []
     for store in reader.compressible:
-        part = slice(reader.first_candidate, store.used)
+        part = slice(reader.evictor.first_candidate, store.used)
         unit = normalize(store.unrotated_keys(part, reader.cache.base).float(), dim=-1)
         n = unit.shape[1]
         every = unit.sum(1).square().sum(-1)  # of all pairs, also of each key with itself

@@ -335,11 +335,6 @@ class Reader:
         """Whether the model has read the prompt."""
         return not self.prefill.due
 
-    @property
-    def first_candidate(self) -> int:
-        """Number of entries at the beginning that are never evicted: prompt and sinks."""
-        return self.evictor.first_candidate
-
     def retained(self) -> Tensor:
         """Return the sorted, distinct ordinals of the retained source tokens; int64, on the CPU.
 

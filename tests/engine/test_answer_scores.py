@@ -82,7 +82,7 @@ def test_a_compression_counts_the_attention_of_question_and_answer(
     """When an answer fills the budget, h2o selects by the sum of attention over all passes."""
     monkeypatch.setattr(Noting, "shown", [])
     reader = read(Noting())
-    store, first = reader.compressible[0], reader.first_candidate
+    store, first = reader.compressible[0], reader.evictor.first_candidate
     end = store.used
     want = scores(reader)[0][:, first:]
     measured = watched(monkeypatch, store)
@@ -117,7 +117,7 @@ def test_a_compression_goes_by_what_the_newest_token_of_the_answer_looks_at(
     """The attention of the end of the text, long before, does not count."""
     monkeypatch.setattr(NotingRows, "shown", [])
     reader = read(NotingRows(window=4))
-    store, first = reader.compressible[0], reader.first_candidate
+    store, first = reader.compressible[0], reader.evictor.first_candidate
     end = store.used
     measured = watched(monkeypatch, store)
     NotingRows.shown.clear()
@@ -170,7 +170,7 @@ def test_tokens_of_question_and_answer_count_as_none_of_the_source() -> None:
 def test_layers_make_room_for_an_answer_all_or_none() -> None:
     """The second layer can evict neither memory nor answer, so the first layer evicts nothing."""
     reader = read(H2O())
-    evictor, cache, first = reader.evictor, reader.cache, reader.first_candidate
+    evictor, cache, first = reader.evictor, reader.cache, reader.evictor.first_candidate
     with cache.passing() as ends:
         reader.model.forward(tokens(BUDGET - cache.held, 3), cache)
         before = [(s.used, s.unrotated, s.keys.clone(), s.origin.clone()) for s in cache.stores]

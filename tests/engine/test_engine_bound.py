@@ -133,7 +133,7 @@ def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> N
         assert (source.diff(dim=1) > 0).all()
         if source.numel():
             assert int(source.max()) < reader.seen
-        kept = min(store.used - prompt, reader.first_candidate - prompt)
+        kept = min(store.used - prompt, reader.evictor.first_candidate - prompt)
         assert (source[:, :kept] == torch.arange(kept)).all(), "the sinks are gone"
         found |= set(source.flatten().tolist())
     assert reader.retained().tolist() == sorted(found)

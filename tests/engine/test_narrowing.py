@@ -120,7 +120,7 @@ def test_heads_see_all_they_hold_of_the_best_stretch(method: str) -> None:
         [set(head[(head >= begin) & (head < end)].tolist()) for head in s.origin[:, : s.used]]
         for s in reader.compressible
     ]
-    least = reader.first_candidate - PROMPT_TOKENS
+    least = reader.evictor.first_candidate - PROMPT_TOKENS
     with reader.in_sight(BEGINS, [1, 2, 0], 1):
         for store, heads in zip(reader.compressible, held, strict=True):
             most = max(least, *map(len, heads))

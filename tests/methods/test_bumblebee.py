@@ -355,7 +355,7 @@ def spread(method: BumbleBee | H2O) -> float:
         reader.step(Chunk(ids[first : first + 256], first), last=False)
     entropies = []
     for store in reader.cache.stores:
-        for head in store.origin[:, reader.first_candidate : store.used]:
+        for head in store.origin[:, reader.evictor.first_candidate : store.used]:
             counts = torch.histc(head.float(), 20, 0, len(ids))
             share = counts / counts.sum()
             entropies.append(float(-(share * share.clamp_min(1e-9).log()).sum() / math.log(20)))

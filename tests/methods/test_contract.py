@@ -139,7 +139,7 @@ def check(read: Reader, sinks: int) -> None:
     cache = read.cache
     assert max(cache.held, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
-    assert read.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
+    assert read.evictor.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
     for store in read.compressible:
         origin = store.origin[:, : store.used]
         assert (origin[:, :HEAD] == PROMPT).all(), "the prompt is not in front"
@@ -241,8 +241,8 @@ def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Rea
     assert read.seen == LENGTH
     assert calls, "nothing was ever selected"
     # `check` compares the number of sinks. These lines ensure that there are any.
-    assert read.first_candidate > HEAD or METHODS[name]().sinks == 0
-    assert read.first_candidate > HEAD or name != "streaming"
+    assert read.evictor.first_candidate > HEAD or METHODS[name]().sinks == 0
+    assert read.evictor.first_candidate > HEAD or name != "streaming"
     return read, held
 
 

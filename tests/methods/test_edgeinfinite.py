@@ -190,7 +190,7 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
         one.step(Chunk(part, at - len(part)), last=at == len(ids))
         gone = before + len(part) - one.cache.held
         left += gone
-        first = one.first_candidate
+        first = one.evictor.first_candidate
         for layer, store in enumerate(one.cache.stores):
             keys, values = (x[:, first : first + gone] for x in attended[layer])
             sums[layer] += torch.einsum("knd,kne->kde", sigma(keys), values)

@@ -120,7 +120,7 @@ def read_with(
 
 def held_by_heads(reader: Reader) -> list[list[set[int]]]:
     """Return the ordinals that each head of each layer holds after the sinks."""
-    first = reader.first_candidate
+    first = reader.evictor.first_candidate
     return [[set(h.tolist()) for h in s.origin[:, first : s.used]] for s in reader.compressible]
 
 

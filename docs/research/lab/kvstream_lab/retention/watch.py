@@ -111,7 +111,7 @@ class Watch(IdFeed):
         if attended is not None:
             for layer, scores, origin in zip(self._layers, attended, self._held(), strict=True):
                 layer["hit_chunk"] = shares.hit_rate(scores, origin)
-        first, ends = reader.first_candidate, [s.used for s in reader.compressible]
+        first, ends = reader.evictor.first_candidate, [s.used for s in reader.compressible]
         request = AttentionRequest(accumulated_attention=True, queries=len(ids))
         with reader.cache.passing():
             # A separate pass, because a method may weigh queries by age, or take a group's maximum.
