@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -74,12 +73,6 @@ def documents_in(
     if not found:
         raise SourceError(no_text_files(paths, told, hidden=hidden))
     return list(found.values()), [f"Skipped: {', '.join(told)}."] if told else []
-
-
-def digest_of(path: str) -> str:
-    """Return the SHA-256 of a file's bytes, in hex. Raises OSError."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _folder(

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream import events
-from kvstream.collection.document_list import Document, digest_of
+from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import CollectionEvent, DocumentDone, DocumentFailed, Outcome
 from kvstream.reporters.format import escaped
-from kvstream.store.writing import replace
+from kvstream.store.writing import digest_of, replace
 
 if TYPE_CHECKING:
     from kvstream.collection.document_reader import DocumentReader

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvstream.collection.document_list import digest_of
 from kvstream.collection.job import Job, Task
 from kvstream.errors import KvstreamError
 from kvstream.events import Notice, Outcome
+from kvstream.store.writing import digest_of
 from kvstream.version import __version__
 
 if TYPE_CHECKING:

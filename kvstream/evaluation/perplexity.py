@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped, left_
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
 from kvstream.session.session import Session
+from kvstream.store.writing import digest_of
 from kvstream.tokenization.loading import TokenStream
 
 FIRST_BIN = 1024
@@ -164,9 +164,7 @@ def text_trials(
         return run(Text(path, chunk.ids.tolist(), chunk.end), case)
 
     for path in paths:
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-            size = file.tell()
+        content, size = digest_of(path)[:12], Path(path).stat().st_size
         for case in cases:
             identity: Record = {
                 "bench": bench, **facts, **case.identity(),

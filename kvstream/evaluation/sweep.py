@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from kvstream.errors import UsageError
 from kvstream.methods.registry import make
 from kvstream.methods.registry import preset as paper_of
 from kvstream.settings import Budget, RunSettings
+from kvstream.store.writing import digest_of
 
 STREAM, WHOLE, NEAR = "stream", "whole", "near"
 TEXT_SETTINGS = {"catalyst_text"}
@@ -66,8 +66,7 @@ def _files(settings: Mapping[str, Any]) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, found: os.stat_result) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    return digest_of(path)[:12]
 
 
 def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:

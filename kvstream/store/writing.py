@@ -1,4 +1,7 @@
-"""Write files whole or not at all: via a temporary file beside them, or devices directly."""
+"""Write files whole or not at all: via a temporary file beside them, or devices directly.
+
+Also what tells two files apart: their paths, or the digest of their bytes.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,12 @@ def same(first: Path, second: Path) -> bool:
     except OSError:
         return os.path.realpath(first) == os.path.realpath(second)
     return stat.S_ISREG(one.st_mode) and os.path.samestat(one, two)
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hex. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _partial(target: Path) -> Path:
