@@ -8,12 +8,12 @@ that is none of them leaves the question to a model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kvstream.exact import table_words as terms
 from kvstream.exact.routing import iso_dates, pattern_of
-from kvstream.exact.table_words import loose, singular, words_of
+from kvstream.exact.table_words import singular, words_of
 from kvstream.exact.tables import MOST_DIGITS, Columns, Numbers
 from kvstream.input.table_reader import NAMED
 
@@ -81,6 +81,8 @@ class _Reading:
         """The conditions in SQL."""
         self.begun = False
         """Whether a part says what is asked for."""
+        self.done = False
+        """Whether a word says what happened, perhaps not in all rows."""
 
     def query(self) -> str | None:
         """Return the query, or None."""
@@ -97,13 +99,13 @@ class _Reading:
         kinds = "".join(part.kind for part in parts)
         at = [part.data for part in parts if part.kind == "C"]
         operations = [part.data for part in parts if part.kind in "MF"]
-        if set(kinds) & {"X", "N", "V", "A"}:
+        if set(kinds) & {"X", "N", "V", "A"} or ("#" in kinds and self.done):
             return None
         if re.fullmatch("#R?", kinds) and ("R" in kinds or self.where):
             return self._select("COUNT(*)")
         if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
             shared = at[0] in self.columns.shared
-            above = any(re.search("[<>]|BETWEEN", each) for each in self.where)
+            above = any(re.search("[<>]|BETWEEN|NULL", each) for each in self.where)
             if (shared and above) or (kinds == "#CR" and parts[2].text not in terms.WHOLE):
                 return None  # a city with more than 3 rows, or rows of a column called failed
             return self._select(f"COUNT(DISTINCT {self._name(at[0])})" if shared else "COUNT(*)")
@@ -162,11 +164,15 @@ class _Reading:
         return self._select(figure) if figure else None
 
     def _groups(self, by: int, figure: str | None, best: str = "") -> str | None:
-        """Return the figures of groups: the largest first, or only the `best`."""
+        """Return the figures of groups: the largest first, or only the `best` of those named."""
         if figure is None or self.columns.numbers[by]:
             return None
-        order = f" ORDER BY {figure}{' DESC' * (best != 'min')}{' LIMIT 1' * bool(best)}"
-        return f"{self._select(f'{self._name(by)}, {figure}')} GROUP BY {self._name(by)}{order}"
+        name, order = self._name(by), " DESC" if best != "min" else " NULLS LAST"
+        self.where += [f"{name} IS NOT NULL"] * bool(best)
+        group = f" GROUP BY {name}"
+        first = f"{self._select(figure)}{group} ORDER BY {figure}{order} LIMIT 1"
+        having = f" HAVING {figure} = ({first})" if best else f" ORDER BY {figure}{order}"
+        return f"{self._select(f'{name}, {figure}')}{group}{having}"
 
     def _best(self, operation: str, of: int, show: int | None = None) -> str | None:
         """Return the rows with the largest or smallest figure."""
@@ -187,6 +193,7 @@ class _Reading:
                 quoted = tokens[at]["quoted"] if end - at == 1 else None
                 part = self._part(quoted or phrase, single=end - at == 1, quoted=bool(quoted))
                 if part is not None:
+                    self.done |= part.kind == "-" and part.text in terms.DEEDS
                     if part.kind != "-":
                         self.begun |= part.kind != "W"
                         yield part
@@ -199,7 +206,7 @@ class _Reading:
         word = low if single and not quoted else ""
         operation = terms.PHRASES.get(low) or terms.OPERATION.get(word)
         bounded = terms.FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
-        held = self.columns.values.get(loose(re.sub("['’]s$", "", phrase)), {})
+        held = self.columns.held(re.sub("['’]s$", "", phrase))
         named = (bounded or single) and not re.search("[<>=!]", phrase)
         near = self.columns.named(phrase) if named else []
         exact = [c for c in near if words_of(self.columns.header[c]) == words_of(phrase)]
@@ -215,12 +222,12 @@ class _Reading:
             return _Part("G", low)
         if len(exact) == 1:
             return _Part("C", low, exact[0])
-        if word in terms.WHICH or low == "how much":
+        if word in terms.WHICH or re.fullmatch("how (?:much|high|low|large|big)", low):
             return _Part("W", low)
         if word and terms.ROW_WORDS.intersection(words_of(word)):
-            return _Part("R", low)
+            return _Part("X" if held else "R", low)
         if word in terms.SKIPPED or (word in _FRONT and not self.begun):
-            return _Part("-", low)
+            return _Part(self._kind_of(phrase, held), low, held)
         if held:
             return _Part("X" if terms.NOT.match(low.split()[0]) else "V", phrase, held)
         if len(near) == 1:  # orders are rows, if the column is order_id
@@ -229,6 +236,17 @@ class _Reading:
         if word and singular(word) in self.columns.about:
             return _Part("R", low)
         return _Part("X", low) if single else None
+
+    def _kind_of(self, phrase: str, held: Mapping[int, str]) -> str:
+        """Return the kind of a word that changes nothing, unless it is a value: the US, not us."""
+        if phrase.isupper() and phrase not in ("I", self.text.split()[0], self.text):
+            return "V" if held else "X-"[len(phrase) > 2]
+        if not held or phrase == "I" or phrase.casefold() in terms.LITTLE:
+            return "-"
+        code = rf"^{phrase}\b|\b(?:in|of|for|from)(?: the)? {phrase}\b"
+        if all(map(str.isupper, held.values())):
+            return "X" if pattern_of(code).search(self.text) else "-"
+        return "V"
 
     def _conditioned(self, parts: list[_Part]) -> list[_Part]:
         """Return the parts without those of conditions, which `where` gets."""
@@ -294,8 +312,8 @@ class _Reading:
             whole = self._is_value(rest, found[0])  # such as `not paid` and `missing`
             for relation, pattern in terms.RELATIONS[-1:] if whole else terms.RELATIONS:
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
-                    value, end = (match.groupdict().get(key) or "" for key in ("value", "end"))
-                    return self._condition(found[0], relation, _unquoted(value), _unquoted(end))
+                    said = (match.groupdict().get(key) or "" for key in ("value", "end"))
+                    return self._condition(found[0], relation, *(v.strip(_QUOTES) for v in said))
         return None
 
     def _is_written(self, column: int, value: str) -> bool:
@@ -311,7 +329,7 @@ class _Reading:
         return unit in ("", *own.units) or bool(free)
 
     def _is_value(self, text: str, column: int) -> bool:
-        return column in self.columns.values.get(loose(text), {})
+        return column in self.columns.held(text)
 
     def _condition(self, column: int, relation: str, value: str, end: str = "") -> str | None:
         """Return a condition in SQL; None if the column cannot have the value."""
@@ -327,7 +345,7 @@ class _Reading:
         elif column in self.columns.dates and _ISO.match(re.sub(r"\d", "0", " ".join(values))):
             shown, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
         elif relation in ("=", "!="):
-            spelled = self.columns.values.get(loose(value), {}).get(column)
+            spelled = self.columns.held(value).get(column)
             odd = _ODD if spelled else _ODD | terms.SKIPPED | terms.GROUPS | terms.WHICH
             if (spelled is None and self.columns.complete) or words & odd:
                 return None
@@ -342,6 +360,7 @@ class _Reading:
         return f"{name} {'IS NOT' if relation == '!=' else relation} {shown[0]}"
 
 
+_QUOTES = " \"'“”‘’`"
 _DENIES = ("not", "except", "excluding", "isn't", "aren't", "wasn't")
 _ODD = terms.COMPARES | {*terms.OPERATION, "or", "and"}
 """Words of a value that may say something else."""
@@ -355,7 +374,3 @@ def _amount(text: str) -> tuple[str, str, str] | None:
         if found := pattern_of(rf"(?:{words}) ?({terms.NUMBER})").fullmatch(text):
             return relation, found[1], ""
     return None
-
-
-def _unquoted(text: str) -> str:
-    return text.strip().strip("\"'“”‘’`")

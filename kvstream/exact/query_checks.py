@@ -9,38 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence, Set
 
+from kvstream.exact import table_words as terms
 from kvstream.exact.routing import iso_dates
-from kvstream.exact.table_words import (
-    AGES,
-    EMPTY,
-    FILLERS,
-    FLAGS,
-    FRONT,
-    LINKS,
-    LISTS,
-    OPERATION,
-    OPERATIONS,
-    QUANTITY,
-    ROW_WORDS,
-    SAME,
-    SKIPPED,
-    SUPERLATIVES,
-    TOTALLY,
-    WHICH,
-    loose,
-    words_of,
-)  # fmt: skip
+from kvstream.exact.table_words import loose, words_of
 from kvstream.exact.tables import Columns
 
 STEM, SHORTEST = 4, 3
 """Letters with which a column and a word of the same meaning begin; those of an abbreviation."""
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten".split()  # noqa: SIM905
-_FIGURES = OPERATION.keys() - {*OPERATIONS["distinct"].split(), "count", *QUANTITY}
+_FIGURES = {w for w, name in terms.OPERATION.items() if name not in ("count", "distinct")}
+_FIGURES -= terms.QUANTITY
 _FIGURE_OF = re.compile(
     rf"(?<!\d )\b(?:{'|'.join(_FIGURES)})(?: of)?(?: the| our| all)? ([^\W\d_]+)(?: ([^\W\d_]+))?"
 )
 """A word for a figure, and the words for what it is of."""
-_SMALL = frozenset(("in", "for", "per", "by", "from", "at", "on", "to", "and", "or", "each"))
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
 _WHICH = re.compile(r"\b(?:which|what) (\w+)")
 _NTH = re.compile(r"(?i)\b(?:second|third|fourth|fifth|2nd|3rd|[4-9]th)\b")
@@ -94,13 +76,16 @@ _NOT = re.compile(
 _EACH = re.compile(r"(?i)\b(?:per|by|each|every)\b")
 _EXCLUDES = re.compile(r"(?i)\b(?:except|leav\w* out|exclud\w*|ignor\w*|besides|apart from)\b")
 _ENDS = {
-    name: {*OPERATIONS[name].split()}.union(*(each[least] for each in SUPERLATIVES))
+    name: {*terms.OPERATIONS[name].split()}.union(*(each[least] for each in terms.SUPERLATIVES))
     for least, name in enumerate(("max", "min"))
 }
 """Words for the largest and the smallest."""
-_MEANT = {word: words for most, least, words in SUPERLATIVES for word in most | least}
-_SORTED_BY = {"oldest", *OPERATION}
-_KNOWN = frozenset(map(loose, SKIPPED | FRONT | LISTS | WHICH | ROW_WORDS))
+_MEANT = {word: words for most, least, words in terms.SUPERLATIVES for word in most | least}
+_FRONT = terms.FRONT | terms.LISTS
+_AGED = frozenset().union(*terms.AGES.values())
+_SORTED_BY = {"oldest", *terms.OPERATION}
+_PASSED = {"per", "or", "each"} | terms.SKIPPED | terms.ROW_WORDS | terms.OPERATION.keys()
+_KNOWN = {*map(loose, terms.SKIPPED | _FRONT | terms.WHICH | terms.ROW_WORDS)}
 SURE = -0.03
 """Least mean log-probability of a query whose column the question need not name."""
 
@@ -152,8 +137,8 @@ class QueryChecks:
     def _is_held(self, words: tuple[str, str]) -> bool:
         """Return whether a column may hold a figure that a question names: its mean race time."""
         columns = {each for name in self.header for each in words_of(name)}
-        columns |= {each for group in SAME if group & columns for each in group}
-        if words[0] in _SMALL | EMPTY | FILLERS | ROW_WORDS | {*LINKS} | OPERATION.keys():
+        columns |= {each for group in terms.SAME if group & columns for each in group}
+        if words[0] in _PASSED:
             return True
         return any(_has(each, words) for each in columns)
 
@@ -175,7 +160,7 @@ class QueryChecks:
         if look[1] != "*" and None in shown:
             return False  # the table lacks what the model would show
         words = {*re.findall(r"[^\W\d_]+", asked)}
-        same = words.union(*(group for group in SAME if group & words))
+        same = words.union(*(group for group in terms.SAME if group & words))
         named = self.named(" ".join(same)) - keys
         named |= {
             column for column in shown for word, meant in _MEANT.items()
@@ -196,7 +181,7 @@ class QueryChecks:
         aged = self.named(_OF_AGE)
         if by and aged and re.search(r"\b(?:old|young)est\b", asked):
             return by <= aged
-        ages = by <= self.columns.times and any(words & {*asked.split()} for words in AGES.values())
+        ages = by <= self.columns.times and not _AGED.isdisjoint(asked.split())
         if not by or ages or by & self.named(asked):
             return True
         named = {
@@ -244,7 +229,7 @@ class QueryChecks:
         flags = self.columns.flags.keys() & self.named(asked)
         for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
             own, column = {*re.findall(r"\w+", loose(text))}, self.columns.place(name)
-            if text.casefold() in FLAGS:
+            if text.casefold() in terms.FLAGS:
                 if column not in flags:
                     return False
                 continue
@@ -261,7 +246,7 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     question. `words`: those of the question that are in no name of a column.
     """
     denies = re.search(r"(?i)\bNOT\b(?! NULL)|!=|<>|\bIS NULL\b", bare) or any(
-        FLAGS.get(text.casefold()) is False for text in literals
+        terms.FLAGS.get(text.casefold()) is False for text in literals
     )
     if _NOT.search(question) and not denies:
         return False
@@ -294,7 +279,7 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
         return False
     if _NTH.search(question) and "OFFSET" not in bare.upper():
         return False
-    totals = any(phrase in question.casefold() for phrase in TOTALLY)
+    totals = any(phrase in question.casefold() for phrase in terms.TOTALLY)
     if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
         return False
     asked = {name for name, some in _ENDS.items() if some & {*words}}

@@ -7,17 +7,18 @@ from __future__ import annotations
 import re
 import sqlite3
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from decimal import Decimal
+from functools import partial
 from itertools import islice
 from statistics import median
 from string import ascii_lowercase, ascii_uppercase
 from time import monotonic
 from typing import Any
 
-from kvstream.exact.tables import DATE, NOTHING, Columns, Numbers, cell
-from kvstream.input.table_reader import CITED, NotReadError, Row, Table
+from kvstream.exact.tables import DATE, NOTHING, Columns, Numbers, cell, number_of
+from kvstream.input.table_reader import CITED, VALUE, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
 LISTED = 10_000
@@ -32,8 +33,6 @@ ROW = 200
 """Characters of a row that is shown."""
 UNITS = 8
 """Units that a warning names."""
-_VALUE = re.compile(r"-?(?![12]\d{3}$)\d+(?:[.,]\d+)*|\d{4}-\d\d-\d\d.*")
-"""What is hardly the name of a column: a number that is no year, or a date."""
 _FUNCTIONS = frozenset(re.findall(
     r"\w+",
     "count sum total avg median min max round abs lower upper length like substr substring instr "
@@ -59,6 +58,21 @@ class _Median:
 
     def finalize(self) -> float | None:
         return median(self.values) if self.values else None
+
+
+class _Sum:
+    """The exact sum, or mean: SQLite would round each step."""
+
+    def __init__(self, *, mean: bool = False) -> None:
+        self.sum, self.count, self.mean = Decimal(), 0, mean
+
+    def step(self, value: float | None) -> None:
+        if value is not None:
+            self.sum += Decimal(repr(value))
+            self.count += 1
+
+    def finalize(self) -> float | None:
+        return number_of(self.sum / (self.count if self.mean else 1)) if self.count else None
 
 
 class RowDatabase:
@@ -98,7 +112,7 @@ class RowDatabase:
     def answer(self, sql: str, *, zero: bool = False) -> dict[str, Any] | None:
         """Return the JSON object of an answer; None for a query that fails or finds nothing.
 
-        `zero`: a count of 0 is an answer.
+        `zero`: a figure of 0 is an answer.
         """
         wrong = (name for name, count in zip(self.columns.names, self.wrong, strict=True) if count)
         if any(f" {name} IS NULL" in sql for name in wrong):
@@ -111,10 +125,8 @@ class RowDatabase:
             stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
             if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
                 raise KeyboardInterrupt from None
-            known = re.sub(r"(?i)\bSUM\(", "TOTAL(", sql)  # of floating-point numbers
-            overflows = "overflow" in str(error) and known != sql
-            return self.answer(known, zero=zero) if overflows else None
-        if not any(value for row in rows for value in row) and not (zero and rows == [(0,)]):
+            return None
+        if not any(value or (zero and value == 0) for row in rows for value in row):
             return None
         lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
         if len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
@@ -135,7 +147,10 @@ class RowDatabase:
         for column, number in enumerate(self.columns.numbers):
             text = cell(row, column).strip()
             dated = column in self.columns.dates
-            value = self.columns.styles[column].value(text) if number else _clean(text) or None
+            value: Any = self.columns.styles[column].value(text) if number else None
+            if not number and text:  # SQLite knows both cases of ASCII alone
+                known = {} if text.isascii() else self.columns.values.get(text.casefold(), {})
+                value = _clean(known.get(column, text))
             if dated and not DATE.fullmatch(text):
                 value = None
             if (number or dated) and value is None:
@@ -187,7 +202,8 @@ def _create(base: sqlite3.Connection, columns: Columns) -> None:
     base.execute("CREATE TABLE places (source, line, last, cells)")
     base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
     base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
-    base.create_aggregate("MEDIAN", 1, _Median)  # type: ignore[arg-type]
+    for name, figure in (("MEDIAN", _Median), ("SUM", _Sum), ("AVG", partial(_Sum, mean=True))):
+        base.create_aggregate(name, 1, figure)  # type: ignore[arg-type]
 
 
 def can_be_computed(sql: str, columns: Columns) -> bool:
@@ -213,19 +229,25 @@ def _only_reads(action: int, name: str | None, called: str | None, *_: str | Non
 def _of_numbers(name: str, numbers: Numbers) -> Iterator[str]:
     """Yield warnings about how the numbers of a column are written."""
     if len(numbers.units) > 1:
-        units = {unit or "none": count for unit, count in numbers.units.items()}
-        yield f"{name} has several units, which are not converted: {_counts(units)}."
+        units = (
+            f"{unit or 'none'} ({count:,})" for unit, count in numbers.units.most_common(UNITS)
+        )
+        yield f"{name} has several units, which are not converted: {', '.join(units)}."
     if numbers.unsure:
-        yield f"In {name} a comma separates thousands: {numbers.unsure}."
+        mark = "comma" if "," in numbers.unsure else "point"
+        parts = "decimals" if numbers.point in numbers.unsure else "thousands"
+        yield f"In {name} a {mark} separates {parts}: {numbers.unsure}."
 
 
 def of_table(table: Table) -> Iterator[str]:
     """Yield what of a table that was read was left out, and what was decided about it."""
-    if any(map(_VALUE.fullmatch, table.header)):
+    if any(map(VALUE.fullmatch, table.header)):
         shown = shortened(", ".join(table.header), ROW)
         yield f"The first line is read as the names of the columns: {shown}"
     if table.above:
         yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
+    if table.sums:
+        yield f"Line {table.sums[0]:,} may have the sum of other rows; it counts as a row."
     if table.totals:
         yield f"Left out: the sums of other rows in line {table.totals[0]:,}."
     if table.uneven:
@@ -233,12 +255,6 @@ def of_table(table: Table) -> Iterator[str]:
     if table.lost:
         lines = ", ".join(f"{line:,}" for line in table.unparsed)
         yield f"Left out: {counted(table.lost, 'line')}, no JSON object (first: {lines})."
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    most = Counter(counts).most_common(UNITS)
-    more = f", {len(counts) - UNITS:,} more" if len(counts) > UNITS else ""
-    return ", ".join(f"{shortened(value, 40)} ({count:,})" for value, count in most) + more
 
 
 def _clean(text: str) -> str:
@@ -250,8 +266,6 @@ def _clean(text: str) -> str:
 def _text(value: Any) -> str:
     """Return a value of a result; a figure without the error of a binary fraction."""
     if isinstance(value, float):
-        if not 1e-9 <= abs(value) < 1e15:
-            return f"{value:.15g}"
-        digits = 6 if abs(value) >= 0.001 else 12
-        return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+        text = f"{value:.15g}"
+        return f"{Decimal(text):f}" if 1e-9 <= abs(value) < 1 else text
     return "" if value is None else str(value)

@@ -55,10 +55,12 @@ EMPTY = _set(
     "values amount amounts quantity number numbers figure figures and so then also what's whats "
     "get got made make makes sold sell sells bought went go came come back gets ended end hold "
     "holds see saw listed measured recorded found reached belong belongs year file sheet csv tsv "
-    "dataset thanks yet far take takes took score scored scores spend spent i'd much large high "
-    "big low into up out off placed ran run won sent received how"
+    "dataset thanks yet far take takes took score scored scores spend spent i'd much into up out "
+    "off placed ran run won sent received how"
 )
 """Words that change nothing."""
+DEEDS = _set("bought ended found measured ran received scored sent sold spent took won")
+"""Those that only some rows may have in common."""
 FRONT = _set(
     "ask asked calculate compute determine find give know like need please print report say "
     "says show shows tell want"
@@ -72,8 +74,9 @@ LINKS = (
     "was", "were",
 )  # fmt: skip
 """Words that may begin conditions."""
-SKIPPED = EMPTY | FILLERS | {*f"for of from by at on to about {' '.join(LINKS)}".split()}
-"""Words that change nothing anywhere."""
+LITTLE = FILLERS | {*f"for of from by at on to about {' '.join(LINKS)}".split()}
+SKIPPED = EMPTY | LITTLE
+"""Words that change nothing anywhere, unless they are values."""
 CLAUSE = "|".join(LINKS[: LINKS.index("had")])
 """Those after which a column and its value may follow."""
 GROUPS = frozenset(("per", "by", "for each", "in each", "of each", "for every", "grouped by"))

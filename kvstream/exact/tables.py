@@ -31,7 +31,7 @@ _SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
 _UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS})?")
 """A sign or code before or behind a number."""
 _NUMBER = (
-    rf"[+-]?(?:\d+|\d{{{{1,3}}}}(?:[{{group}}{_SPACES}]\d{{{{3}}}})+)?"
+    rf"[+-]?(?:\d+|[1-9]\d{{{{0,2}}}}(?:[{{group}}{_SPACES}]\d{{{{3}}}})+)?"
     r"(?:{point}\d+)?(?:[eE][+-]?\d{{1,2}})?"
 )
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
@@ -50,9 +50,12 @@ _PADDED = re.compile(r"0\d")
 _LETTER = re.compile(r"[^\W\d_]")
 _RESERVED = frozenset(re.findall(
     r"\w+",
-    "add all and as asc between by case check column default desc end exists from group having in "
-    "index into is join key like limit not null on or order select set table then to union unique "
-    "update using values when where with rowid oid current_date current_time current_timestamp",
+    "add all alter and as asc between by case check collate column commit constraint create "
+    "default delete desc distinct drop else end escape except exists foreign from group having if "
+    "in index insert intersect into is isnull join key like limit not notnull nothing null on or "
+    "order primary references returning select set table then to transaction union unique update "
+    "using values when where with rowid oid autoincrement deferrable current_date current_time "
+    "current_timestamp",
 ))  # fmt: skip
 
 
@@ -63,7 +66,7 @@ class Numbers:
     point: str = "."
     units: Counter[str] = field(default_factory=Counter)
     unsure: str = ""
-    """A number whose comma may be a decimal point."""
+    """A number whose comma or point may separate thousands, or decimals."""
     dated: bool = False
     """Whether the values are dates, which have no numbers but an order."""
 
@@ -77,7 +80,7 @@ class Numbers:
             fits = [p for p, s in _STYLES.items() if found and s.fullmatch(found[2].strip())]
             if len(fits) == 1:
                 only[fits[0]] += 1
-            elif len(fits) == 2 and "," in value and not unsure:
+            elif len(fits) == 2 and re.search("[.,]", value) and not unsure:
                 unsure = value
         point = "," if only[","] and not only["."] else "."
         return cls(
@@ -111,7 +114,7 @@ class Numbers:
             return float(text) if "." in text else int(text)
         if (number := self.parse(text)) is None:
             return None
-        return int(number) if number == int(number) and abs(number) < 2**63 else float(number)
+        return number_of(number)
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,23 @@ class Columns:
         figures, numeric, shared, dates = set[int](), set[int](), set[int](), set[int]()
         flags: dict[int, dict[bool, str]] = {}
         every = [[t for row in some if (t := cell(row, c).strip())] for c in range(width)]
+        styles = [*map(Numbers.of, every)]
+        comma = any(style.point == "," for style in styles)
+        for style in (each for each in styles if "." in each.unsure):
+            style.point = "," if comma else "."
+            usual = table.delimiter != ";" and _PLAIN.fullmatch(style.unsure)
+            style.unsure *= comma or not usual
         for column, cells in enumerate(every):
             filled = [text for text in cells if len(text) <= LONGEST_VALUE]
             spelled = [*map(loose, filled)]
             for value, text in zip(spelled, filled, strict=True):
                 values[value].setdefault(column, text)
-            style = Numbers.of(filled)
+            for text in filled:
+                values[text.casefold()][column] = text
+            style = styles[column]
             dates |= {column} if style.dated else set()
             numbers = [n for n in map(style.parse, filled) if n is not None]
+            style.units.clear()  # those of all rows are counted
             apart = len(numbers) > 9 and len({*numbers}) == len(filled)  # as the numbers of orders
             named = (
                 apart
@@ -173,7 +185,7 @@ class Columns:
                 flags[column] = {FLAGS[text.casefold()]: text for text in filled}
         stems = (re.findall(r"[^\W_]+", PurePath(n).stem.casefold()) for n in table.names)
         return cls(
-            table.header, _names(table.header), every, [*map(Numbers.of, every)],
+            table.header, _names(table.header), every, styles,
             [c in figures or (c in numeric and not any(map(_LETTER.search, every[c])))
              for c in range(width)],
             values, frozenset(numeric), flags, frozenset(dates), frozenset(shared),
@@ -187,6 +199,10 @@ class Columns:
         years = (c for c, cells in enumerate(self.filled) if cells and all(map(_YEAR.match, cells)))
         return self.dates.union(years)
 
+    def held(self, text: str) -> dict[int, str]:
+        """Return the columns with a value, and how it is spelled: in this way if it can be."""
+        return {**self.values.get(loose(text), {}), **self.values.get(text.casefold(), {})}
+
     def place(self, name: str) -> int | None:
         """Return which column has a name in queries, or None."""
         same = (c for c, own in enumerate(self.names) if own.casefold() == name.casefold())
@@ -197,7 +213,12 @@ class Columns:
         asked = words_of(phrase)
         found = [column for column, name in enumerate(self.header) if words_of(name) == asked]
         some = (c for c, name in enumerate(self.header) if {*asked} <= {*words_of(name)})
-        return (found or [*some]) if asked else []
+        return (found or [*some]) if len({*asked}) == len(asked) > 0 else []
+
+
+def number_of(number: Decimal) -> int | float:
+    """Return a number as SQLite holds it."""
+    return int(number) if number == int(number) and abs(number) < 2**63 else float(number)
 
 
 def cell(row: Row, column: int) -> str:

@@ -20,7 +20,7 @@ from kvstream.exact.words import OTHER, Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
-from kvstream.input.table_reader import delimiter_of, rows_of, without_names
+from kvstream.input.table_reader import VALUE, delimiter_of, rows_of, without_names
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -172,9 +172,9 @@ def _count_words(lines: Iterator[Line], tally: Tally) -> bool:
 def _count_rows(
     rows: Iterable[tuple[list[str], list[Line]]], words: Words | None, tally: Tally
 ) -> bool:
-    """Count the rows of data. The first row has headings if none of it is a number."""
+    """Count the rows of data. The first row has headings if none of it looks like a value."""
     for number, (cells, own) in enumerate(rows):
-        heads = all(c.strip() and not re.fullmatch(r"[-+\d.,%\s]+", c) for c in cells)
+        heads = not any(VALUE.fullmatch(cell.strip()) for cell in cells)
         _close(own, words, tally, open=number > 0 or not heads)
         tally.end = own[-1].byte + len(own[-1].text)
     return True

@@ -145,7 +145,7 @@ class QueryWriter:
 
     def _having(self, found: re.Match[str]) -> str:
         """Return the column of a comparison, or if it lacks the value, the only one that has it."""
-        held = [self.columns.names[c] for c in self.columns.values.get(loose(found[2]), ())]
+        held = [self.columns.names[c] for c in self.columns.held(found[2])]
         return held[0] if len(held) == 1 else found[0]
 
     def _whole(self, found: re.Match[str]) -> str:

@@ -48,6 +48,8 @@ _TOTAL = re.compile(
 """The first cell of a last row that has the sums of the others."""
 _MARKED = re.compile(r"(\*\*|__|[*_`])(.+)\1")
 _LINK = re.compile(r"\[([^\]]*)\]\([^()\s]*\)")
+VALUE = re.compile(r"-?(?![12]\d{3}$)\d+(?:[.,]\d+)*|\d{4}-\d\d-\d\d.*")
+"""What is hardly the name of a column: a number that is no year, or a date."""
 LONGEST_ROW = 10_000
 """Characters of a row of a table between other lines."""
 NAMED = re.compile(r"\.(csv|tsv|tab|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -88,6 +90,8 @@ class Table:
         """Number of lines above the header."""
         self.totals: list[int] = []
         """Lines of last rows with the sums of the others, which are left out."""
+        self.sums: list[int] = []
+        """Lines of other rows that may have sums."""
         self.header: list[str] = []
         self._first: list[Row] = []
         source = ahead[0].block.source if ahead else 0
@@ -145,12 +149,12 @@ class Table:
         before, count = None, 0
         for row in rows:
             if before is not None:
+                self.sums += [before.line] if _is_total(before) else []
                 yield before
             before, count = row, count + 1
         if before is None:
             return
-        first = next((cell.strip(" :") for cell in before.cells if cell.strip()), "")
-        if count > 2 and _TOTAL.fullmatch(first):
+        if count > 2 and _is_total(before):
             self.totals.append(before.line)
         else:
             yield before
@@ -165,15 +169,20 @@ class Table:
                 self.unparsed += [number] * (len(self.unparsed) < CITED)
 
 
+def _is_total(row: Row) -> bool:
+    first = next((cell.strip(" :") for cell in row.cells if cell.strip()), "")
+    return _TOTAL.fullmatch(first) is not None
+
+
 class InnerTable(Table):
     """A table between other lines: of Markdown, or as the converters of documents write it."""
 
-    whole = False
+    whole, delimiter = False, "|"
 
     def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
         """Raises NotReadError for lines that are no rows with a header."""
         self.names, self.unparsed, self.lost, self.uneven, self.above = names, [], 0, 0, 0
-        self._first, self.totals = [], []
+        self._first, self.totals, self.sums = [], [], []
         lines = [line for line in lines if not re.fullmatch(_RULE, line.text.strip())]
         texts = [line.text.strip(" >\n\r\t") for line in lines]
         if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
@@ -390,18 +399,19 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     named = NAMED.search(name)
     if not sample:
         return None
-    if sum(_object(line) is not None for line in sample[:20]) * 2 > len(sample[:20]):
+    objects = sum(_object(line) is not None for line in sample[:20])
+    if 2 * objects > len(sample[:20]) and (named or len(sample) > 1):  # else one document
         return "json"
     if named and named[1].lower() in ("tsv", "tab"):
         return "\t"
     if named and (told := _SEPARATOR.fullmatch(sample[0])):
         return told[1]
-    for delimiter in "\t;,|" if not named else ",;\t|":
+    for place, delimiter in enumerate("\t;,|" if not named else ";,;\t|"):
         rows = _parsed(sample[:50], delimiter)
         if delimiter == "|" and any(re.fullmatch(_RULE, line.strip()) for line in sample[:3]):
             continue  # a table of Markdown
         counts = {len(row) for row in rows if row} or {0}
-        even = len(counts) < 4 if named else len(counts) == 1 and len(sample) > 2
+        even = len(counts) < (4 if named and place else 2) and (named or len(sample) > 2)
         if not named and (
             any(map(_SAID.search, rows[0]))
             or _STAMP.match("".join(rows[0][:1]))

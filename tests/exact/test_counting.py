@@ -230,6 +230,9 @@ def test_rows_and_records(tmp_path: Path) -> None:
     loose = 'id,name\n1, "a\n2,b\rc"\n\n3,"c\n4,d"\n'
     assert units(tmp_path, "a.csv", loose, "row") == 3
     assert units(tmp_path, "a.tsv", "1\t2\n3\t4\n", "row") == 2
+    for header in (",name,n", "city,2023,2024", "n,%,1-5"):  # as `ask` counts them
+        assert units(tmp_path, "a.csv", f"{header}\n0,A,5\n1,B,9\n", "row") == 2
+    assert units(tmp_path, "a.json", '{"items":[{"a":1},{"a":2}],"n":2}', "record") == 2
     lines = "".join(
         json.dumps({"id": i, "city": "Rome" if i % 2 else "Bari"}) + "\n" for i in range(102)
     )
