@@ -37,7 +37,7 @@ SUFFIXES = {
 _TIME = r"(?:\d{1,4}:)?\d{1,2}:\d\d[.,]\d{1,3}"
 _TEXTS = {
     "html": re.compile(
-        r"(?:\s++|<\?[^>]*+>|(?><!--.*?-->))*+<(?:!doctype html|html|head|body)[\s>]",
+        r"(?:\s++|<\?xml[^>]*+>|(?><!--.*?-->))*+<(?:!doctype html|html|body)[\s>]",
         re.IGNORECASE | re.DOTALL,
     ),
     "captions": re.compile(

@@ -521,7 +521,7 @@ def test_the_kind_of_a_stream_is_that_of_its_first_bytes(tmp_path: Path) -> None
         "eml": [mail, "Subject: The\n boat\nX-Mailer: b\nMIME-Version: 1.0\n" + mail],
         "ipynb": [f'{{"metadata": {{"kernelspec": {{"name": "a"}}}}, {cell}}}',
                   f'{{"nbformat_minor": 5, {cell}}}'],
-        "html": [f"<!-- {'a ' * 400}--><!-- b --><?c?>\n<html><p>It sails.", "<body><p>It sails."],
+        "html": [f"<!-- {'a ' * 400}--><!-- b --><?xml-a?>\n<html><p>It sails.", "<body><p>It sails."],
     }  # fmt: skip
     for suffix, texts in made.items():
         for text in texts:
@@ -554,6 +554,6 @@ def test_captions_that_are_read_as_text_are_told(tmp_path: Path, text: str, form
 def test_a_text_that_only_looks_like_them_is_plain(tmp_path: Path) -> None:
     for text in ("From London we went.\n", "Subject: boats\nThey sail.\n", '{"cell": 1}\n',
                  "1\n2\n3\n", "WEBVTTX\n", "From: a\nb\n",
-                 "Note: b\nReceived: c\n"):  # fmt: skip
+                 "Note: b\nReceived: c\n", "<?php a() ?>\n<html>\n"):  # fmt: skip
         [block] = opened(tmp_path, "a.txt", text)
         assert (block.text, block.place) == (text, None)
