@@ -101,7 +101,7 @@ class Mail:
         kind, boundary = headers.get_content_type(), headers.get_boundary()
         whole = kind.partition("/")[0]
         inline = headers.get_content_disposition() != "attachment"
-        encoded = str(headers.get("Content-Transfer-Encoding", "")).strip().lower()
+        encoded = re.split(r"[\s;(]", str(headers.get("Content-Transfer-Encoding", "")).lower())[0]
         if kind == "message/rfc822" and inline and encoded != "base64":
             yield from self._message()
         elif whole == "multipart" and boundary:

@@ -53,7 +53,7 @@ def letter(body: bytes, headers: bytes = b"") -> bytes:
         ("", b"It sails at nine.\n", "It sails at nine."),
         ("Content-Transfer-Encoding: base64", base64.encodebytes("Når på fjord?\n".encode() * 90),
          "Når på fjord?"),
-        ("Content-Transfer-Encoding: BASE64", b"SXQgc2Fp\r\nbHMgYXQg\r\nbmluZS4",
+        ("Content-Transfer-Encoding: BASE64 (7 bits)", b"SXQgc2Fp\r\nbHMgYXQg\r\nbmluZS4",
          "It sails at nine."),
         ("Content-Transfer-Encoding: quoted-printable",
          quopri.encodestring("Die Fähre fährt um neun, und nicht früher als sonst. ".encode() * 4),
@@ -521,7 +521,8 @@ def test_the_kind_of_a_stream_is_that_of_its_first_bytes(tmp_path: Path) -> None
         "eml": [mail, "Subject: The\n boat\nX-Mailer: b\nMIME-Version: 1.0\n" + mail],
         "ipynb": [f'{{"metadata": {{"kernelspec": {{"name": "a"}}}}, {cell}}}',
                   f'{{"nbformat_minor": 5, {cell}}}'],
-        "html": [f"<!-- {'a ' * 400}--><!-- b --><?xml-a?>\n<html><p>It sails.", "<body><p>It sails."],
+        "html": [f"<!-- {'a ' * 400}--><!-- b --><?xml-a?>\n<html><p>It sails.",
+                 "<body><p>It sails."],
     }  # fmt: skip
     for suffix, texts in made.items():
         for text in texts:
