@@ -29,9 +29,7 @@ def wilson(right: float, trials: int) -> tuple[float, float]:
 
 
 def mean_interval(
-    values: Sequence[float],
-    groups: Sequence[Hashable] | None = None,
-    weights: Sequence[float] | None = None,
+    values: Sequence[float], groups: Sequence[Hashable] | None = None
 ) -> tuple[float, float, float]:
     """Return (mean, low, high) at 95% of scores from 0 to 1; those of a group are not independent.
 
@@ -42,7 +40,7 @@ def mean_interval(
         groups = range(len(values)) if groups is None else groups
         count = len(set(groups))
         return values[0], *wilson(values[0] * count, count)
-    mean, low, high = difference_interval(values, groups, weights)
+    mean, low, high = difference_interval(values, groups)
     return mean, max(0.0, low), min(1.0, high)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.panel import Panel
 from rich.text import Text
@@ -32,16 +32,15 @@ SHOWN = 200
 """Maximum number of characters of an answer in the table."""
 
 
-@dataclass(order=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A row of the table; rows with lower values are worse."""
 
     support: float
     order: int
     """Negative number of the document: among equals, the document done first is the best."""
-    name: str = field(compare=False)
-    answer: str = field(compare=False)
-    warned: bool = field(compare=False)
+    name: str
+    answer: str
+    warned: bool
 
 
 @dataclass
@@ -148,14 +147,9 @@ class Tally:
         if event.support is None or first is None:
             return
         answer = " / ".join(str(r.get("answer", "")) for r in event.records)
-        row = Ranked(
-            event.support,
-            -self.done,
-            event.name,
-            " ".join(answer.split())[:SHOWN],
-            any(r.get("warnings") for r in event.records),
-        )
-        heapq.heappush(self.best, row)
+        shown = " ".join(answer.split())[:SHOWN]
+        warned = any(r.get("warnings") for r in event.records)
+        heapq.heappush(self.best, Ranked(event.support, -self.done, event.name, shown, warned))
         if len(self.best) > RANKED:
             heapq.heappop(self.best)
 

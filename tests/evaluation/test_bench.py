@@ -22,7 +22,7 @@ from kvstream.cli.commands.bench import result_output
 from kvstream.cli.commands.bench.common_options import COUNTS, SHARES
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.evaluation import needle, perplexity, qa, report
-from kvstream.evaluation.confidence import mean_interval, wilson
+from kvstream.evaluation.confidence import difference_interval, wilson
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, room_for
@@ -736,8 +736,8 @@ def test_one_block_has_no_interval() -> None:
 
 
 def test_a_weight_counts_like_as_many_values() -> None:
-    weighed = mean_interval([1.0, 4.0, 2.0], ["a", "b", "c"], [3, 1, 2])
-    several = mean_interval([1.0, 1.0, 1.0, 4.0, 2.0, 2.0], ["a", "a", "a", "b", "c", "c"])
+    weighed = difference_interval([1.0, 4.0, 2.0], ["a", "b", "c"], [3, 1, 2])
+    several = difference_interval([1.0, 1.0, 1.0, 4.0, 2.0, 2.0], ["a", "a", "a", "b", "c", "c"])
     assert weighed == pytest.approx(several)
 
 
