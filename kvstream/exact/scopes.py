@@ -26,7 +26,7 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 from kvstream.input.table_reader import header_of
-from kvstream.logs.line_parser import LineParser
+from kvstream.logs.line_parser import LONGEST_LINE, LineParser
 from kvstream.reporters.format import counted, shortened
 
 DAY = 86400
@@ -397,7 +397,7 @@ def _time(line: Line, parser: LineParser) -> float | None:
     if isinstance(place, str) and (clock := _CLOCK.fullmatch(place)):
         hours, minutes, seconds = map(int, clock.groups())
         return 3600.0 * hours + 60 * minutes + seconds
-    time, _ = parser.parse(_as_in_a_log(line.text[:500].rstrip()))
+    time = parser.time_of(_as_in_a_log(line.text[:LONGEST_LINE].rstrip()))
     if time is None and (found := _DAY.match(line.text)):
         with suppress(ValueError):
             return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()

@@ -164,6 +164,13 @@ class LineParser:
             self._in_trace = bool(trace) and continuation.continues(message, surely=True)
         return message if self._in_trace or not message else None
 
+    def time_of(self, line: str) -> float | None:
+        """Return the time of a line, or a piece of one; that of its runtime if it has no date."""
+        element = line.lstrip(" [")
+        added = containers.container_line(element if element[:1] == "{" else line, 0)
+        time = self.parse(added.text)[0]
+        return self._split(added.stamp)[0] if added.stamp and (time or 0) < EARLIEST else time
+
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a line, or None, and its rest; failed requests get a level."""
         if line.startswith(levels.FIELDS):

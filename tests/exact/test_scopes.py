@@ -551,3 +551,21 @@ def test_lines_without_words_change_no_outline(monkeypatch: pytest.MonkeyPatch) 
             patched.setattr("kvstream.exact.outline.lines_of", lambda of, joined: lines_of(of))
             assert found == outline(open_sources(Text(text, "a")))
     assert len(list(lines_of(open_sources(Text("\n" * 1_000_000, "a")), joined=True))) < 20
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        'web-1  | {{"msg": "x", "ts": {1}, "level": "info"}}',
+        "[pod/web/app] 01.05.2024 10:{0:02}:00 INFO x",
+        "web-1  | 10:{0:02}:00 INFO x",
+        "2024-05-01T10:{0:02}:00.123456789Z stdout F [09:00:00] [main/INFO]: x",
+        '[{{"msg": "x", "ts": {1}, "level": "info"}},',
+        'msg="{2}" time=2024-05-01T10:{0:02}:00Z level=info',
+    ],
+)
+def test_lines_of_containers_and_long_records_have_times(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "a.log"
+    lines = [form.format(n, 1714557600 + 60 * n, "y" * 600) for n in range(60)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert read(path, since="10:20", until="10:29:59").splitlines() == lines[20:30]
