@@ -63,7 +63,8 @@ _TEXTS = {
 }
 _OTHER_CAPTIONS = re.compile(
     r"\s*(?:(?P<ASS>\[Script Info\])|(?P<JSON>\{\s*\"wireMagic\")|(?P<SAMI><SAMI>)"
-    r"|(?P<SCC>Scenarist_SCC)|(?P<MicroDVD>\{\d+\}\{\d+\})|(?P<LRC>\[(?:ti|ar|al|by|re|ve):)"
+    r"|(?P<SCC>Scenarist_SCC)|(?P<MicroDVD>\{\d+\}\{\d+\})"
+    r"|(?P<LRC>(?:\[[a-z]+:[^\n\]]*+\]\s*+)++\[\d+:\d\d)"
     r"|(?:<\?xml[^>]*>\s*)?(?P<XML><(?:timedtext|transcript>\s*<text start)\b))"
 )
 """Captions that are read as text, with their codes."""

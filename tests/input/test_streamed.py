@@ -555,6 +555,8 @@ def test_captions_that_are_read_as_text_are_told(tmp_path: Path, text: str, form
 def test_a_text_that_only_looks_like_them_is_plain(tmp_path: Path) -> None:
     for text in ("From London we went.\n", "Subject: boats\nThey sail.\n", '{"cell": 1}\n',
                  "1\n2\n3\n", "WEBVTTX\n", "From: a\nb\n",
-                 "Note: b\nReceived: c\n", "<?php a() ?>\n<html>\n"):  # fmt: skip
+                 "Note: b\nReceived: c\n", "<?php a() ?>\n<html>\n",
+                 "[re: boats] They sail.\n"):  # fmt: skip
         [block] = opened(tmp_path, "a.txt", text)
         assert (block.text, block.place) == (text, None)
+        assert opened(tmp_path, "a.txt", text).warnings == []
