@@ -77,7 +77,8 @@ _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
     r"each|every|per|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|both|either|"
     r"people|(?:some|any|every|no)(?:one|body)?|\w+thing)\b|.* (?:or|nor|not|without|only|twice|"
-    r"than|neither|mention(?:ed)?|compared|called|after|before)\b",
+    r"most|least|than|neither|mention(?:ed)?|compared|called|after|before|appear|show|seen|found|"
+    r"named)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -95,19 +96,26 @@ _NOT = (
 )
 """What denies that a unit has the words."""
 _LIMITS = (
-    r"\b(?:average|distinct|unique|different|twice|neither|nor|than|compared|"
+    r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
+    r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
+    r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|"
     r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
     r"yesterday|today|tonight|o['’]?clock|"
     rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
     r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
-    r"|\b(?:after|before|since|until|till|between|from|on) [^?]*\d"
-    rf"|\bhow many (?!(?:{_NAMES})\b)[\w-]+ (?:are|is)(?: there)? in the (?:word|name)\b"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
 )
 """What limits a count beside its words, other than a part and times that are read."""
-_OF_SOME = r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by)|did .+ (?:send|post))\b"
+_OTHERS = rf"\bhow many (?:(?!(?:{_NAMES})\b)[\w-]+|sentences|passages)"
+"""What is counted instead of mentions."""
+_AWAY = "after|before|since|until|till|outside|beyond|past|through|up to|except(?: in)?"
+"""What stands before a part that is not read alone."""
+_OF_SOME = (
+    r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by)|did .+ (?:send|post))\b"
+    r"|\b(?:contain|mention|includ)\w* \w"
+)
 """What limits a count of all units."""
 _PLAINER = (
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
@@ -153,8 +161,8 @@ _CUTS = (
     r"|,? and (?:which|what|how)(?: (?:are|they|their|the|names|titles|called|named|ones))*$",
     r",? (?:(?:in|for|of) (?:each|every)(?: single)?|per|by|each) "
     rf"(?P<unit>{_PARTS})(?: of the \w+)?$|(?P<most>(?: the)? most(?: often)?)$",
-    r"(?:,? and|[?]) (?P<rest>(?:who|whom|whose|what|which|where|when|why|(?:in|on) (?:which|what)|"
-    r"how(?! (?:often|many)(?: times| exactly| precisely| then| does it occur)*$)) .+)$",
+    r"(?:,? and|[?]) (?:and )?(?P<rest>(?:wh(?:o|om|ose|at|ich|ere|en|y)|(?:in|on) (?:which|what)|"
+    r"how(?! (?:often|many)(?: times| exactly| precisely| then| does it occur)*$))(?: .+)?)$",
 )
 """What a question asks besides a count: for places, for names, for parts, for anything else."""
 _ITEM = (
@@ -170,7 +178,8 @@ _ELSEWHERE = (
     r"where (?:is|are|was|were|does|do|did) (?:the )?(?-i:[A-Z])"
     rf"(?!.*\b(?:{CLASSES['text'].replace(' ', '|')}|lines?|pages?)\b)"
 )
-"""What asks for a place in the world, unless a word for mentions follows."""
+_THING = r"\b(?:(?:which|what) [\w-]+ (?:is|are|was|were|do|does|did)|places? where)\b"
+"""What asks for a place in the world or for a thing, unless a word for mentions follows."""
 _NOT_EACH = (
     r"\b(?:together|alone|same)\b| and (?:only|give|tell|show|list|let|say|find|print|report)\b"
 )
@@ -199,6 +208,24 @@ _EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
 _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_BEHIND = (
+    rf"(?<!^)\b(?:in (?!(?:this|these|my|our|your|it|them)\b|(?!{_MONTH})(?-i:[A-Z]))|per (?=\w)|"
+    r"(?:at|on|by|with|as|during|for|under|before|after|since|until|till|near|around|within|from|"
+    r"between|outside|followed) )(?!(?:(?:the|this|these|an?|whole|entire|full|of|any|same) )*(?:"
+    + " ".join(CLASSES[name] for name in ("text", "unit", "term", "mention", "ask")).replace(
+        " ", "|"
+    )
+    + r"|all|them|me|us|you|which|what|well|start|beginning|cover|level|speech|song|letter|lecture|"
+    r"passage|excerpt|project|program|(?:first|last) time)\b)\w"
+    r"|\b(?:when|while|because) (?!(?:is|are|was|were|do|does|did)\b)\w|\bonly\W*$"
+)
+"""What limits a count behind its words, if it is no name of the text."""
+_SUMMED = r"\b(?:sum|total|mean|median|(?:larg|high|low|small)est|max(?:imum)?|min(?:imum)?)\b"
+_COUNTED = (
+    r"\b(?:mention\w*|appear\w*|occur\w*|used?|hits?|match\w*|instances?|number|counts?|words?|"
+    r"terms?|names?|phrases?|times|often|how many)\b"
+)
+"""What asks for a figure, and what for a count."""
 _ON = re.compile(
     rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
     rf"(?P<date>{_DATED})(?![\w-])",
@@ -305,13 +332,12 @@ def _asked(text: str) -> Asked:
             return OTHER
         return Asked("count", words, "message", f"messages from {sender}")
     if kind != "count":
-        part = pattern_of(
-            rf"\b(?:which|what) ({_PARTS})\b(?P<is> (?:is|are|was|were|do|does|did)\b)?|(chapter)"
-        ).search(text)
-        something = (part and part["is"]) or (kind == "both" and pattern_of(_ELSEWHERE).match(text))
+        part = pattern_of(rf"\b(?:which|what) ({_PARTS})\b|(chapter)").search(text)
+        something = pattern_of(_THING).search(text)
+        something = something or (kind == "both" and pattern_of(_ELSEWHERE).match(text))
         if not words or (something and not pattern_of(_MENTIONS).search(text)):
             return OTHER
-        unit = _unit(part and (part[1] or part[3])) if not scope else ""
+        unit = _unit(part and (part[1] or part[2])) if not scope else ""
         place = "all" if kind == "both" else kind
         return Asked("count", words, unit, scope, "ends" if _place(text) == "ends" else place)
     told = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
@@ -331,16 +357,24 @@ def _is_limited(
         pattern_of(_LIMITS).search(besides),
         words + sender and kind in ("count", "both") and pattern_of(_NOT).search(besides),
         not scope and re.search(r"\d|^the ", part),
-        part and pattern_of(rf"\b(?:after|before|since|until) {re.escape(part)}").search(text),
+        part and pattern_of(rf"\b(?:{_AWAY}) {re.escape(part)}").search(text),
+        pattern_of(_BEHIND).search(besides),
+        kind in ("first", "last") and re.search(rf"\b(?:\dnd|{ORDINALS[6:-5]})\b", besides),
         any(
             each and f"{each} {joined} " in text
-            for each in (words * bool(unit), sender)
+            for each in (words * bool(unit), sender, part)
             for joined in ("and", "or", "but")
         ),
         words
         and pattern_of(
             rf"\b(?:(?:do|does|did) {named} (?:mention|say|use|write)|contains? only {named})\b"
         ).search(text),
+        words and not unit and pattern_of(_OTHERS).search(besides),
+        words
+        and not unit
+        and f'"{words}"' not in text
+        and pattern_of(_SUMMED).search(text)
+        and not pattern_of(_COUNTED).search(text),
         not words + sender and pattern_of(_OF_SOME).search(besides),
         _NO_WORDS.match(sender),
         re.match("[a-z]+ [A-Z]", words)  # the dog Rex is called Rex elsewhere

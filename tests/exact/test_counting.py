@@ -404,6 +404,8 @@ def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFix
     out, told = ask(capsys, str(path), "How often is Anna mentioned, and why does she come?")
     assert out == '"Anna" occurs 2 times.\n'
     assert 'Not answered: "why does she come"; ask it alone.' in told
+    _, told = ask(capsys, str(path), "How often is Anna mentioned? And why?")
+    assert 'Not answered: "why"; ask it alone.' in told
     out, _ = ask(capsys, str(path), "In which chapter is Anna first mentioned?")
     assert out == f'"Anna" occurs 2 times.\nfirst: {path}, CHAPTER II: Anna came.\n'
     out, told = ask(capsys, str(path), "How many chapters does the book have?")

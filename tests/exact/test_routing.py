@@ -591,8 +591,30 @@ def test_words_that_ask_for_more_than_a_title(question: str) -> None:
 
 
 def test_a_title_is_no_part() -> None:
-    question = "How often does the word lamp appear in lamps and shadows"
+    question = "How often does the word lamp appear in Lamps and Shadows"
     assert route(question) == Asked("count", "lamp")
+    for behind in ("in Dracula", "in total", "in the whole book", "in this speech", "at all"):
+        assert route(f"How often is Anna mentioned {behind}?") == Asked("count", "Anna")
+
+
+@pytest.mark.parametrize("question", [
+    "How often is Anna mentioned in the letters?", "How often is Anna mentioned at night?",
+    "How often is Anna mentioned before the storm?", "How often is Anna mentioned in quotes?",
+    "How often is Anna mentioned up to chapter 3?", "How often is Anna mentioned per day?",
+    "How often is Anna mentioned outside chapter 3?", "How often does it rain in chapter 2 or 3?",
+    "How often is Anna mentioned in chapter 2 or 3?", "How many messages are there in 2024?",
+    "How many lines contain ERROR in May?", "How many lines contain ERROR exactly once?",
+    "How many lines contain ERROR only?", "How many lines contain a number?",
+    "How often is Anna mentioned when it rains?", "Where is Anna mentioned for the second time?",
+    "How many poems mention love?", "How many sentences mention Anna?", "Who mentions Anna most?",
+    "How many letters does the word captain have?", "How many mails should Greta send?",
+    "How does Ben appear?", "How long are the chapters?", "Which page mentions Anna most often?",
+    "How many times is Ben found guilty?", "How often does Ben appear drunk?",
+    "Which function is called first?", "List all places where Anna lived", "total price per dept",
+    "highest latency_ms where country is NO", "What is the sum of price in lines 2 to 3?",
+])  # fmt: skip
+def test_what_is_asked_besides_the_words_is_no_count(question: str) -> None:
+    assert route(question).kind != "count"
 
 
 def test_a_part_that_may_be_meant() -> None:
