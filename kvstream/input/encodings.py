@@ -63,8 +63,11 @@ _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _HALF_KANA = re.compile("[\uff61-\uff9f]")
 _NOT_KOREAN = re.compile("[\u3072-\u3093\u30a1-\u30fa]")
 """Kana of which the bytes are rare in Korean, where letters stand alone only for laughter."""
-ISO_2022_JP = re.compile(rb"\x1b\$[@B](?:[!-~]{2})+(?:\x1b\([BJ]|\Z)")
-"""Japanese in 7 bits, with the sequences around it that switch the set of characters."""
+_SEVEN_BITS = {
+    "iso2022_jp": re.compile(rb"\x1b\$[@B](?:[!-~]{2})+(?:\x1b\([BJ]|\Z)"),
+    "iso2022_kr": re.compile(rb"\x1b\$\)C"),
+}
+"""Japanese and Korean in 7 bits, by the sequences that switch the set of characters."""
 _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
@@ -97,13 +100,18 @@ def by_mark(head: bytes) -> str | None:
     return marked
 
 
+def of_seven_bits(data: bytes) -> str | None:
+    """Return the encoding of a text whose letters are sequences of ASCII, or None."""
+    return next((name for name, sign in _SEVEN_BITS.items() if sign.search(data)), None)
+
+
 def encoding_of(head: bytes, *, begins: bool = True) -> str:
     """Return the encoding of the first bytes; a mark counts only if the text `begins` with it."""
     marked = by_mark(head) if begins else None
     if marked is not None:
         return marked
-    if ISO_2022_JP.search(head):
-        return "iso2022_jp"
+    if (name := of_seven_bits(head)) is not None:
+        return name
     first = re.search(rb"[\x80-\xff]", head)
     begin = 0 if first is None else max(0, first.start() - BEFORE)
     sample = head[begin : begin + SAMPLE]

@@ -350,7 +350,7 @@ class SourceSet:
                     time.sleep(WAIT_SECONDS)
                     continue
                 switches = guessing and (
-                    encodings.ISO_2022_JP.search(piece) is not None
+                    encodings.of_seven_bits(piece) is not None
                     or (decoder is None and not as_it_is and encodings.by_mark(piece) is not None)
                 )
                 if guessing and (switches or not piece.isascii()):

@@ -587,6 +587,16 @@ def test_short_texts_and_those_of_few_letters_beyond_them(name: str, text: str) 
     assert encoding_of(text.encode(name)) == name
 
 
+@pytest.mark.parametrize("size", [9, 999])
+def test_korean_of_7_bits(size: int) -> None:
+    text = "열쇠는 돌 아래에 있다.\nread on\n" * 9
+    data = text.encode("iso2022_kr")
+    cuts = [data[at : at + size] for at in range(0, len(data), size)]
+    sources = open_sources(["-"], stdin=Drip(cuts))
+    assert text_of(sources) == text
+    assert sources.warnings == ["standard input is not UTF-8; it was read as iso2022_kr."]
+
+
 def test_japanese_of_7_bits(tmp_path: Path) -> None:
     text = "灯台守の手紙\nread on\n机の上\n" * 7
     data = text.encode("iso2022_jp")
