@@ -19,7 +19,7 @@ from kvstream.reporters.format import shortened, visible
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.client_errors import ApiError, broken, error_for_client, shut_down
-from kvstream.server.request_job import Answering, Job, Outcome, Progress, Reply, Sent
+from kvstream.server.request_job import Answering, Job, Outcome, Reply, Sent
 
 log = logging.getLogger("kvstream.server")
 LONGEST_NAME = 80
@@ -196,8 +196,8 @@ class Worker:
         else:
             if isinstance(event, Notice) and event.loss:  # of a file that no client knows
                 log.warning("%s", event.message)
-            read = event.seen if isinstance(event, StepDone) else None
-            self._send(job, event if isinstance(event, AnswerToken) else Progress(read))
+            read = event.seen if isinstance(event, StepDone) else 0
+            self._send(job, event if isinstance(event, AnswerToken) else read)
         finally:
             job.spent += time.monotonic() - began
 

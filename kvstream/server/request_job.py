@@ -41,16 +41,9 @@ class Reply:
     """All reasons to doubt the answer, without paths of the server."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """An event of the job that is no text. It has no references to memory, unlike the event of the
-    model: a slow client would keep memory alive."""
-
-    read: int | None
-    """Tokens read so far; None for another event than a step."""
-
-
-Sent = Progress | AnswerToken | Reply | ApiError
+Sent = int | AnswerToken | Reply | ApiError
+"""A number stands for an event that is no text: the tokens read so far, or 0 for another one than a
+step. Such an event refers to memory, which a slow client would keep alive."""
 
 
 @dataclass(eq=False)

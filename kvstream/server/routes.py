@@ -27,7 +27,7 @@ from kvstream.server.compute_thread import Worker
 from kvstream.server.conversation_cache import ConversationCache
 from kvstream.server.replies import Completion, Json, Refusal, comment, encoded
 from kvstream.server.request_checks import KNOWN, LONGEST_PATH, QUEUED
-from kvstream.server.request_job import Answering, Job, Outcome, Progress, Reply, Sent
+from kvstream.server.request_job import Answering, Job, Outcome, Reply, Sent
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest, invalid, unknown_inside
 from kvstream.server.server_settings import ServerSettings
 from kvstream.version import __version__
@@ -37,7 +37,7 @@ COMMENT_SECONDS = 5.0
 """Seconds without an event after which a stream gets a comment to show that it is alive."""
 PATHS = "POST /v1/chat/completions, GET /v1/models and GET /health"
 
-Got = Progress | AnswerToken | Reply
+Got = int | AnswerToken | Reply
 WORDED = {
     "model_attributes_type": "Input should be an object",
     "too_short": "Input should have at least {min_length} item",
@@ -192,9 +192,9 @@ class _Talk:
                 if isinstance(event, AnswerToken):
                     if piece := self._completion.piece(event.text):
                         yield piece
-                elif event.read is not None and time.monotonic() - last_comment > 1:
+                elif event and time.monotonic() - last_comment > 1:
                     last_comment = time.monotonic()
-                    yield comment(f"{event.read} tokens read")
+                    yield comment(f"{event} tokens read")
                 while True:
                     try:
                         event = await self._next(COMMENT_SECONDS)

@@ -17,8 +17,6 @@ IGNORED = frozenset({
     "prompt_cache_retention", "parallel_tool_calls", "prediction",
 })  # fmt: skip
 """Fields that do not change the answer."""
-
-
 REFUSED: dict[str, tuple[Any, ...]] = {
     "tools": ([], {}),
     "tool_choice": ("none", "auto"),
