@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from kvstream.api.doctor import Finding, diagnose
     from kvstream.api.html_report import Report
     from kvstream.api.memories import Memories
-    from kvstream.api.memory import Memory
-    from kvstream.api.memory_files import MemoryFile, inspect
+    from kvstream.api.memory import Memory, MemoryFile, inspect
     from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
     from kvstream.api.model import Model, load
     from kvstream.api.models import ModelEntry, available_models
@@ -63,9 +62,8 @@ _HOMES = {
     "api.answer": ("Answer",),
     "api.collection": ("ask_each", "remember_each", "summarize_each"),
     "api.doctor": ("Finding", "diagnose"),
-    "api.memory_files": ("MemoryFile", "inspect"),
     "api.memories": ("Memories",),
-    "api.memory": ("Memory",),
+    "api.memory": ("Memory", "MemoryFile", "inspect"),
     "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
     "api.model": ("Model", "load"),
     "api.models": ("ModelEntry", "available_models"),

@@ -10,8 +10,7 @@ from typing import Unpack
 
 from kvstream.api.answer import Answer
 from kvstream.api.given import path_of, positive_of, question_of, several_of
-from kvstream.api.memory import Memory, QuestionOptions
-from kvstream.api.memory_files import MemoryFile, opened
+from kvstream.api.memory import Memory, MemoryFile, QuestionOptions, opened
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError

@@ -1,4 +1,6 @@
-"""A memory, the result of a reading: it can be asked, saved, and extended with more text."""
+"""A memory, the result of a reading: it can be asked, saved, and extended with more text. Its files
+and checkpoints can be inspected without a model.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kvstream.api import options as api
 from kvstream.api.answer import Answer, Progress, answer_of, shown
 from kvstream.api.given import path_of, positive_of, question_of, several_of, text_of, turns_of
-from kvstream.api.memory_files import MemoryFile
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.source_objects import SourceLike, refuse_over, sources_for
-from kvstream.errors import KvstreamError, UsageError
+from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, Event
+from kvstream.memory.memory_file import MemoryFile as MemoryFile
 
 if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
@@ -377,3 +379,33 @@ class Memory:
             f"<kvstream.Memory of {self.read_tokens:,} tokens, {self.retained:,} kept, "
             f"by {self.method}>"
         )
+
+
+def inspect(path: str | os.PathLike[str]) -> MemoryFile:
+    """Read and check a memory file or a checkpoint. Raises SourceError."""
+    from kvstream.memory.saving import look
+
+    return look(Path(path_of("path", path)))
+
+
+def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
+    """Return a file with its entries. Raises SourceError, also if it has changed since."""
+    if not isinstance(path, MemoryFile):
+        return inspect(path)
+    if path.whole:
+        return path
+    found = inspect(path.path)
+    if found.digest != path.digest:
+        raise SourceError(f"{path.path} changed since it was recalled; give its path.")
+    return found
+
+
+def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
+    """Return how many tokens a checkpoint has read, by its header; None if there is no file yet.
+
+    Raises UsageError for a memory, SourceError for any other file, and KvstreamError if it cannot
+    be written.
+    """
+    from kvstream.memory.checkpoint import tokens_of
+
+    return tokens_of(Path(path))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from kvstream.api import options as api
 from kvstream.api.answer import Answer, Progress, answer_of, shown
 from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
-from kvstream.api.memory import Memory
-from kvstream.api.memory_files import MemoryFile, opened
+from kvstream.api.memory import Memory, MemoryFile, opened
 from kvstream.api.models import worker_memory
 from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
 from kvstream.api.source_objects import SourceLike, Text, is_path, several, sources_for

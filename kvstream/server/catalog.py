@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.api.model import Model
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import state_in

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kvstream.api.memory import Memory
-from kvstream.api.memory_files import MemoryFile, inspect
+from kvstream.api.memory import Memory, MemoryFile, inspect
 from kvstream.api.model import Model
 from kvstream.api.options import PER_ANSWER, TABLE, Request, effective
 from kvstream.api.source_objects import open_sources

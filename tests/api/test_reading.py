@@ -11,7 +11,7 @@ import pytest
 from snippets import BOOK
 
 import kvstream
-from kvstream.api.memory_files import checkpoint_tokens, inspect
+from kvstream.api.memory import checkpoint_tokens, inspect
 from kvstream.api.model import Model
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, Started, StepDone, changed, returned

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.sample.document import generate
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvstream.api.collection import ask_each, remember_each, summarize_each
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.api.model import Model
 from kvstream.collection import serial
 from kvstream.collection.document_list import Document, documents_in

@@ -20,7 +20,7 @@ import pytest
 import standin
 from digests import digest_of
 
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
 from kvstream.collection.document_list import documents_in
 from kvstream.collection.job import Job

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.api.memories import memory_files, models_of
-from kvstream.api.memory_files import MemoryFile
+from kvstream.api.memory import MemoryFile
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned

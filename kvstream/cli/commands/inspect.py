@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.api.exact import is_own, parts
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kvstream.api.memory_files import inspect
+from kvstream.api.memory import inspect
 from kvstream.cli.commands.remember import memory_target, summary
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.options.types import FileType, complete_files

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.api import options as api
-from kvstream.api.memory import Memory
-from kvstream.api.memory_files import MemoryFile, inspect
+from kvstream.api.memory import Memory, MemoryFile, inspect
 from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.api.answer import Answer
-from kvstream.api.memory import Memory
-from kvstream.api.memory_files import checkpoint_tokens
+from kvstream.api.memory import Memory, checkpoint_tokens
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import settled as settled_request
