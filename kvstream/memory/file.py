@@ -182,7 +182,7 @@ def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dic
         header.decoded(metadata["state"], header.State, "state is")
         header.decoded(metadata["notes"], header.Notes, "notes is")
     except ValueError as error:
-        raise unusable(path, str(error)) from error
+        raise unusable(path, error) from error
     return json.loads(metadata["state"]), json.loads(metadata["notes"])
 
 
@@ -190,15 +190,10 @@ def _no_memory(path: Path) -> SourceError:
     return SourceError(f"{path} is not a memory file, or only a part of one. {REMEDY}")
 
 
-def unusable(path: Path, why: str) -> SourceError:
+def unusable(path: Path, why: str | Exception) -> SourceError:
     """Return the error for a file that is damaged, or that another program made."""
-    return SourceError(f"{path} cannot be used: {why}. {REMEDY}")
-
-
-def broken(path: Path, error: Exception) -> SourceError:
-    """Return the error for a file whose fields do not go together."""
-    told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-    return unusable(path, told)
+    told = f"{why} is missing" if isinstance(why, KeyError) else why
+    return SourceError(f"{path} cannot be used: {told}. {REMEDY}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from kvstream.memory import file, header
 from kvstream.memory.packing import LARGEST_TEXT
@@ -58,10 +58,8 @@ def glance(path: Path) -> Glance:
 
         text, packed, words = "", part("trace.passages"), part("trace.words")
         if packed is not None:
-            rows: list[list[Any]] = json.loads(
-                zlib.decompressobj().decompress(packed, LARGEST_TEXT)
-            )
-            text = "\n".join(str(row[6]) for row in rows)
+            unpacked = zlib.decompressobj().decompress(packed, LARGEST_TEXT)
+            text = "\n".join(str(row[6]) for row in json.loads(unpacked))
         names = tuple(str(source["name"]) for source in state["trace"]["sources"])
         known = None if words is None else WordForms.unpacked(words)
         return Glance(path, names, text, known, tuple(map(str, state["questions"])))
@@ -85,4 +83,4 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except _DAMAGE as error:
         raise file.unusable(path, "it is damaged") from error
     except ValueError as error:
-        raise file.unusable(path, str(error)) from error
+        raise file.unusable(path, error) from error

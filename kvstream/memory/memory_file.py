@@ -66,13 +66,13 @@ class MemoryFile:
     @property
     def beside(self) -> Beside | None:
         """What is kept for the answering model, if another model read. Raises SourceError."""
-        from kvstream.memory.file import WRONG, broken
+        from kvstream.memory.file import WRONG, unusable
         from kvstream.memory.packing import beside_of
 
         try:
             return beside_of(self.content.state, self.content.tensors)
         except WRONG as error:
-            raise broken(self.path, error) from error
+            raise unusable(self.path, error) from error
 
     def to_json(self) -> dict[str, Any]:
         """Return the object ``memory`` of ``--json`` for the memory that answers."""

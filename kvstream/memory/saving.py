@@ -197,7 +197,7 @@ def recall(
     except KvstreamError:
         raise
     except file.WRONG as error:
-        raise file.broken(saved.path, error) from error
+        raise file.unusable(saved.path, error) from error
     return memory
 
 
@@ -290,7 +290,7 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
         memory.prefill_s = float(notes["read_s"]) - memory.loaded_s
         reader.select_seconds = float(notes["select_s"])
     except file.WRONG as error:
-        raise file.broken(saved.path, error) from error
+        raise file.unusable(saved.path, error) from error
 
 
 def check_model(saved: MemoryFile, model: BoundedModel) -> None:
