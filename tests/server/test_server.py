@@ -427,7 +427,7 @@ def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch
         job = Job(body, waiting[-1].append, 60.0)
         running.service.worker.submit(job)
         if until_read:
-            running.wait(lambda: any(getattr(each, "read", None) for each in waiting[-1]))
+            running.wait(lambda: any(isinstance(each, int) and each for each in waiting[-1]))
             job.timeout = 0.0
         running.wait(lambda: isinstance((waiting[-1] or [None])[-1], Reply | ApiError))
         running.wait(lambda: not caches.alive, seconds=5)
