@@ -107,7 +107,7 @@ def answer_of(events: Iterator[Event], progress: Progress) -> Answer:
 def _shower(progress: Progress) -> Callable[[Event], None]:
     if callable(progress):
         return progress
-    if progress not in (True, False, None):
+    if not (progress is None or isinstance(progress, bool)):
         raise UsageError(f"progress= is True, False or a function, not {kind(progress)}.")
     notebook = in_notebook()
     if progress or (progress is None and notebook):

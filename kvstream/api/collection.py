@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.given import asked_of, path_of, settings_of, several_of, text_of
+from kvstream.api.given import (
+    asked_of,
+    kind,
+    named_of,
+    path_of,
+    settings_of,
+    several_of,
+    text_of,
+)
 from kvstream.api.model import Model
 from kvstream.api.models import POCKET, worker_memory
 from kvstream.api.options import FileOptions, MemoryOptions, ModelOptions, ReadOptions, Request
@@ -104,7 +112,9 @@ def _each(
 ) -> Iterator[Outcome]:
     asked = dict(options)
     where = {n: asked.pop(n) for n in ("ray", "into", "progress") if n in asked}
-    loading = asked.pop("loading", None) or {}
+    loading = named_of("loading", asked.pop("loading", None) or {})
+    if not callable(where.get("progress") or callable):
+        raise UsageError(f"progress= takes a function, not {kind(where['progress'])}.")
     given = settings_of(asked.pop("set", None))
     each = api.by_method(given, methods) if methods else [{"set": given}]
     requests = [api.request_of(questions, **{**asked, "command": command, **own}) for own in each]

@@ -62,6 +62,13 @@ def turns_of(given: object) -> Sequence[tuple[str, str]]:
     return given
 
 
+def named_of(name: str, given: object) -> Mapping[str, Any]:
+    """Return what was passed by names as the parameter `name`. Raises UsageError."""
+    if isinstance(given, Mapping) and all(isinstance(each, str) for each in given):
+        return given
+    raise UsageError(f"{name}= takes a dict with names, not {kind(given)}.")
+
+
 def settings_of(given: object) -> Mapping[str, object]:
     """Return settings of methods by name. Raises UsageError."""
     if given is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.api.given import kind, path_of, text_of
+from kvstream.api.given import kind, named_of, path_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.options import require
 from kvstream.api.source_objects import refuse_over
@@ -103,8 +103,8 @@ class Report:
         replaces the question.
         """
         require("jinja2", "report", "A report")
-        self.command, self.title = command, title
-        self.settings = dict(settings or {})
+        self.command, self.title = text_of("command", command), text_of("title", title)
+        self.settings = dict(named_of("settings", {} if settings is None else settings))
         self._readings: list[_Reading] = []
 
     def begin(self, name: str) -> None:
@@ -156,7 +156,8 @@ class Report:
         reading, told = self._reading, memory.to_json()
         reading.name = reading.name or memory.method
         reading.series.end()
-        reading.kept = kept(memory._engine)
+        with memory._in_use():
+            reading.kept = kept(memory._engine)
         reading.facts = _facts(told, memory.seconds)
         reading.times = _times(told["timing"])
 

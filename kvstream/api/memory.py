@@ -103,9 +103,11 @@ class Memory:
         run = engine.run
         strict = options.get("strict", False)
         Request(strict=strict, extract=extract)  # refuses other values
+        if not isinstance(last := options.get("last", False), bool):
+            raise UsageError(f"last= is True or False, not {last!r:.80}.")
         api.refuse_unsampled(options, options.get("temp", run.temp))
         self._asked += 1
-        engine.command = options.get("command", "ask")
+        engine.command = text_of("command", options.get("command", "ask"))
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
         changes = api.answer_settings(options)
         engine.run = replace(run, **changes)
@@ -124,7 +126,7 @@ class Memory:
                     engine,
                     question,
                     number,
-                    last=options.get("last", False),
+                    last=last,
                     extract=bool(extract),
                     passages=positive_of("passages", options.get("passages", Request.passages)),
                     strict=strict,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvstream.api.given import named_of, text_of
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
 from kvstream.run.request import Request
@@ -147,7 +148,9 @@ def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntr
     The list has the embedded model, fetched models, `aliases` (short names for hub ids or paths),
     the hub cache sorted by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
     """
-    return list(entries(free_memory(), aliases or {}))
+    names = named_of("aliases", {} if aliases is None else aliases)
+    targets = {name: text_of("aliases", target) for name, target in names.items()}
+    return list(entries(free_memory(), targets))
 
 
 def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:

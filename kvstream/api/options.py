@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from kvstream.api.given import path_of, questions_of, settings_of
+from kvstream.api.given import kind, path_of, questions_of, settings_of
 from kvstream.engine.budget import SMALLEST_FREE
 from kvstream.errors import BudgetError, UsageError, meant
 from kvstream.methods.automatic import AUTO as AUTO
@@ -150,7 +150,10 @@ def skim_settings(answering: ModelSettings, skim: str | None) -> ModelSettings |
 
 
 def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise UsageError for an option that is not among those known."""
+    """Raise UsageError for an option that is not among those known, and for an array."""
+    for name, value in options.items():
+        if getattr(value, "ndim", 0):  # comparing it is an error of numpy or torch
+            raise UsageError(f"{name}= takes one value, not {kind(value)}.")
     unknown = sorted(options.keys() - set(known))
     if unknown:
         if unknown[0] in ModelOptions.__annotations__:

@@ -121,7 +121,8 @@ def open_sources(
     if only or since or until:
         from kvstream.exact.scopes import scoped
 
-        scoped(sources, only or "", since or "", until or "")
+        part = {"only": only, "since": since, "until": until}
+        scoped(sources, *(text_of(name, given or "") for name, given in part.items()))
     return sources
 
 

@@ -325,6 +325,6 @@ def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> tuple[lis
             continue
         chosen[text] = passage
         known.append(own)
-    chosen |= dict(islice(alike.items(), n - len(chosen)))
+    chosen |= dict(islice(alike.items(), min(n - len(chosen), len(alike))))
     repeats = sum(texts[text] - 1 for text in chosen)
     return sorted(chosen.values(), key=lambda passage: passage.start), repeats

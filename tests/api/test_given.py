@@ -173,6 +173,31 @@ def test_progress_is_shown_or_not(model, memory, progress) -> None:
     refused(lambda: model.read(text=TEXT, budget=300, progress=progress), says)
 
 
+def test_arguments_beside_options_are_checked_too(model, memory, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    for name in ("only", "since", "until"):
+        refused(lambda n=name: kvstream.open_sources(text=TEXT, **{n: 5}), f"{name}= takes a str")
+    for options in ({"settings": 5}, {"title": 5}, {"command": 5}):
+        refused(lambda o=options: kvstream.Report(**o), f"{next(iter(options))}= takes a ")
+    for aliases in (5, {"a": 5}, {5: "a"}):
+        refused(lambda a=aliases: kvstream.available_models(a), "aliases= takes a ")
+    each = {"source": tmp_path, "question": "Who?", "model": model}
+    refused(lambda: kvstream.ask_each(**each, progress=5), "progress= takes a function, not int.")
+    refused(lambda: kvstream.ask_each(tmp_path, "Who?", loading=5), "loading= takes a dict")
+    refused(lambda: memory.ask("Who?", last="no"), "last= is True or False, not 'no'.")
+    released = model.read(text=TEXT, budget=300)
+    released.release()
+    refused(lambda: kvstream.Report().add(released), "This memory was released")
+    refused(lambda: memory.ask("Who?", command=5), "command= takes a str, not int.")
+
+
+@pytest.mark.parametrize("name", ["temp", "strict", "system", "preset", "max_tokens", "command"])
+def test_an_array_is_no_value_of_an_option(model, name) -> None:
+    says = f"{name}= takes one value, not ndarray."
+    refused(lambda: model.ask(text=TEXT, question="Who?", **{name: np.array([1, 2])}), says)
+    refused(lambda: model.ask(text=TEXT, question="Who?", progress=np.array([1, 2])), "progress= ")
+
+
 @pytest.mark.parametrize("text", [{"a": 1}, {"a"}, b"a", 5])
 def test_text_is_text_or_its_pieces(model, text) -> None:
     refused(lambda: model.read(text=text), "text= is a str or an iterable of str, not ")

@@ -219,6 +219,7 @@ def test_extract_takes_alike_lines_last_and_keeps_their_order() -> None:
     assert [p.start for p in extract(found, 2)[0]] == [50, 100]
     assert [p.start for p in extract(found, 3)[0]] == [50, 100, 150]
     assert [p.start for p in extract(found, 9)[0]] == [0, 50, 100, 150]
+    assert extract(found, 2**64) == extract(found, 9)
     assert extract([], 3) == ([], 0)
     assert extract(found, 0) == ([], 0)
 
