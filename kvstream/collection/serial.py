@@ -98,8 +98,7 @@ def with_answers_written(job: Job, task: Task, outcome: Outcome) -> Outcome:
 
 def check_folder(folder: Path) -> None:
     """Make the folder of the results. Raises UsageError if a file is in its place, KvstreamError if
-    no file can be written there.
-    """
+    no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

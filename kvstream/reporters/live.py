@@ -216,8 +216,7 @@ def framed(
 
 def panel_width(console_width: int) -> int:
     """Return the columns of a panel. The terminal writes ^C behind the last line; without room for
-    it, a new line would begin, and the panel would be drawn again one line too low.
-    """
+    it, a new line would begin, and the panel would be drawn again one line too low."""
     return min(console_width - len("^C"), WIDEST)
 
 
@@ -327,8 +326,7 @@ class PanelView:
 
     def _spark(self, values: list[float], top: float, style: str) -> Text:
         """Return a sparkline over the text, if its length is known. Memory and chunk have the scale
-        of the budget, to show how one makes room for the other.
-        """
+        of the budget, to show how one makes room for the other."""
         step = self.step
         width = min(self.width, len(values))
         if step is not None and step.estimated_tokens:

@@ -85,8 +85,7 @@ def digest_of(path: str | Path) -> str:
 
 def _partial(target: Path) -> Path:
     """Return the path of a hidden file beside `target`. Each thread has its own, because several
-    may write the same memory. Remove the files that killed processes left.
-    """
+    may write the same memory. Remove the files that killed processes left."""
     hidden = hidden_name(target)
     remove_partials(target.parent, re.escape(hidden))
     own = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"

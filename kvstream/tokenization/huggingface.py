@@ -13,24 +13,15 @@ from tokenizers import normalizers, pre_tokenizers
 
 from kvstream.input.blocks import utf8_starts
 from kvstream.streams import without_panics
+from kvstream.tokenization import tokenizer
 from kvstream.tokenization.control import Guard, frames, markers
 from kvstream.tokenization.templates import time_limit
-from kvstream.tokenization.tokenizer import (
-    ByteDecoder,
-    Decoder,
-    Spans,
-    Tokenizer,
-    WindowDecoder,
-    any_crosses_words,
-    byte_alphabet,
-    without_surrogates,
-)
 
 _NOWHERE = "\ue000\U000f0000\U0010fffd"
 """Private-use characters, which vocabularies do not contain."""
 
 
-class HubTokenizer(Tokenizer):
+class HubTokenizer(tokenizer.Tokenizer):
     """A ``tokenizers`` backend, and the transformers wrapper with its names and chat template.
 
     The backend itself is not changed. Light copies that share its model encode: ``_plain`` for
@@ -81,7 +72,7 @@ class HubTokenizer(Tokenizer):
         pieces = self._pieces or [token.encode() for token in vocabulary]
         lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
         self.longest = max(int(lengths.max(initial=1)), self._guard.longest)
-        self.crosses_words = any_crosses_words(pieces)
+        self.crosses_words = tokenizer.any_crosses_words(pieces)
         self._lengths = lengths if self._pieces else None
 
     @property
@@ -94,14 +85,14 @@ class HubTokenizer(Tokenizer):
         return text
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        text = without_surrogates(text)
+        text = tokenizer.without_surrogates(text)
         ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
         if not self._guard.clean(ids):
             ids = self._guard.mend(text, continuing)[0]
         return ids.tolist()
 
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
-        return self._control.ids(without_surrogates(text), continuing)
+        return self._control.ids(tokenizer.without_surrogates(text), continuing)
 
     def controls(self, ids: Sequence[int]) -> int:
         return self._guard.count(ids)
@@ -113,14 +104,14 @@ class HubTokenizer(Tokenizer):
     def reach(self) -> int:
         return self._guard.reach
 
-    def spans(self, text: str, *, continuing: bool = False) -> Spans:
+    def spans(self, text: str, *, continuing: bool = False) -> tokenizer.Spans:
         found = self._spans(text, continuing)
         if self._guard.clean(found.ids):
             return found
         ids, chars, broken = self._guard.mend(text, continuing)
-        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
+        return tokenizer.Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
 
-    def _spans(self, text: str, continuing: bool) -> Spans:
+    def _spans(self, text: str, continuing: bool) -> tokenizer.Spans:
         """Return the spans of ``text`` without a check for control sequences."""
         if self._lengths is not None and self._unchanged(text):
             ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
@@ -128,10 +119,10 @@ class HubTokenizer(Tokenizer):
             ends = np.cumsum(lengths)
             size = len(text) if text.isascii() else len(text.encode())
             if (int(ends[-1]) if len(ends) else 0) == size:
-                return Spans(ids, ends - lengths)
+                return tokenizer.Spans(ids, ends - lengths)
         # With a prefix, a normalizer or an unknown token, only the library knows the places.
         ids, chars, _ = self._plain.places(text, continuing)
-        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
+        return tokenizer.Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
 
     def _unknown(self, backend: Backend) -> int | None:
         """Return the id of characters that are not in the vocabulary; None if they become bytes."""
@@ -153,10 +144,10 @@ class HubTokenizer(Tokenizer):
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> tokenizer.Decoder:
         if self._pieces is not None:
-            return ByteDecoder(self._pieces, self.special_ids)
-        return WindowDecoder(self)
+            return tokenizer.ByteDecoder(self._pieces, self.special_ids)
+        return tokenizer.WindowDecoder(self)
 
 
 class _Pair:
@@ -282,7 +273,7 @@ def _byte_pieces(backend: Backend, vocabulary: dict[str, int]) -> list[bytes] | 
     decoder = _state(backend.decoder, first=True)
     if decoder is None or decoder["type"] != "ByteLevel":
         return None
-    back = byte_alphabet()
+    back = tokenizer.byte_alphabet()
     table = {ord(char): chr(byte) for char, byte in back.items()}
     added = backend.get_added_tokens_decoder()
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)

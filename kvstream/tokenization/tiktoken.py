@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import tiktoken
 
-from kvstream.tokenization.tokenizer import (
-    ByteDecoder,
-    Decoder,
-    Spans,
-    Tokenizer,
-    any_crosses_words,
-    without_surrogates,
-)
+from kvstream.tokenization import tokenizer
 
 
-class TiktokenTokenizer(Tokenizer):
+class TiktokenTokenizer(tokenizer.Tokenizer):
     merges_from_left = True
 
     def __init__(
@@ -41,7 +34,7 @@ class TiktokenTokenizer(Tokenizer):
         self._pieces = [_piece(encoding, token) for token in range(encoding.n_vocab)]
         self._lengths = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
         self.longest = int(self._lengths.max())
-        self.crosses_words = any_crosses_words(self._pieces)
+        self.crosses_words = tokenizer.any_crosses_words(self._pieces)
 
     @property
     def has_template(self) -> bool:
@@ -58,24 +51,24 @@ class TiktokenTokenizer(Tokenizer):
         text: str = self._compiled.render(messages=messages, **self._names, **options)
         return text
 
-    def spans(self, text: str, *, continuing: bool = False) -> Spans:
+    def spans(self, text: str, *, continuing: bool = False) -> tokenizer.Spans:
         ids = np.array(self.encode(text), dtype=np.int32)
         ends = np.cumsum(self._lengths[ids])
-        return Spans(ids, ends - self._lengths[ids])
+        return tokenizer.Spans(ids, ends - self._lengths[ids])
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        return self._encoding.encode_ordinary(without_surrogates(text))
+        return self._encoding.encode_ordinary(tokenizer.without_surrogates(text))
 
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
-        return self._encoding.encode(without_surrogates(text), allowed_special="all")
+        return self._encoding.encode(tokenizer.without_surrogates(text), allowed_special="all")
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         skip = self.special_ids if skip_special else frozenset()
         pieces = [self._pieces[token] for token in ids if token not in skip]
         return b"".join(pieces).decode("utf-8", "replace")
 
-    def decoder(self) -> Decoder:
-        return ByteDecoder(self._pieces, self.special_ids)
+    def decoder(self) -> tokenizer.Decoder:
+        return tokenizer.ByteDecoder(self._pieces, self.special_ids)
 
 
 def _piece(encoding: tiktoken.Encoding, token: int) -> bytes:

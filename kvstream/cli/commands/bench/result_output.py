@@ -160,8 +160,7 @@ def tell(
     printed: bool = False,
 ) -> None:
     """Print the rows of a benchmark as JSON or as tables, unless they are `printed`, and write its
-    page if it was requested and there are rows.
-    """
+    page if it was requested and there are rows."""
     if not printed:
         show(rows, lambda: tables(rows), as_json=as_json)
     if file is None or not rows:
