@@ -184,9 +184,7 @@ class QueryChecks:
         ages = by <= self.columns.times and not _AGED.isdisjoint(asked.split())
         if not by or ages or by & self.named(asked):
             return True
-        named = {
-            word for column in by if column is not None for word in words_of(self.header[column])
-        }
+        named = {w for c in by if c is not None for w in words_of(self.header[c])}
         odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", asked)} - _SORTED_BY
         return all(named & _MEANT.get(word, frozenset()) for word in odd)
 
@@ -202,16 +200,15 @@ class QueryChecks:
         """Return whether a query adds up numbers, sorts numbers and dates, and its question names
         the columns that it compares with each other or with nothing, or computes with.
         """
-        added = {self.columns.place(name) for name in _ADDED.findall(bare)} - {None}
-        ordered = {
-            self.columns.place(name) for names in _SORTED.findall(bare) for name in names
-        } - {None}
+        place = self.columns.place
+        added = {*map(place, _ADDED.findall(bare))} - {None}
+        ordered = {place(name) for names in _SORTED.findall(bare) for name in names} - {None}
         numbers = {column for column, number in enumerate(self.columns.numbers) if number}
         named = self.named(asked)
-        pairs = [{*map(self.columns.place, names)} for names in _TWO.findall(bare)]
+        pairs = [{*map(place, names)} for names in _TWO.findall(bare)]
         used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
         pairs += [
-            {self.columns.place(name)} for name, some in _EMPTY.findall(bare)
+            {place(name)} for name, some in _EMPTY.findall(bare)
             if not (some and name.casefold() in used)
         ]  # fmt: skip
         return (
@@ -248,44 +245,32 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     denies = re.search(r"(?i)\bNOT\b(?! NULL)|!=|<>|\bIS NULL\b", bare) or any(
         terms.FLAGS.get(text.casefold()) is False for text in literals
     )
-    if _NOT.search(question) and not denies:
-        return False
-    if re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare:
-        return False
     inverts = re.findall(r"(?i)!=|<>|\bNOT\b(?! NULL)", bare)
-    if inverts and not (_NOT.search(question) or _BUT.search(question)):
-        return False
-    if len(_EXCLUDES.findall(question)) > max(1, len(inverts)):
-        return False  # all but those that are left out
-    either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare)
-    if re.search(r"(?i)\bOR\b", bare) and not either and not {"or", "either"} & {*words}:
-        return False
+    either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare) or {"or", "either"} & {*words}
     compares = {sign for sign, some in _SIGNS.items() if some.search(plain(question))}
-    signs = {*re.findall(r"<>|!=|[<>]=?", bare)}
-    if compares - signs and not inverts and "BETWEEN" not in bare.upper():
-        return False
-    if not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])):
-        return False
-    figures = len(_AGGREGATE.findall(bare))
-    if _TWO_FIGURES.search(question) and figures < 2:
-        return False
-    grouped = re.search(r"(?i) GROUP BY ", bare)
-    if figures > 1 and not grouped and re.match(r"(?i)SELECT \w+,", bare):
-        return False  # a column of which row
+    compares -= {*re.findall(r"<>|!=|[<>]=?", bare)}
+    figures, grouped = len(_AGGREGATE.findall(bare)), re.search(r"(?i) GROUP BY ", bare)
     counts = re.match(r"(?i)how many ", question) and not _EACH.search(question)
-    if counts and grouped and not re.search(r"(?i) ORDER BY ", bare):
-        return False
-    if {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare):
-        return False
-    if _NTH.search(question) and "OFFSET" not in bare.upper():
-        return False
     totals = any(phrase in question.casefold() for phrase in terms.TOTALLY)
-    if totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare):
-        return False
     asked = {name for name, some in _ENDS.items() if some & {*words}}
     ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
     found = {name for name, end in ends.items() if re.search(end, bare)}
-    return not asked or not found or asked <= found
+    return not any((
+        _NOT.search(question) and not denies,
+        re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare,
+        inverts and not (_NOT.search(question) or _BUT.search(question)),
+        len(_EXCLUDES.findall(question)) > max(1, len(inverts)),  # all but those left out
+        re.search(r"(?i)\bOR\b", bare) and not either,
+        compares and not inverts and "BETWEEN" not in bare.upper(),
+        not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])),
+        _TWO_FIGURES.search(question) and figures < 2,
+        figures > 1 and not grouped and re.match(r"(?i)SELECT \w+,", bare),  # of which row
+        counts and grouped and not re.search(r"(?i) ORDER BY ", bare),
+        {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare),
+        _NTH.search(question) and "OFFSET" not in bare.upper(),
+        totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare),
+        found and not asked <= found,
+    ))  # fmt: skip
 
 
 def _has(word: str, words: Collection[str]) -> bool:

@@ -99,10 +99,9 @@ _LIMITS = (
     r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
     r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
     r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|"
-    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
-    r"yesterday|today|tonight|o['’]?clock|"
-    rf"(?:last|this|next|on|every) (?:week|month|year|night|{_WEEKDAY})"
-    r"|(?:this|that|in the|every) (?:morning|evening|afternoon|night))\b"
+    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|"
+    r"o['’]?clock|(?:last|this|that|next|on|every) "
+    rf"(?:{_WEEKDAY}|week|month|year|morning|afternoon|evening|night))\b"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
@@ -333,8 +332,8 @@ def _asked(text: str) -> Asked:
         return Asked("count", words, "message", f"messages from {sender}")
     if kind != "count":
         part = pattern_of(rf"\b(?:which|what) ({_PARTS})\b|(chapter)").search(text)
-        something = pattern_of(_THING).search(text)
-        something = something or (kind == "both" and pattern_of(_ELSEWHERE).match(text))
+        elsewhere = kind == "both" and pattern_of(_ELSEWHERE).match(text)
+        something = elsewhere or pattern_of(_THING).search(text)
         if not words or (something and not pattern_of(_MENTIONS).search(text)):
             return OTHER
         unit = _unit(part and (part[1] or part[2])) if not scope else ""
@@ -349,42 +348,31 @@ def _is_limited(
     text: str, kind: str, words: str, unit: str, scope: str, marks: Mapping[str, str]
 ) -> bool:
     """Return whether a count has a limit beside its words, and a part and times that are read."""
-    besides, named = text, re.escape(words)
+    besides, named, mentions = text, re.escape(words), words * (not unit)
     part, sender = marks.get("part", ""), marks.get("sender", "")
     for each in (words, part, sender):
         besides = besides.replace(each, "")
-    limits = [
+    quoted, joined = f'"{words}"' in text, (words * bool(unit), sender, part)
+    says = rf"\b(?:(?:do|does|did) {named} (?:mention|say|use|write)|contains? only {named})\b"
+    sums = pattern_of(_SUMMED).search(text) and not pattern_of(_COUNTED).search(text)
+    return any((
         pattern_of(_LIMITS).search(besides),
+        pattern_of(_BEHIND).search(besides),
         words + sender and kind in ("count", "both") and pattern_of(_NOT).search(besides),
         not scope and re.search(r"\d|^the ", part),
         part and pattern_of(rf"\b(?:{_AWAY}) {re.escape(part)}").search(text),
-        pattern_of(_BEHIND).search(besides),
         kind in ("first", "last") and re.search(rf"\b(?:\dnd|{ORDINALS[6:-5]})\b", besides),
-        any(
-            each and f"{each} {joined} " in text
-            for each in (words * bool(unit), sender, part)
-            for joined in ("and", "or", "but")
-        ),
-        words
-        and pattern_of(
-            rf"\b(?:(?:do|does|did) {named} (?:mention|say|use|write)|contains? only {named})\b"
-        ).search(text),
-        words and not unit and pattern_of(_OTHERS).search(besides),
-        words
-        and not unit
-        and f'"{words}"' not in text
-        and pattern_of(_SUMMED).search(text)
-        and not pattern_of(_COUNTED).search(text),
+        any(each and f"{each} {link} " in text for each in joined for link in ("and", "or", "but")),
+        words and pattern_of(says).search(text),
+        mentions and pattern_of(_OTHERS).search(besides),
+        mentions and not quoted and sums,
         not words + sender and pattern_of(_OF_SOME).search(besides),
-        _NO_WORDS.match(sender),
-        re.match("[a-z]+ [A-Z]", words)  # the dog Rex is called Rex elsewhere
-        and re.search(rf"\b(?:the|an?) {named}", text),
-        re.fullmatch("[a-z]+[^s\\W]s", words)  # kinds of things, such as cities
-        and not unit
+        _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
+        # The dog Rex is called Rex elsewhere, and cities are kinds of things.
+        re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {named}", text),
+        re.fullmatch("[a-z]+[^s\\W]s", mentions)
         and pattern_of(rf"\b(?:how many|number of|nr of) {named}\b").search(text),
-        _NO_WORDS.match(words) and f'"{words}"' not in text,
-    ]
-    return any(limits)
+    ))  # fmt: skip
 
 
 def _part(marks: Mapping[str, str], text: str) -> str:

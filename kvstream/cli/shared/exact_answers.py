@@ -46,6 +46,8 @@ NO_FIGURE = (
 LARGER = " A larger model reads other words, too (kvstream models get qwen-0.5b)."
 COLUMNS = 20
 """Columns that a message names."""
+JOINED = " (?:and|or|on|at|with|because|for|during) "
+"""What joins words that are hardly a phrase, if none of the text has them."""
 PATTERN = frozenset("*?[](){}|\\^$+")
 T = TypeVar("T")
 Left = list[tuple[Sequence[str], Options]]
@@ -166,7 +168,7 @@ def _answered(
         if (each.scope or each.since or each.until) and here is options:
             continue  # the text has no such part
         record = count(paths, here, each, interrupts)
-        phrase = f'"{each.words}"' in question or not re.search(" (?:and|or) ", each.words)
+        phrase = f'"{each.words}"' in question or not re.search(JOINED, each.words)
         if record is not None and (record["count"] or phrase or not each.unit):  # else two words
             found[question] = record
             notes.append(_how(record))
