@@ -175,6 +175,8 @@ def _marked(
     """Yield the headings of a PDF that has bookmarks: these, and numbered ones that they lack."""
     marked = [_NUMBERED.match(in_english(title)) for title, _, _ in marks]
     known = {number_of(each["number"] or each["ordinal"]) for each in marked if each}
+    numbers = (re.match(r"(\d+(?:\.\d+)*|[A-Z])\.? ", title) for title, _, _ in marks)
+    known |= {found[1].lower() for found in numbers if found}  # not those of running headers
     for page, own in groupby(lines, key=lambda line: line.block.place):
         held = list(own)
         ends[held[-1].block.source] = held[-1]

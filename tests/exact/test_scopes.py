@@ -331,8 +331,23 @@ def test_bookmarks_of_a_pdf(tmp_path: Path) -> None:
 
 def test_bookmarks_of_one_place_and_damaged_ones(tmp_path: Path) -> None:
     pages = [["", "It rained."], ["", "It snowed."]]
-    first = 4 + 2 * len(pages)
     titles = [(b"(Chapter 1)", 0), (b"(Chapter 2)", 0), (b"<FEFF0041D8>", 1), (b"( )", 1)]
+    path = bookmarked(tmp_path, pages, titles)
+    for only in ("chapter 1", "chapter 2"):
+        text = "".join(block.text for block in open_sources(str(path), only=only))
+        assert text.split() == ["It", "rained.", "It", "snowed."]
+
+
+def test_a_running_header_ends_no_chapter_that_has_a_bookmark(tmp_path: Path) -> None:
+    pages = [["1 Home", "It rained."], ["2 Away", "It snowed."], ["Chapter 2: Away 3", "It blew."]]
+    path = bookmarked(tmp_path, pages, [(b"(1 Home)", 0), (b"(2 Away)", 1)])
+    text = "".join(block.text for block in open_sources(str(path), only="Away"))
+    assert text.split()[-2:] == ["It", "blew."]
+
+
+def bookmarked(folder: Path, pages: list[list[str]], titles: list[tuple[bytes, int]]) -> Path:
+    """Return a PDF with bookmarks of these titles and pages."""
+    first = 4 + 2 * len(pages)
     marks = [
         b"<< /Title %s /Parent %d 0 R /Dest [%d 0 R /Fit] /Next %d 0 R >>"
         % (title, first, 3 + 2 * page, first + number + 1)
@@ -342,11 +357,9 @@ def test_bookmarks_of_one_place_and_damaged_ones(tmp_path: Path) -> None:
     root = b"<< /Type /Outlines /First %d 0 R /Last %d 0 R >>" % (first + 1, first + len(marks))
     catalog = b"/Type /Catalog /Pages 2 0 R"
     made = pdf([drawn(lines) for lines in pages], more=[root, *marks])
-    path = tmp_path / "a.pdf"
+    path = folder / "a.pdf"
     path.write_bytes(made.replace(catalog, catalog + b" /Outlines %d 0 R" % first))
-    for only in ("chapter 1", "chapter 2"):
-        text = "".join(block.text for block in open_sources(str(path), only=only))
-        assert text.split() == ["It", "rained.", "It", "snowed."]
+    return path
 
 
 def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
