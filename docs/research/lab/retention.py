@@ -113,6 +113,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
             ("heads alike", _cell("jaccard")),
             ("held by all", _cell("shared")),
             ("attention", _cell("attention")),
+            ("2nd half minus 1st", _cell("rise")),
             ("prompt, sinks", _cell("attention_sinks")),
             ("retention", _cell("retention")),
             ("age", _cell("age")),
@@ -141,7 +142,7 @@ def _cell(name: str, *, around: bool = True) -> Callable[[Any], str | None]:
         told = _percent(row[name])
         if told is None or interval is None:
             return told
-        return f"{told} ({100 * interval[0]:.0f}-{100 * interval[1]:.0f})"
+        return f"{told} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
     return pick
 

@@ -96,13 +96,24 @@ def _means(group: list[Record]) -> Record:
     """
     found: Record = {}
     steps = [[s for s in r["steps"] if s["chance"] < 1] for r in group]
-    for name in SUMMARIZED:
-        each = [v for of_text in steps if (v := mean(s[name] for s in of_text)) is not None]
+    values = {
+        name: [v for of_text in steps if (v := mean(s[name] for s in of_text)) is not None]
+        for name in SUMMARIZED
+    }
+    values["rise"] = [rise for of_text in steps if (rise := _rise(of_text)) is not None]
+    for name, each in values.items():
         found[name] = mean(each)
         if len(set(each)) > 1:  # no interval for one text, or if the measure does not vary
             _, low, high = mean_interval(each)
             found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
     return found
+
+
+def _rise(steps: list[Record]) -> float | None:
+    """Return the attention to memory in the second half of the steps, minus that in the first."""
+    seen = [s["attention"] for s in steps if s["attention"] is not None]
+    half = len(seen) // 2
+    return statistics.fmean(seen[half:]) - statistics.fmean(seen[:half]) if half else None
 
 
 def so_far(records: Sequence[Record]) -> str:
