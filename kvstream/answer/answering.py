@@ -142,7 +142,8 @@ def answer(
         notes = [*memory.trace.notes, *skipped]
         result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
     elif memory.prompt.task != "ask":
-        if _no_summary(result.answer):
+        size = len(result.answer.split())
+        if not size or (size <= _REFUSAL_WORDS and abstains(result.answer)):
             result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
     elif abstains(result.answer):
         result = forgotten(result, memory.reader.model.trained_length)
@@ -406,11 +407,6 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
         warnings = (*result.warnings, f"The answer was withheld. {why}.")
         return replace(result, answer=NOT_SUPPORTED, withheld=result.answer, warnings=warnings)
     return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
-
-
-def _no_summary(text: str) -> bool:
-    words = text.split()
-    return not words or (len(words) <= _REFUSAL_WORDS and abstains(text))
 
 
 def forgotten(result: Result, trained: int) -> Result:

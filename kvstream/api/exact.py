@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvstream.settings import RunSettings
 
 __all__ = ["PART", "UNITS", "Asked", "asks_figure", "asks_of_rows", "counted", "has_times",
-           "is_own", "one_day", "parts", "route", "row_questions"]  # fmt: skip
+           "is_own", "parts", "route", "row_questions"]  # fmt: skip
 
 
 def counted(
@@ -173,18 +173,14 @@ def _some(lines: Sequence[str]) -> list[str]:
     return [*lines[:PLACES], *[f"and {more:,} more"] * (more > 0)]
 
 
-def has_times(sources: SourceSet) -> bool:
-    """Return whether a text begins as one with times. Raises SourceError."""
-    from kvstream.exact.scopes import has_times
+def has_times(sources: SourceSet, *, one_day: bool = False) -> bool:
+    """Return whether a text begins as one with times; `one_day`: whether all are of one day.
 
-    return has_times(sources)
+    Raises SourceError.
+    """
+    from kvstream.exact import scopes
 
-
-def one_day(sources: SourceSet) -> bool:
-    """Return whether a text has times, all of one day. Raises SourceError."""
-    from kvstream.exact.scopes import one_day
-
-    return one_day(sources)
+    return scopes.one_day(sources) if one_day else scopes.has_times(sources)
 
 
 def parts(path: str) -> dict[str, Any]:

@@ -108,10 +108,8 @@ class Session:
         """Whether summaries are extracts by default: `pocket` cannot write one."""
         return self.model.name == POCKET
 
-    @property
-    def foresees(self) -> bool:
-        """Whether the model comes with weights that the method `foresight` learned for it."""
-        return self.model.name == POCKET
+    foresees = default_extract
+    """Whether the model comes with weights that the method `foresight` learned for it."""
 
     def settle(self, request: Request) -> RunPlan:
         """Make the plan of a run. Raises BudgetError, UsageError."""

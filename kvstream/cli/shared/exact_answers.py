@@ -354,7 +354,10 @@ def _of_part(
     read = partial(open_sources, paths, stop=lambda: False)
     timed = bool(times) and exact.has_times(read(options))
     dated = all("-" in time or time[:1].isalpha() for time in times.values())
-    if times and (each.kind == "other" or not timed or not (dated or exact.one_day(read(options)))):
+    sure = (
+        each.kind != "other" and timed and (dated or exact.has_times(read(options), one_day=True))
+    )
+    if times and not sure:
         if not options.quiet and timed:
             given = " ".join(f'--{name} "{time}"' for name, time in times.items())
             tell(f"The question names a time, but other times are read, too; {given} reads a part.")
