@@ -332,7 +332,7 @@ def _asked(text: str) -> Asked:
         return Asked("count", words, "message", f"messages from {sender}")
     if kind != "count":
         part = pattern_of(rf"\b(?:which|what) ({_PARTS})\b|(chapter)").search(text)
-        elsewhere = kind == "both" and pattern_of(_ELSEWHERE).match(text)
+        elsewhere = pattern_of(_ELSEWHERE).match(text) if kind == "both" else None
         something = elsewhere or pattern_of(_THING).search(text)
         if not words or (something and not pattern_of(_MENTIONS).search(text)):
             return OTHER

@@ -69,7 +69,7 @@ def error(inputs: Tensor, outputs: Tensor, epochs: int, seed: int) -> float:
         for part in train[torch.randperm(len(train))].split(128):
             loss = (model(inputs[part]) - outputs[part]).square().mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         with torch.no_grad():
             now = [
