@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.logs.levels import OF_LETTER, level_of_status, number_level
+from kvstream.logs.levels import OF_LETTER, SEVERE, level_of_status, number_level
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
          "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t", "instant", "eventTime",
@@ -134,6 +134,8 @@ def line_of(record: dict[str, Any]) -> str:
     if failure and (level == "" or (failure == "error" and level.lower() == "info")):
         level = failure
     name = _first_of(record, _NAME)
+    if name and "_PID" in record:  # of a journal: traces have a record for each line
+        name = f"{name}[{record['_PID']}]"
     if text is None:
         used = {*TIMES, *_LEVEL, *_TEXT}
         text = " ".join(f"{k}={v}" for k, v in record.items() if k not in used)
@@ -157,7 +159,9 @@ def _level_of(record: dict[str, Any]) -> str:
         level = int(level)
     if isinstance(level, int) and not isinstance(level, bool):
         # GELF, the only format with a short_message, also has the numbers of syslog.
-        return number_level(level, syslog=key in _OF_SYSLOG or "short_message" in record)
+        named = number_level(level, syslog=key in _OF_SYSLOG or "short_message" in record)
+        # A journal has what a service prints as info, also its errors.
+        return named if key != "PRIORITY" or named in SEVERE else ""
     return _written(level)
 
 

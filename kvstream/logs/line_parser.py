@@ -145,8 +145,8 @@ class LineParser:
             time = self._split(stamp)[0]
         if not continues and text:
             continuation.head = text if timed and not self._process else ""
-            if continuation.expects or text[-1] == ":":
-                continuation.begin(text)
+            if continuation.expects or rest[-1:] == ":":
+                continuation.begin(rest)
         rest = containers.with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, writer, continues, more, number, pieces)
 

@@ -16,6 +16,7 @@ from kvstream.logs.components import component_of, message_of
 from kvstream.logs.containers import LONGEST_LINE
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import LineParser, LineSplitter, looks_like_log
+from kvstream.logs.summary import LogSummary
 
 NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
 
@@ -274,6 +275,20 @@ def test_what_journalctl_writes_as_json() -> None:
     }  # fmt: skip
     seconds, rest = LineParser().parse(json.dumps(record))
     assert (seconds, rest) == (NOON, "ERROR cron: it broke")
+
+
+def test_what_services_print_is_info_in_a_journal_also_their_errors() -> None:
+    record = {"__REALTIME_TIMESTAMP": str(NOON) + "000000", "PRIORITY": "6", "_PID": "7",
+              "SYSLOG_IDENTIFIER": "shop"}  # fmt: skip
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "KeyError: 7"]
+    lines = ["up", "2024-05-01 12:00:00 ERROR job lost", *trace, "up"]
+    logs = LogSummary(), LogSummary()
+    for text in lines:
+        logs[0].feed(json.dumps({**record, "MESSAGE": text}) + "\n")
+        logs[1].feed(f"May  1 12:00:00 host shop[7]: {text}\n")
+    for log in logs:
+        assert (log.levels, log.continued) == ({"error": 2, "": 2}, 2)
+        assert list(log.components) == ["shop"]
 
 
 def test_what_mongodb_writes() -> None:
