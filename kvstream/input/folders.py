@@ -151,7 +151,7 @@ def _ignores_in(folder: Path, left_out: Counter[str]) -> Ignores:
     except OSError:
         lose("unreadable file with patterns", path, left_out)
         return []
-    return [(folder.absolute(), _spec(text.splitlines()))]
+    return [(Path(os.path.realpath(folder)), _spec(text.splitlines()))]
 
 
 def _left_out(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:
@@ -199,9 +199,9 @@ def _ignores_above(folder: Path, left_out: Counter[str]) -> Ignores:
 
 def _ignored(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:
     """Return whether ``path`` is excluded by the nearest ``.gitignore`` with a matching pattern."""
+    place = Path(os.path.realpath(path.parent), path.name) if ignores else path
     for folder, spec in ignores:
-        with suppress(ValueError):  # reached through a link, so not below that folder
-            name = path.absolute().relative_to(folder).as_posix() + "/" * is_folder
-            if (verdict := spec.check_file(name).include) is not None:
-                return verdict
+        name = place.relative_to(folder).as_posix() + "/" * is_folder
+        if (verdict := spec.check_file(name).include) is not None:
+            return verdict
     return False

@@ -533,6 +533,21 @@ def test_patterns_mean_what_they_mean_in_git(tmp_path: Path) -> None:
     assert read == ["a.txt", "ab.txt", "c.txt"]
 
 
+def test_patterns_reach_a_folder_by_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "real" / "inside"
+    (tmp_path / "real" / ".git").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    inside.mkdir()
+    (tmp_path / "real" / ".gitignore").write_text("/inside/b.txt\n")
+    for name in ("a.txt", "b.txt"):
+        (inside / name).write_text("It rained.")
+    monkeypatch.chdir(inside)
+    for path in (inside, tmp_path / "link" / "inside", "../inside", "."):
+        assert [Path(name).name for name in open_sources([str(path)]).names] == ["a.txt"]
+
+
 def test_places_on_no_disk_are_skipped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
