@@ -239,7 +239,8 @@ class _Reading:
 
     def _kind_of(self, phrase: str, held: Mapping[int, str]) -> str:
         """Return the kind of a word that changes nothing, unless it is a value: the US, not us."""
-        if phrase.isupper() and phrase not in ("I", self.text.split()[0], self.text):
+        capitals = phrase.isupper() and not self.text.isupper()
+        if capitals and phrase not in ("I", self.text.split()[0]):
             return "V" if held else "X-"[len(phrase) > 2]
         if not held or phrase == "I" or phrase.casefold() in terms.LITTLE:
             return "-"
@@ -351,6 +352,11 @@ class _Reading:
                 return None
             shown = ["'" + (spelled or value).replace("'", "''") + "'"]
         elif relation in ("contains", "starts") and not (words & _ODD or re.search("[%_]", value)):
+            if not value.isascii() and any(  # SQLite knows both cases of ASCII alone
+                value.casefold() in text.casefold() and value not in text
+                for text in self.columns.filled[column]
+            ):
+                return None
             pattern = f"%{value}%" if relation == "contains" else f"{value}%"
             return f"{name} LIKE '{pattern.replace(chr(39), chr(39) * 2)}'"
         else:

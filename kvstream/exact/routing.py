@@ -75,7 +75,7 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|per|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|both|either|"
+    r"each|every|per|compare|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|both|either|"
     r"people|(?:some|any|every|no)(?:one|body)?|\w+thing)\b|.* (?:or|nor|not|without|only|twice|"
     r"most|least|than|neither|mention(?:ed)?|compared|called|after|before|appear|show|seen|found|"
     r"named)\b",
@@ -98,7 +98,7 @@ _NOT = (
 _LIMITS = (
     r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
     r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
-    r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|"
+    r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|percent\w*|fraction|into(?= \w)|"
     r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|"
     r"o['’]?clock|(?:last|this|that|next|on|every) "
     rf"(?:{_WEEKDAY}|week|month|year|morning|afternoon|evening|night))\b"
@@ -353,7 +353,7 @@ def _is_limited(
     for each in (words, part, sender):
         besides = besides.replace(each, "")
     quoted, joined = f'"{words}"' in text, (words * bool(unit), sender, part)
-    says = rf"\b(?:(?:do|does|did) {named} (?:mention|say|use|write)|contains? only {named})\b"
+    says = rf"\b(?:do|does|did) {named} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {named}\b"
     sums = pattern_of(_SUMMED).search(text) and not pattern_of(_COUNTED).search(text)
     return any((
         pattern_of(_LIMITS).search(besides),

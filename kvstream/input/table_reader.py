@@ -408,8 +408,11 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
         return told[1]
     for place, delimiter in enumerate("\t;,|" if not named else ";,;\t|"):
         rows = _parsed(sample[:50], delimiter)
-        if delimiter == "|" and any(re.fullmatch(_RULE, line.strip()) for line in sample[:3]):
-            continue  # a table of Markdown
+        pairs = [*zip(*rows[:2], strict=False)] if len(rows) > 1 else []
+        named_each = bool(pairs) and all(b.strip().startswith(f"{a.strip()}:") for a, b in pairs)
+        ruled = any(re.fullmatch(_RULE, line.strip()) for line in sample[:3])
+        if delimiter == "|" and (ruled or named_each):
+            continue  # a table of Markdown, or of a document
         counts = {len(row) for row in rows if row} or {0}
         even = len(counts) < (4 if named and place else 2) and (named or len(sample) > 2)
         if not named and (

@@ -611,6 +611,7 @@ def test_a_title_is_no_part() -> None:
     "How does Ben appear?", "How long are the chapters?", "Which page mentions Anna most often?",
     "How many times is Ben found guilty?", "How often does Ben appear drunk?",
     "Which function is called first?", "List all places where Anna lived", "total price per dept",
+    "What percentage of lines contain ERROR?", "How many pages until Anna appears?",
     "highest latency_ms where country is NO", "What is the sum of price in lines 2 to 3?",
 ])  # fmt: skip
 def test_what_is_asked_besides_the_words_is_no_count(question: str) -> None:

@@ -24,7 +24,7 @@ from kvstream.exact.tables import Columns, Numbers
 from kvstream.input import table_reader
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
-from kvstream.input.table_reader import NotReadError, header_of, tables_of
+from kvstream.input.table_reader import NotReadError, delimiter_of, header_of, tables_of
 from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.memory import PassageMemory
 
@@ -472,7 +472,8 @@ def test_json_lines(ask: Callable[..., Any]) -> None:
 def test_words_of_several_columns_are_left(ask: Callable[..., Any]) -> None:
     text = "origin,target,unit_price,total_price\nBerlin,Rome,1,2\nRome,Paris,3,4\nRome,Oslo,5,6\n"
     for question in ("What is the largest price?", "sum of total price for Rome",
-                     "How many rows have origin Rom?"):  # fmt: skip
+                     "How many rows have origin Rom?",
+                     "How many rows with odd target?"):  # fmt: skip
         assert ask(text, question).stdout.startswith(NO_FIGURE)
 
 
@@ -702,6 +703,7 @@ lamp,DE,IT,high,memo,40
 VALUED = {
     "What is the total price in the US?": "SELECT SUM(price) FROM t WHERE country = 'US'",
     "show us the total price": "SELECT SUM(price) FROM t",
+    "WHAT IS THE TOTAL PRICE?": "SELECT SUM(price) FROM t",
     "average price in IT": "SELECT AVG(price) FROM t WHERE dept = 'IT'",
     "How many sold rows are there?": "SELECT COUNT(*) FROM t WHERE state = 'sold'",
     "How high is the total price?": "SELECT SUM(price) FROM t",
@@ -735,6 +737,8 @@ def test_a_value_is_the_one_that_is_spelled_in_this_way() -> None:
         ("sum of n where city is zürich", "3"),
     ):  # fmt: skip
         assert told_of(text, question)[0].split("\n")[0] == answer
+    assert plain_query("sum of n where city contains zü", columns_of(text)) is None
+    assert plain_query("sum of n where city contains Zür", columns_of("city,n\nZürich,1\n"))
 
 
 def test_best_groups_have_names_and_figures_and_may_be_equal() -> None:
@@ -768,6 +772,13 @@ def test_what_may_separate_thousands() -> None:
     ):  # fmt: skip
         warned = [f"In x a point separates {told}."] * bool(told)
         assert told_of(text, "sum of x") == (total, warned)
+
+
+def test_what_is_no_table_by_itself() -> None:
+    """A table of Markdown or of a document, of which a pipe gives the beginning."""
+    for lines in (["a | b", "a: 1 | b: x", "a: 2 | b: y"], ["a | b", "--|--", "1 | x"]):
+        assert delimiter_of(lines, "-") is None
+    assert delimiter_of(["a|b", "1|x", "2|y"], "-") == "|"
 
 
 def test_a_sum_between_rows_is_told() -> None:

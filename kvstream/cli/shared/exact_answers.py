@@ -167,6 +167,8 @@ def _answered(
         here = _of_part(paths, options, {question: each})
         if (each.scope or each.since or each.until) and here is options:
             continue  # the text has no such part
+        if each.unit in ("row", "record") and {*each.words.split()} & {*columns}:
+            continue  # a condition, such as a negative price
         record = count(paths, here, each, interrupts)
         phrase = f'"{each.words}"' in question or not re.search(JOINED, each.words)
         if record is not None and (record["count"] or phrase or not each.unit):  # else two words
