@@ -33,13 +33,15 @@ BUILT_IN: tuple[type[Method], ...] = tuple(
 )
 NAMED = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 """A name that --method takes."""
+SCHEDULED = {"schedule", "chunk", "start"}
+"""Options that a preset may set."""
 BROKEN: dict[str, str] = {}
 """Why methods of other packages are left out, by the names of their entry points. `available` fills
 it."""
 RETURNED: Mapping[str, type] = {
     "absorb": type(None), "catalyst": Sequence, "evidence": Evidence, "fitted": Method,
     "head_tensors": tuple, "layer_sizes": Sequence, "newest": int, "score": Tensor,
-    "select": Tensor, "sized": Method, "target": int, "tensors": tuple,
+    "select": Tensor, "settings": dict, "sized": Method, "target": int, "tensors": tuple,
 }  # fmt: skip
 """What some functions of a method return: `available` has other packages' methods checked for it.
 """
@@ -204,6 +206,11 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
     ),
     "score": _wrong_scores,
     "select": _wrong_choice,
+    "settings": lambda found: _unless(
+        _all(found, str) and _all(found.values(), int, float, str)
+        and all(math.isfinite(each) for each in found.values() if isinstance(each, float)),
+        found, "not numbers and texts by name",
+    ),
     "shorten": lambda ends, head, free: _unless(
         ends is None or (
             isinstance(ends, tuple) and [*map(type, ends)] == [int, int] and min(ends) >= 0
@@ -243,8 +250,15 @@ def _fault(loaded: Any) -> str | None:
         return f"does not define {', '.join(sorted(missing))}"
     if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):
         return "has settings, but is not decorated with @dataclass(frozen=True)"
+    if not isinstance(loaded.evicts, bool):
+        return "has evicts that is not True or False"
     if loaded.evicts and loaded.select is Method.select:
         return "does not define select"
+    if loaded.__new__ is not object.__new__:
+        return "defines __new__"
+    paper = loaded.paper
+    if paper is not None and not (isinstance(paper, Preset) and {*paper.run} <= SCHEDULED):
+        return f"has paper that is not a Preset of {', '.join(sorted(SCHEDULED))}"
     hints = get_type_hints(loaded)
     for field in dataclasses.fields(loaded):
         kind = hints[field.name]
@@ -252,6 +266,8 @@ def _fault(loaded: Any) -> str | None:
             return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
         if field.default is dataclasses.MISSING:
             return f"has a setting {field.name!r} without a default"
+        if not isinstance(field.metadata.get("help", ""), str):
+            return f"has a setting {field.name!r} whose help is not a str"
         if type(field.default) is not kind and (type(field.default), kind) != (int, float):
             return f"has a setting {field.name!r} whose default is not a {kind.__name__}"
         try:

@@ -156,6 +156,20 @@ def test_an_error_of_a_method_names_its_package(
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("value", ["5", "{'x': float('nan')}", "{'x': object()}"])
+def test_settings_that_no_file_can_hold_are_told_before_it_is_written(
+    run: Callable[..., Any], tmp_path: Path, value: str
+) -> None:
+    own = f"\n    def settings(self):\n        return {value}\n"
+    install(tmp_path, LISTED, GOOD.format(body="pass") + own)
+    ran = run(
+        tmp_path, "remember", "book.txt", "--method", "thing", "--budget", "300", "-o", "a.kvs"
+    )
+    assert ran.code == 1
+    assert "from settings" in ran.stderr
+    assert not (tmp_path / "a.kvs").exists()
+
+
 @pytest.mark.parametrize("name", ["", "a,b", "a\x1b[31m", "x" * 41, "auto", "snapkv"])
 def test_a_name_that_cannot_be_chosen(run: Callable[..., Any], tmp_path: Path, name: str) -> None:
     install(tmp_path, LISTED, GOOD.format(body="pass").replace('"thing"', repr(name)))
@@ -212,6 +226,16 @@ def test_damaged_metadata_and_a_constructor_that_fails(
         (("(Window)", "(Method)", "def select", "def other"), "does not define select"),
         (("    def select", "    x: int = 'a'\n    def select"), "'x' whose default is not a int"),
         (("    def select", "    x: int = setting(-1, '')\n    def select"), "x must be 0 or more"),
+        (
+            ("    def select", "    x: int = setting(1, 2)\n    def select"),
+            "whose help is not",
+        ),
+        (("    def select", "    paper = 5\n    def select"), "has paper that is not a Preset"),
+        (
+            ("    def select", "    evicts = property(abs)\n    def select"),
+            "has evicts that",
+        ),
+        (("    def select", "    __new__ = abs\n    def select"), "defines __new__"),
     ],
 )
 def test_an_incomplete_class_is_left_out(
