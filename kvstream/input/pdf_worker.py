@@ -237,6 +237,17 @@ def _rows(words: Any) -> list[_Row]:
     return rows
 
 
+def _in_turn(rows: list[_Row]) -> bool:
+    """Return whether most rows are drawn in turn on two sides of a gap, not at the same height."""
+    pairs = 0
+    for above, below in pairwise(rows):
+        (left, _, right, _), (begin, _, end, _) = above.boxes[-1], below.boxes[0]
+        near = above.bottom - below.top < above.height / 2
+        follows = below.numbers[0] == above.numbers[-1] + 1
+        pairs += near and follows and (right < begin or end < left)
+    return 2 * pairs > len(rows)
+
+
 def _page_text(words: Any) -> tuple[str, bool]:
     """Return the text of a page, and whether the order of its columns is doubtful.
 
@@ -248,13 +259,14 @@ def _page_text(words: Any) -> tuple[str, bool]:
     if not 2 * LEAST_ROWS <= words.count_rects() <= MOST_BOXES:
         return text, False
     bands: list[_Band] = []
-    for row in _rows(words):
+    rows = _rows(words)
+    for row in rows:
         if not (bands and bands[-1].takes(row)):
             bands.append(_Band(row))
     read = [_as_columns(words, band) if band.by_row() else None for band in bands]
     doubtful = any(each is not None and each[1] for each in read)
     if not any(read):
-        return text, False
+        return text, _in_turn(rows)
     areas: list[tuple[list[_Row], list[Range], str]] = []
     for band, each in zip(bands, read, strict=True):
         if each is None:

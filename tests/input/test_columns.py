@@ -159,6 +159,13 @@ def test_a_doubtful_order_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     assert notes == [f"{tmp_path / 'a.pdf'}: the order of the columns is doubtful on 1 of 1 pages."]
 
 
+def test_columns_of_other_heights_that_are_drawn_in_turn_are_told(tmp_path: Path) -> None:
+    page = [(x, y - 6 * (x > 60), text) for x, y, text in by_row(lines(LEFT), lines(RIGHT))]
+    told = f"{tmp_path / 'a.pdf'}: the order of the columns is doubtful on 1 of 1 pages."
+    assert read(tmp_path, page)[1] == [told]
+    assert read(tmp_path, sorted(page))[1] == []
+
+
 @pytest.mark.parametrize("turn", [b"0 1 -1 0 750 0 cm ", b"0 -1 1 0 -150 750 cm "])
 def test_text_that_runs_upward_or_downward_is_read_as_if_it_were_upright(
     tmp_path: Path, turn: bytes
