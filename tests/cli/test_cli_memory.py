@@ -8,11 +8,13 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvstream.answer.support import Calibration
 from kvstream.cli.app import run
+from kvstream.cli.commands import remember as remembering
 from kvstream.memory import file, saving
 
 QUESTION = "What is the passkey for the old mill?"
@@ -644,3 +646,25 @@ def test_a_folder_that_cannot_be_opened_is_an_error(cli, tmp_path, monkeypatch) 
     ran = cli("ask", "--memory", str(tmp_path), QUESTION)
     assert ran.code == 3
     assert f"{tmp_path} cannot be read: Permission denied." in ran.stderr
+
+
+def test_a_memory_that_another_program_changes_meanwhile_is_not_replaced(
+    cli, memory, tmp_path, monkeypatch
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("Berta cast the bell.\n")
+
+    original = remembering.open_memory
+
+    def open_memory(*arguments: Any) -> Any:
+        found = original(*arguments)
+        Path(memory).write_bytes(b"of another program")
+        return found
+
+    monkeypatch.setattr(remembering, "open_memory", open_memory)
+    ran = cli("remember", "--memory", memory, str(more), "-q")
+    assert ran.code == 1
+    assert Path(memory).read_bytes() == b"of another program"
+    assert "was changed by another program" in ran.stderr
+    place = Path(re.search(r"The memory was written to (.*\.kvs) instead", ran.stderr)[1])
+    assert place.stat().st_size > 1000

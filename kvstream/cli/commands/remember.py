@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
     running.check_early(options)
     if base is None:
         refuse_later_questions(options.skim)
+    before = None if base is None or not writing.same(base, target) else _version(target)
     with ExitStack() as stack:
         # -o names the memory file; printed output goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
@@ -118,12 +119,26 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
             check_checkpoint(options, reporter)
             request = replace(options.request, questions=(), interrupted=interrupts)
             running.read_to_end(memory.read_on(sources, request), reporter, interrupts)
-        _write(memory, target, options, output, reporter)
+        _write(memory, target, options, output, reporter, before)
         return INTERRUPTED if memory.interrupted else 0
 
 
-def _write(memory: Memory, target: Path, options: Options, output: Sink, reporter: Teller) -> None:
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what changes when another program replaces a file; None without a file."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
+
+
+def _write(
+    memory: Memory, target: Path, options: Options, output: Sink, reporter: Teller,
+    before: tuple[int, int] | None,
+) -> None:  # fmt: skip
+    """Write the memory. `before`: the version of `target` that it continues, if it replaces it."""
     try:
+        if before is not None and _version(target) != before:
+            raise KvstreamError(f"{target} was changed by another program in the meantime.")
         digest = memory.save(target)
     except KvstreamError as error:
         raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
