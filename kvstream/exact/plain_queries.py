@@ -95,6 +95,9 @@ class _Reading:
                 self.where = [clause for clause in clauses if clause]
                 self.text = self.text[: link.start()]
                 break
+        said = re.search(r" (?:is|are|=) (?!there|here)(\w+)$", self.text, re.IGNORECASE)
+        if said and said[1].casefold() in terms.SKIPPED:
+            return None  # where the country is us
         parts = self._conditioned([*self._parts()])
         kinds = "".join(part.kind for part in parts)
         at = [part.data for part in parts if part.kind == "C"]
@@ -112,10 +115,12 @@ class _Reading:
         if re.fullmatch("W?#?DC", kinds):
             name = self._name(at[0])
             return self._select(f"COUNT(DISTINCT {name})" if "#" in kinds else f"DISTINCT {name}")
-        if re.fullmatch("W?FCC", kinds) and self._names_rows(at[1]):
+        both = re.fullmatch("W?FCC", kinds) and not self.columns.numbers[at[1]]
+        if both and at[1] not in self.columns.shared:
             at, kinds = at[:1], "FC"  # the mean depth of the rivers, which are the rows
         if re.fullmatch("W?FCR?|W?CF", kinds):
-            return self._figure(operations[0], at[0])
+            figure = self._function(operations[0], at[0])
+            return self._select(figure) if figure else None
         if re.fullmatch("W?FCGC|#R?GC", kinds):
             figure = "COUNT(*)" if kinds[0] == "#" else self._function(operations[0], at[0])
             return self._groups(at[-1], figure)
@@ -141,9 +146,6 @@ class _Reading:
             return self._select("*")
         return None
 
-    def _names_rows(self, column: int) -> bool:
-        return column not in self.columns.shared and not self.columns.numbers[column]
-
     def _name(self, column: int) -> str:
         return self.columns.names[column]
 
@@ -158,10 +160,6 @@ class _Reading:
         )
         known = self.columns.numbers[column] and not labels
         return f"{_FUNCTIONS[operation]}({self._name(column)})" if known else None
-
-    def _figure(self, operation: str, column: int) -> str | None:
-        figure = self._function(operation, column)
-        return self._select(figure) if figure else None
 
     def _groups(self, by: int, figure: str | None, best: str = "") -> str | None:
         """Return the figures of groups: the largest first, or only the `best` of those named."""
@@ -302,7 +300,7 @@ class _Reading:
         empty = re.match(r"(?:an? )?(empty|missing|blank|no) (.+)", text, re.IGNORECASE)
         if empty:
             found = self.columns.named(empty[2])
-            known = len(found) == 1 and not self._is_value(empty[1], found[0])
+            known = len(found) == 1 and found[0] not in self.columns.held(empty[1])
             return f"{self._name(found[0])} IS NULL" if known else None
         words = text.split()
         for count in range(len(words) - 1, 0, -1):
@@ -310,7 +308,7 @@ class _Reading:
             if len(found) != 1 or not words[count - 1][-1:].isalnum():
                 continue
             rest = re.sub(f"^{terms.BE}", "", " ".join(words[count:]), flags=re.IGNORECASE)
-            whole = self._is_value(rest, found[0])  # such as `not paid` and `missing`
+            whole = found[0] in self.columns.held(rest)  # such as `not paid` and `missing`
             for relation, pattern in terms.RELATIONS[-1:] if whole else terms.RELATIONS:
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
                     said = (match.groupdict().get(key) or "" for key in ("value", "end"))
@@ -328,9 +326,6 @@ class _Reading:
         [unit], header = asked.units, self.columns.header[column].casefold()
         free = re.search("%|percent|pct", header) if unit == "%" else {*own.units} == {""}
         return unit in ("", *own.units) or bool(free)
-
-    def _is_value(self, text: str, column: int) -> bool:
-        return column in self.columns.held(text)
 
     def _condition(self, column: int, relation: str, value: str, end: str = "") -> str | None:
         """Return a condition in SQL; None if the column cannot have the value."""
@@ -352,11 +347,9 @@ class _Reading:
                 return None
             shown = ["'" + (spelled or value).replace("'", "''") + "'"]
         elif relation in ("contains", "starts") and not (words & _ODD or re.search("[%_]", value)):
-            if not value.isascii() and any(  # SQLite knows both cases of ASCII alone
-                value.casefold() in text.casefold() and value not in text
-                for text in self.columns.filled[column]
-            ):
-                return None
+            cells = (t for t in self.columns.filled[column] if value.casefold() in t.casefold())
+            if not value.isascii() and not all(value in text for text in cells):
+                return None  # SQLite knows both cases of ASCII alone
             pattern = f"%{value}%" if relation == "contains" else f"{value}%"
             return f"{name} LIKE '{pattern.replace(chr(39), chr(39) * 2)}'"
         else:

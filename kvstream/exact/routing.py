@@ -98,9 +98,9 @@ _NOT = (
 _LIMITS = (
     r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
     r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
-    r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|percent\w*|fraction|into(?= \w)|"
-    r"(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|yesterday|today|tonight|"
-    r"o['’]?clock|(?:last|this|that|next|on|every) "
+    r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|percent\w*|fraction|"
+    r"into(?= \w)|(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
+    r"yesterday|today|tonight|o['’]?clock|(?:last|this|that|next|on|every) "
     rf"(?:{_WEEKDAY}|week|month|year|morning|afternoon|evening|night))\b"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"

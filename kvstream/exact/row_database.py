@@ -17,7 +17,7 @@ from string import ascii_lowercase, ascii_uppercase
 from time import monotonic
 from typing import Any
 
-from kvstream.exact.tables import DATE, NOTHING, Columns, Numbers, cell, number_of
+from kvstream.exact.tables import DATE, NOTHING, Columns, cell, number_of
 from kvstream.input.table_reader import CITED, VALUE, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
@@ -172,7 +172,15 @@ class RowDatabase:
                     rows = counted(self.wrong[column], "row")
                     kind = "number" if self.columns.numbers[column] else "date"
                     yield f"Left out: {rows} whose {name} is no {kind}."
-                yield from _of_numbers(name, self.columns.styles[column])
+                style = self.columns.styles[column]
+                if len(style.units) > 1:
+                    most = style.units.most_common(UNITS)
+                    units = ", ".join(f"{unit or 'none'} ({count:,})" for unit, count in most)
+                    yield f"{name} has several units, which are not converted: {units}."
+                if style.unsure:
+                    mark = "comma" if "," in style.unsure else "point"
+                    parts = "decimals" if style.point in style.unsure else "thousands"
+                    yield f"In {name} a {mark} separates {parts}: {style.unsure}."
 
     def _cited(self, sql: str) -> Iterator[dict[str, Any]]:
         """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
@@ -224,19 +232,6 @@ def _only_reads(action: int, name: str | None, called: str | None, *_: str | Non
     allowed |= action == sqlite3.SQLITE_READ and name in ("t", "places")
     allowed |= action == sqlite3.SQLITE_FUNCTION and str(called).lower() in _FUNCTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-def _of_numbers(name: str, numbers: Numbers) -> Iterator[str]:
-    """Yield warnings about how the numbers of a column are written."""
-    if len(numbers.units) > 1:
-        units = (
-            f"{unit or 'none'} ({count:,})" for unit, count in numbers.units.most_common(UNITS)
-        )
-        yield f"{name} has several units, which are not converted: {', '.join(units)}."
-    if numbers.unsure:
-        mark = "comma" if "," in numbers.unsure else "point"
-        parts = "decimals" if numbers.point in numbers.unsure else "thousands"
-        yield f"In {name} a {mark} separates {parts}: {numbers.unsure}."
 
 
 def of_table(table: Table) -> Iterator[str]:

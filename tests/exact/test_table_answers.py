@@ -713,7 +713,7 @@ VALUED = {
 UNVALUED = (
     "How many tables are there?", "total price of tables", "average price in it",
     "sum of price in NO", "How many rows were found?", "how many rows are low",
-    "How many countries have no price?",
+    "How many countries have no price?", "largest price where item is it",
 )  # fmt: skip
 
 
