@@ -176,11 +176,21 @@ def _all(values: Any, *kinds: type) -> bool:
     return all(isinstance(value, kinds) for value in values)
 
 
+def _has_shape(tensor: HeadTensor) -> bool:
+    try:
+        sizes = tensor.shape(64, 64)
+    except Exception:
+        return False
+    return isinstance(sizes, tuple) and _all(sizes, int) and min(sizes, default=0) >= 0
+
+
 def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
     fit = _all(tensors, EntryTensor, HeadTensor)
     fit = fit and len({tensor.name for tensor in tensors}) == len(tensors)
-    fit = fit and all(isinstance(t, EntryTensor) or callable(t.shape) for t in tensors)
-    return _unless(fit, tensors, "not a tuple of EntryTensor or HeadTensor of different names")
+    fit = fit and all(isinstance(t, EntryTensor) or _has_shape(t) for t in tensors)
+    return _unless(
+        fit, tensors, "not a tuple of EntryTensor or HeadTensor of different names, with shapes"
+    )
 
 
 def _wrong_state(nothing: None, step: Step) -> str | None:

@@ -137,6 +137,8 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
                     "not a tuple of EntryTensor or HeadTensor of d",
                 ),
                 ("head_tensors", "(HeadTensor('a', (2,)),)", "not a tuple of EntryTensor or HeadT"),
+                ("head_tensors", "(HeadTensor('a', lambda *k: (-1,)),)", "names, with shapes"),
+                ("head_tensors", "(HeadTensor('a', lambda *k: 1 / 0),)", "names, with shapes"),
                 ("votes", "[]", "returns [], not a Tensor of the shape "),
                 ("shorten", "(1,)", "returns (1,), not two numbers of tokens"),
                 ("evidence", "Evidence(window_attention='8')", "returns the window_attention '8'"),
