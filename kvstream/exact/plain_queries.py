@@ -102,7 +102,9 @@ class _Reading:
         kinds = "".join(part.kind for part in parts)
         at = [part.data for part in parts if part.kind == "C"]
         operations = [part.data for part in parts if part.kind in "MF"]
-        if set(kinds) & {"X", "N", "V", "A"} or ("#" in kinds and self.done):
+        if set(kinds) & {"X", "N", "V", "A"} or (
+            "#" in kinds and self.done and not re.search("[<>]", "".join(self.where))
+        ):
             return None
         if re.fullmatch("#R?", kinds) and ("R" in kinds or self.where):
             return self._select("COUNT(*)")

@@ -706,6 +706,7 @@ VALUED = {
     "WHAT IS THE TOTAL PRICE?": "SELECT SUM(price) FROM t",
     "average price in IT": "SELECT AVG(price) FROM t WHERE dept = 'IT'",
     "How many sold rows are there?": "SELECT COUNT(*) FROM t WHERE state = 'sold'",
+    "How many rows ended above 20 price?": "SELECT COUNT(*) FROM t WHERE price > 20",
     "How high is the total price?": "SELECT SUM(price) FROM t",
     "How many high rows are there?": "SELECT COUNT(*) FROM t WHERE state = 'high'",
     "Which report has the largest price?": best("MAX", "price", where="kind = 'report'"),
