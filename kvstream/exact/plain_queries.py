@@ -95,8 +95,8 @@ class _Reading:
                 self.where = [clause for clause in clauses if clause]
                 self.text = self.text[: link.start()]
                 break
-        said = re.search(r" (?:is|are|=) (?!there|here)(\w+)$", self.text, re.IGNORECASE)
-        if said and said[1].casefold() in terms.SKIPPED:
+        last = re.search(r" (?:is|are|=) (?!there|here)(\w+)$", self.text, re.IGNORECASE)
+        if last and last[1].casefold() in terms.SKIPPED:
             return None  # where the country is us
         parts = self._conditioned([*self._parts()])
         kinds = "".join(part.kind for part in parts)
