@@ -1,8 +1,9 @@
 """Find sources that say the same sentence with another value: versions of one text.
 
 Only sentences that are equal except for one number, name or date count, and only if the answer has
-the part that differs. One of them may have more before a comma. Comparing the model's answers from
-each source was tried and does not work (docs/research/tried.md).
+the part that differs. One of them may have more before or behind a comma, and after `LONG` equal
+words and another number the rest may differ. Comparing the model's answers from each source was
+tried and does not work (docs/research/tried.md).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from kvstream.tokenization.passages import Passage
 
 LEAST, MOST = 3, 4
 """Least number of words that two versions share, and most words of the part that differs."""
+LONG = 5
+"""Least number of words before a number and its unit, if the sentences end differently."""
 COMPARED = 30
 """Most sentences that are compared with all others: those with most words of the answer."""
 SHOWN = 3
@@ -34,18 +37,18 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[tuple[str, Passag
     """
     in_answer = {*_WORD.findall(answer.casefold())}
     whole = [(each.text, each) for each in passages]
-    ends = [(end, each) for each in passages for end in _ends(each.text)]
-    split = [(_WORD.findall(text.casefold()), text, each) for text, each in whole + ends]
+    parts = [(part, each) for each in passages for part in _parts(each.text)]
+    split = [(_WORD.findall(text.casefold()), text, each) for text, each in whole + parts]
     matches = [len(in_answer.intersection(words)) for words, _, _ in split]
     best = sorted(range(len(split)), key=lambda place: -matches[place])[:COMPARED]
     for at in (place for place in best if matches[place]):
         words, text, passage = split[at]
         values: dict[str, tuple[str, Passage]] = {}
         for others, other_text, other in split if at < len(whole) else split[: len(whole)]:
-            parts = _difference(words, others) if other.source != passage.source else None
-            if parts is None or not in_answer.issuperset(words[parts[0]]):
+            differ = _difference(words, others) if other.source != passage.source else None
+            if differ is None or not in_answer.issuperset(words[differ[0]]):
                 continue
-            for own, part, place in ((text, parts[0], passage), (other_text, parts[1], other)):
+            for own, part, place in ((text, differ[0], passage), (other_text, differ[1], other)):
                 value = " ".join(_WORD.findall(own)[part.start : part.stop + 1])
                 values.setdefault(value.casefold(), (value, place))
         if values:
@@ -53,9 +56,10 @@ def versions(answer: str, passages: Sequence[Passage]) -> list[tuple[str, Passag
     return []
 
 
-def _ends(text: str) -> list[str]:
-    """Return what stands behind the first two commas of a sentence."""
-    return [text[found.end() :] for found in islice(_COMMA.finditer(text), 2)]
+def _parts(text: str) -> list[str]:
+    """Return what stands behind, and before, the first two commas of a sentence."""
+    commas = [*islice(_COMMA.finditer(text), 2)]
+    return [text[at.end() :] for at in commas] + [text[: at.start()] for at in commas]
 
 
 def _difference(a: list[str], b: list[str]) -> tuple[slice, slice] | None:
@@ -65,6 +69,9 @@ def _difference(a: list[str], b: list[str]) -> tuple[slice, slice] | None:
     rest = shorter - before
     behind = next((i for i in range(rest) if a[-1 - i] != b[-1 - i]), rest)
     parts = slice(before, len(a) - behind), slice(before, len(b) - behind)
+    at, unit = slice(before, before + 1), slice(before + 1, before + 2)
+    if before >= LONG and a[unit] == b[unit] != [] and (a[before] + b[before]).isdigit():
+        return at, at
     sizes = [part.stop - part.start for part in parts]
     if before + behind < LEAST or not (min(sizes) > 0 and max(sizes) <= MOST):
         return None

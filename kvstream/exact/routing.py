@@ -225,6 +225,8 @@ _COUNTED = (
     r"terms?|names?|phrases?|times|often|how many)\b"
 )
 """What asks for a figure, and what for a count."""
+_TIMES = r"\bhow (?:often|many (?:times|errors?|warnings?|failures?|exceptions?))\b"
+"""What asks for a number, however the rest is worded."""
 _ON = re.compile(
     rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
     rf"(?P<date>{_DATED})(?![\w-])",
@@ -255,7 +257,8 @@ def route(question: str) -> Asked:
         asked = _asked(rest)
         if asked.kind != "count":
             part = asked.scope * (asked.kind == "scope")
-            asked = Asked("other" if pattern_of(_EARLIER).search(bare) else "scope", scope=part)
+            kind = "other" if pattern_of(_EARLIER).search(bare) else "scope"
+            asked = Asked(kind, scope=part, estimates=asked.estimates)
         return replace(asked, since=since, until=until)
     if german := pattern_of(_GERMAN).fullmatch(bare):
         words = german["words"].replace(" und ", " and ").replace(" oder ", " or ")
@@ -312,7 +315,8 @@ def _asked(text: str) -> Asked:
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):
-        return Asked("other", estimates=kind == "estimate")
+        times = pattern_of(_TIMES).search(text) is not None
+        return Asked("other", estimates=kind == "estimate" or times)
     scope = _part(marks, text)
     if kind in ("scope", "hint"):
         return Asked("scope" if kind == "scope" and scope else "other", scope=scope)

@@ -44,6 +44,9 @@ _UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
 _FIGURE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX)\((?:DISTINCT )?(\w+)")
 
 
+_EXTREME = re.compile(r"(?i)= ?\(SELECT M(?:AX|IN)\(")
+
+
 class _Median:
     """The aggregate that SQLite lacks."""
 
@@ -129,7 +132,10 @@ class RowDatabase:
         if not any(value or (zero and value == 0) for row in rows for value in row):
             return None
         lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
-        if len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
+        if len({*rows}) == 1 and _EXTREME.search(sql):  # one figure, of one row or several
+            lines = [*lines[:1], *(each["text"] for each in cited if each["text"] not in lines)]
+            lines += [f"and {len(rows) - len(cited):,} more"] * (len(rows) > len(cited))
+        elif len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
             lines += [cited[0]["text"]] * (cited[0]["text"] not in lines)
         lines += ["and more"] * (len(rows) > LISTED)
         value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None

@@ -32,14 +32,14 @@ SEQUENCE = re.compile(
 BASE64 = ";base64,"
 LETTERS = re.compile("[A-Za-z0-9+/=]*+")
 FILTERED = re.compile(
-    rf"{SEQUENCE.pattern}|data:[\w.+-]++/[\w.+;=-]*{BASE64}[A-Za-z0-9+/=]{{64,}}+"
+    rf"{SEQUENCE.pattern}|(?<![A-Za-z])data:[\w.+-]++/[\w.+;=-]*{BASE64}[A-Za-z0-9+/=]{{64,}}+"
 )
 """These sequences, and files in base64, such as the pictures of Markdown."""
 UNFINISHED = re.compile(
     rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
     rf"|\x9b(?:[0-?]*+[ -/]*+|[@-~])|[\x90\x98\x9d-\x9f]{_BODY}{{0,{LONGEST}}}+\x1b?"
     rf"|#(?:0(?:3(?:3(?:\[[\d;]*+)?)?)?)?|(?<!\0)\0{{1,{HOLE - 1}}}|(?<!\r)\r+"
-    rf"|d(?:a(?:t(?:a(?::[\w.+/;=-]{{0,99}}+(?:,[A-Za-z0-9+/=]{{0,63}}+)?)?)?)?)?)\Z"
+    rf"|(?<![A-Za-z])d(?:a(?:t(?:a(?::[\w.+/;=-]{{0,99}}+(?:,[A-Za-z0-9+/=]{{0,63}}+)?)?)?)?)?)\Z"
 )
 STRUCK = re.compile(
     r"(?=([^\n\x08]))(?:.\x08{1,2}(?=\1)|_\x08(?=[^\n])|[|/\\-]\x08|\+\x08(?=o))"

@@ -132,13 +132,13 @@ def _guess(sample: bytes) -> str | None:
     share = _share_of_utf8(sample)
     if share < MOSTLY and (japanese := _japanese(sample)):
         return japanese
+    high = [byte for byte in sample if byte > 127]
     if share >= 0.5:
-        if share < MOSTLY:  # simplified Chinese may look like this by chance
+        if share < MOSTLY and len(high) >= FEW:  # simplified Chinese may look so by chance
             with suppress(UnicodeDecodeError):
                 codecs.getincrementaldecoder("gb2312")().decode(sample)
                 return "gb18030"
         return None
-    high = [byte for byte in sample if byte > 127]
     if known := _latin(sample) or _hebrew(sample):
         return known
     western = all(byte >= 0xA0 or byte in _WESTERN for byte in high)

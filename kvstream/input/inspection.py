@@ -266,10 +266,12 @@ def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
     holes = sum(1 for _ in _HOLE.finditer(start))
     if 0 < lines >= holes and not _OF_NO_TEXT.search(start):
         return None
-    remedy = "convert it to text first, or read it as it is with --text."
-    if name.endswith(".kvs"):  # a memory file that was given as a source
-        remedy = f"if it is a memory file, give it with --memory {quoted(name)}."
-    return f"{name} is binary (a NUL at byte {0 if hole else start.index(0):,}); {remedy}"
+    if name.endswith(".kvs"):
+        return f"{name} is no text; if it is a memory file, ask it with --memory {quoted(name)}."
+    return (
+        f"{name} is binary (a NUL at byte {0 if hole else start.index(0):,}); convert it to text "
+        "first, or read it as it is with --text."
+    )
 
 
 class DamagedError(SourceError):

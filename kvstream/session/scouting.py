@@ -453,16 +453,18 @@ def choose_scout(session: Session, size: int | None, request: Request) -> Scouti
     cost = inf if tokens is None else tokens / session.speed
     if cost <= PATIENCE:
         return Scouting(session, session, f"{name} reads all of the text, in about {cost:.0f} s.")
-    slow = f"to read all of the text, {name} would need {cost / 60:,.0f} minutes" if tokens else (
+    slow = f"all of the text would take it {cost / 60:,.0f} minutes" if tokens else (
         "the length of the text is unknown"
     )  # fmt: skip
     scout = Session.open(ModelSettings(threads=session.settings.threads))
     quick = inf if tokens is None else tokens / scout.speed
     if quick <= SCOUTING or not request.questions:
         return Scouting(
-            session, scout, f"{scout.model_name} reads the text and chooses passages: {slow}."
+            session, scout, f"{scout.model_name} chooses the passages that {name} reads: {slow}."
         )
-    return Scouting(session, None, f"{name} reads passages with words of the question: {slow}.")
+    return Scouting(
+        session, None, f"Words of the question choose the passages that {name} reads: {slow}."
+    )
 
 
 @dataclass(frozen=True)

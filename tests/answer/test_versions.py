@@ -84,6 +84,18 @@ def test_the_newest_is_first_and_only_some_are_named() -> None:
     assert disagreement("38 euros", some[:1], names) is None
 
 
+def test_versions_may_go_on_in_other_words() -> None:
+    some = passages(
+        (0, "The summer meeting takes place on 14 June 2026 in the hall."),
+        (1, "The summer meeting takes place on 21 June 2026, because the hall is being painted."),
+    )
+    assert [value for value, _ in versions("14 June 2026", some)] == ["14 June", "21 June"]
+    some = passages((0, "The fee is 25 euros."), (1, "The fee is 32 euros, drinks included."))
+    assert "32 euros" in [value for value, _ in versions("25 euros", some)]
+    other = passages((0, "It costs 25 euros in May."), (1, "It costs 32 euros at the door."))
+    assert versions("25 euros", other) == []
+
+
 def test_many_sentences_take_no_time() -> None:
     many = passages(
         *((n % 7, f"The {n} lamps of room {n * n} cost {n} euros.") for n in range(3000))

@@ -391,6 +391,18 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     return shown.out, shown.err
 
 
+def test_no_model_guesses_a_count_of_a_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.txt"
+    wind = "The wind rose.\n" * 99
+    path.write_text("".join(f"CHAPTER {n}\n\nAnna.\n{wind}\n" for n in ("I", "II", "I", "II")))
+    for number, told in ((2, "2 parts are chapter 2"), (9, "The text has no chapter 9.")):
+        assert run(["ask", str(path), f"How often is Anna mentioned in chapter {number}?"]) != 0
+        shown = capsys.readouterr()
+        assert (shown.out, told in shown.err) == ("", True)
+
+
 def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.txt"
     wind = "The wind rose.\n" * 99

@@ -626,6 +626,15 @@ def test_a_part_that_may_be_meant() -> None:
         assert route(question) == Asked("other")
 
 
+def test_how_often_is_an_estimate_in_any_words() -> None:
+    for question in (
+        "How often did Lena mention the campsite?", "How many errors happened?",
+        "How many warnings were there on 2015-07-30?",
+    ):  # fmt: skip
+        assert route(question).estimates
+    assert not route("How many children does Mrs. Dalloway have?").estimates
+
+
 def test_what_a_model_estimates() -> None:
     for question in (
         "How many times does she cry?",

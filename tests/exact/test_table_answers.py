@@ -299,9 +299,9 @@ def test_words_behind_a_value_that_is_not_known() -> None:
 def test_figures_that_were_wrong() -> None:
     big = 2**63 - 1
     text = f"größe,n,day\nß,{big},2024-01-05\nb,x,late\n\u00df,{big},\nc,5e-40,2024-02-01\n"
-    columns = columns_of(text)
+    columns, row = columns_of(text), f"\ngröße: ß | n: {big} | day: "
     for question, answer in (
-        ("largest n", f"{big}\n{big}"), ("sum of n", "1.84467440737096e+19"),
+        ("largest n", f"{big}{row}2024-01-05{row.rstrip()}"), ("sum of n", "1.84467440737096e+19"),
         ("smallest n", "5e-40\ngröße: c | n: 5e-40 | day: 2024-02-01"),
         ("which größe has the smallest n", "c | 5e-40\ngröße: c | n: 5e-40 | day: 2024-02-01"),
         ("latest day", "2024-02-01\ngröße: c | n: 5e-40 | day: 2024-02-01"),
@@ -753,14 +753,17 @@ def test_figures_are_exact() -> None:
     columns = columns_of(text)
     table = next(tables_of(blocks(text, 1 << 16), ["a.csv"]))
     with RowDatabase.of(table, columns) as rows:
+        row = "\nname: A | lat: 52.5200066 | n: 0 | transaction: 1"
         for question, answer in (
-            ("largest lat", "52.5200066\n52.5200066"), ("sum of lat", "10105.0400132"),
+            ("largest lat", f"52.5200066{2 * row}"), ("sum of lat", "10105.0400132"),
             ("sum of n", "0"), ("sum of transaction", "200002"), ("how many rows", "100002"),
         ):  # fmt: skip
             query = plain_query(question, columns)
             assert query
             assert rows.answer(query, zero=True)["answer"] == answer
-    assert told_of("a,n\nx,0\ny,0\n", "largest n")[0] == "0\n0"
+    assert told_of("a,n\nx,0\ny,0\n", "largest n")[0] == "0\na: x | n: 0\na: y | n: 0"
+    many = "a,n\n" + "x,3\n" * 9
+    assert told_of(many, "largest n")[0] == "3\n" + 5 * "a: x | n: 3\n" + "and 4 more"
 
 
 def test_what_may_separate_thousands() -> None:

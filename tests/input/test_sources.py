@@ -818,7 +818,7 @@ def test_a_folder_skips_a_binary_file_whose_first_nul_comes_late(
 def test_a_memory_file_as_a_source_is_told_its_option(tmp_path: Path) -> None:
     path = tmp_path / "book.kvs"
     path.write_bytes(b"x" * 8 + bytes(8))
-    with pytest.raises(SourceError, match=r"book\.kvs is binary .* with --memory .*book\.kvs\.$"):
+    with pytest.raises(SourceError, match=r"book\.kvs is no text; .* with --memory .*book\.kvs\.$"):
         open_sources([str(path)])
 
 

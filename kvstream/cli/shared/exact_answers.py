@@ -373,6 +373,8 @@ def _of_part(
         sources = read(narrow)
         next(iter(sources))
     except (SourceError, UsageError) as error:
+        if each.kind == "count" and exact.PART.search(each.scope):
+            raise  # a model would guess the count
         named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
         if each.kind != "other" and (exact.PART.search(each.scope) or timed):
             tell(f"The question names {named}, but all of the text is read. {error}")
