@@ -200,7 +200,7 @@ def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(
     stopped_after(session, sources(story, None), RUN, saved, 3)
     pipe = Pauses(story.read_bytes())
     request = Request(
-        run=RUN, command="remember", checkpoint=saved, interrupted=lambda: pipe.calls > 9
+        run=RUN, command="remember", checkpoint=saved, interrupted=lambda: pipe.calls > 5
     )
     with pytest.raises(SourceError, match="was stopped before it came"):
         returned(session.read(open_sources(["-"], stdin=pipe), request))
