@@ -163,7 +163,7 @@ class Pauses(io.RawIOBase):
 
     def read1(self, size: int = -1) -> bytes | None:
         self.calls += 1
-        return None if self.calls % 4 else self.file.read(min(size, 1000))
+        return None if self.calls % 4 else self.file.read(min(size, 400))
 
 
 def test_a_reading_resumes_from_a_pipe_that_pauses(
@@ -200,7 +200,7 @@ def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(
     stopped_after(session, sources(story, None), RUN, saved, 3)
     pipe = Pauses(story.read_bytes())
     request = Request(
-        run=RUN, command="remember", checkpoint=saved, interrupted=lambda: pipe.calls > 5
+        run=RUN, command="remember", checkpoint=saved, interrupted=lambda: pipe.calls > 9
     )
     with pytest.raises(SourceError, match="was stopped before it came"):
         returned(session.read(open_sources(["-"], stdin=pipe), request))
