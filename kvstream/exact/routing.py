@@ -257,8 +257,8 @@ def route(question: str) -> Asked:
         asked = _asked(rest)
         if asked.kind != "count":
             part = asked.scope * (asked.kind == "scope")
-            kind = "other" if pattern_of(_EARLIER).search(bare) else "scope"
-            asked = Asked(kind, scope=part, estimates=asked.estimates)
+            earlier = pattern_of(_EARLIER).search(bare)
+            asked = Asked("other" if earlier else "scope", scope=part, estimates=asked.estimates)
         return replace(asked, since=since, until=until)
     if german := pattern_of(_GERMAN).fullmatch(bare):
         words = german["words"].replace(" und ", " and ").replace(" oder ", " or ")

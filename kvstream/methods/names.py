@@ -14,8 +14,8 @@ CLASSES = {
     "infinipot": "infinipot:InfiniPot", "cascade": "cascade:Cascade",
     "bumblebee": "bumblebee:BumbleBee", "edgeinfinite": "edgeinfinite:EdgeInfinite",
     "snapkv": "snapkv:SnapKV", "pyramidkv": "snapkv:PyramidKV", "h2o": "h2o:H2O",
-    "tova": "snapkv:TOVA", "sirllm": "sirllm:SirLLM", "keydiff": "keydiff:KeyDiff",
-    "foresight": "foresight:Foresight", "append": "snapkv:Append",
+    "tova": "tova:TOVA", "sirllm": "sirllm:SirLLM", "keydiff": "keydiff:KeyDiff",
+    "foresight": "foresight:Foresight", "append": "append:Append",
     "streaming": "recency:Streaming", "window": "recency:Window", "random": "recency:Random",
     "truncate": "whole:Truncate", "full": "whole:Full", "passages": "whole:Passages",
 }  # fmt: skip

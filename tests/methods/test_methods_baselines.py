@@ -12,12 +12,14 @@ from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
+from kvstream.methods.append import Append
 from kvstream.methods.base import Method
 from kvstream.methods.h2o import H2O
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.registry import available
 from kvstream.methods.sirllm import SirLLM
-from kvstream.methods.snapkv import TOVA, Append, PyramidKV, SnapKV
+from kvstream.methods.snapkv import PyramidKV, SnapKV
+from kvstream.methods.tova import TOVA
 from kvstream.settings import RunSettings
 
 DRAW = torch.Generator().manual_seed(0)
