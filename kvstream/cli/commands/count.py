@@ -30,7 +30,7 @@ SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "qu
 """Options of the table."""
 
 
-@click.command("count", cls=SectionedCommand)
+@click.command("count", cls=SectionedCommand, common=("since", "until"))
 @click.argument("arguments", nargs=-1, metavar="[SOURCE]... WORDS", type=str)
 @option(
     "--unit", type=click.Choice(OFFERED), metavar="UNIT", envvar=(),
