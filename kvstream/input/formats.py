@@ -90,7 +90,8 @@ def kind_of(head: bytes) -> str:
     """Return the kind of a file by its first bytes; ``plain`` for a text of no other kind."""
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), "")
     if kind == "zip":
-        return "epub" if b"application/epub+zip" in head[:128] else "plain"
+        first = head[:128]  # the first member of an EPUB is its MIME type
+        return "epub" if b"application/epub+zip" in first else "plain"
     if _SKIPPED.match(head):
         return "zstd"
     if kind and (kind != "bz2" or head[4:10] in _BZ2_BLOCKS):
