@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.errors import SourceError
 from kvstream.exact.plain_queries import asks_figure
 from kvstream.exact.plain_queries import may_ask as asks_of_rows
-from kvstream.exact.routing import HEADINGS, PART, UNITS, Asked, route
+from kvstream.exact.routing import HEADINGS, OF_LOG, PART, UNITS, Asked, route
 from kvstream.input.folders import is_own
 from kvstream.reporters.citation_lines import place_of
 from kvstream.reporters.format import counted as amount
@@ -87,6 +87,8 @@ def _record(
     citations = [at.to_json(sources.names, sources.bases) for at in found if at]
     if unit:
         how = f"{_plural(unit)} with {how}" if asked.words else _plural(unit)
+    if unit in OF_LOG:
+        how += f" by the level of their lines ({' or '.join(OF_LOG[unit])})"
     if unit in HEADINGS:
         ends = [] if asked.words else [each["text"] for each in citations]
         how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"

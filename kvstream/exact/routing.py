@@ -49,12 +49,16 @@ UNITS = {
     "message": "messages?|msgs?|texts|posts?|e-?mails?|mails?",
     "function": "functions?|methods?",
     "class": "class(?:es)?",
+    "error": "errors?(?: messages)?",
+    "warning": "warnings?(?: messages)?",
     "page": "pages?",
     "chapter": "chapters?",
     "section": "sections?|headings?",
     **{name: f"{name}s?" for name in ("part", "act", "scene", "article", "paragraph", "word")},
 }
 """The units of a text that can be counted, with the words for each."""
+OF_LOG = {"error": ("error", "fatal"), "warning": ("warning",)}
+"""The units of a log, with the levels of their lines."""
 HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
 OUTER = ("volume", "part", "book", "act")
 INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section",
@@ -152,6 +156,14 @@ _LISTED = (
     + _OF_TEXT
 )
 """A question for the headings, or the definitions in code."""
+_OF_LEVEL = (
+    r"(?:please |pls )?(?:how many|(?:what is )?(?:the )?(?:total )?number of|"
+    r"count(?: all)?(?: the)?) (?P<unit>(?:error|warning)(?:s| messages))"
+    r"(?: (?:are|were|was|is|there|have|has|had|been|did|do|does|"
+    r"occur(?:red)?|happen(?:ed)?|logged|reported|written|in|the|this|that|my|whole|entire|server|"
+    r"log|logs|logfile|file|contain|show|total|we|it|you|i|get|got|see|all|altogether))*"
+)
+"""A question for the lines of a log with a level."""
 _CUTS = (
     rf"(?:,? and|[?,]) (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
     r"(?: (?:exactly|is|are|was|were|do|does|did|it|he|she|they|his|her|its|the|name|word|phrase|"
@@ -310,8 +322,11 @@ def _unit(words: str | None) -> str:
 
 
 def _asked(text: str) -> Asked:
-    if writes := pattern_of(_WRITES).fullmatch(text.rstrip("?!. ")):
+    bare = text.rstrip("?!. ")
+    if writes := pattern_of(_WRITES).fullmatch(bare):
         return Asked("scope", scope=f"messages from {writes['name']}")
+    if level := pattern_of(_OF_LEVEL).fullmatch(bare):
+        return Asked("count", unit=_unit(level["unit"]))
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):

@@ -15,12 +15,14 @@ from pathlib import PurePath
 
 from kvstream.exact.counting import Found, Tally
 from kvstream.exact.outline import Part, of_kind, outline
-from kvstream.exact.routing import HEADINGS
+from kvstream.exact.routing import HEADINGS, OF_LOG
 from kvstream.exact.words import OTHER, Words
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 from kvstream.input.table_reader import VALUE, delimiter_of, rows_of, without_names
+from kvstream.logs.levels import level_of
+from kvstream.logs.line_parser import LineParser, looks_like_log
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -92,6 +94,10 @@ def _count_source(
         return _count_code(every, name, unit, words, tally)
     if unit == "word":
         return _count_words(every, tally)
+    if unit in OF_LOG:
+        return looks_like_log(each.text for each in first) and _count_levels(
+            every, OF_LOG[unit], words, tally
+        )
     begins = _BEGINS.get(unit)
     if unit in ("row", "record"):
         delimiter = delimiter_of([line.text for line in first if line.text.strip()], name)
@@ -180,12 +186,41 @@ def _count_rows(
     return True
 
 
-def _close(held: Sequence[Line], words: Words | None, tally: Tally, *, open: bool) -> bool:
-    """Count a unit of these lines if it has the words, and return whether it has."""
+def _count_levels(
+    lines: Iterable[Line], levels: Sequence[str], words: Words | None, tally: Tally
+) -> bool:
+    """Count the lines of a log with one of the levels, each with the lines that continue it.
+
+    Return whether half of the lines name a level: where few do, the others may be errors.
+    """
+    parser, held, size, level, ended = LineParser(), list[Line](), 0, "", True
+    entries = named = 0
+    for line in lines:
+        # A long line comes in pieces, of which the first names the level.
+        entry = parser.entry(line.text.rstrip("\r\n"), line.number) if ended else None
+        if entry is not None and not entry.continues:
+            _close(held, words, tally, open=level in levels, form=level)
+            held, size, level = [], 0, level_of(entry.rest)
+            entries, named = entries + 1, named + (level not in ("", "suspect"))
+        if size < HELD:
+            held.append(line)
+            size += len(line.text)
+        ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
+    _close(held, words, tally, open=level in levels, form=level)
+    return 2 * named >= entries
+
+
+def _close(
+    held: Sequence[Line], words: Words | None, tally: Tally, *, open: bool, form: str = ""
+) -> bool:
+    """Count a unit of these lines if it has the words, and return whether it has.
+
+    `form` stands for the spelling of the words if all units are counted.
+    """
     if not open or not held:
         return False
     if words is None:
-        _add(tally, held[:1])
+        _add(tally, held[:1], form=form)
         return True
     found = words.pattern.search("".join(line.text for line in held))
     if found is not None:

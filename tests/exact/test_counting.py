@@ -293,6 +293,26 @@ def test_messages_and_paragraphs(tmp_path: Path) -> None:
     assert units(tmp_path, "a.txt", "One\nof two.\n", "chapter") is None
 
 
+def test_lines_of_a_log_by_their_level(tmp_path: Path) -> None:
+    """With the lines that continue them, long ones too."""
+    levels = ["INFO", "ERROR", "WARN", "FATAL", "INFO", "ERROR"] * 40
+    log = "".join(
+        f"2026-05-01 10:{n // 60:02}:{n % 60:02} {level} a.B: step {n} {'x' * 9_000 * (n == 7)}\n"
+        + ("java.lang.Error: late\n\tat a.B.c(B.java:3)\n" if n % 6 == 1 else "")
+        for n, level in enumerate(levels)
+    )
+    assert units(tmp_path, "a.log", log, "error") == sum(x in ("ERROR", "FATAL") for x in levels)
+    assert units(tmp_path, "a.log", log, "warning") == levels.count("WARN")
+    assert units(tmp_path, "a.log", log, "error", "late") == 40
+    assert units(tmp_path, "a.log", log.replace("WARN", "INFO"), "warning") == 0
+    few = "".join(f"May  1 10:00:{n:02} host app[7]: step {n}\n" for n in range(50))
+    assert (
+        units(tmp_path, "a.log", f"{few}May  1 10:01:00 host app[7]: ERROR: late\n", "error")
+        is None
+    )
+    assert units(tmp_path, "a.txt", "An error.\nERROR: none.\n", "error") is None
+
+
 def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     """A line may be in several blocks, and a letter may have several bytes."""
     path = tmp_path / "a.txt"

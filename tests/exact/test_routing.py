@@ -626,10 +626,22 @@ def test_a_part_that_may_be_meant() -> None:
         assert route(question) == Asked("other")
 
 
+def test_lines_by_their_level() -> None:
+    for question in (
+        "How many errors happened?", "how many error messages are in the log", "Number of errors",
+        "How many errors are there in this log file in total?",
+    ):  # fmt: skip
+        assert route(question) == Asked("count", unit="error")
+    asked = route("How many warnings were there on 2015-07-30?")
+    assert (asked.unit, asked.since) == ("warning", "2015-07-30")
+    for question in ("How many errors per hour?", "How many errors did Ann make?"):
+        assert route(question).unit == ""
+
+
 def test_how_often_is_an_estimate_in_any_words() -> None:
     for question in (
-        "How often did Lena mention the campsite?", "How many errors happened?",
-        "How many warnings were there on 2015-07-30?",
+        "How often did Lena mention the campsite?", "How many errors did the disk cause?",
+        "How many exceptions were there on 2015-07-30?",
     ):  # fmt: skip
         assert route(question).estimates
     assert not route("How many children does Mrs. Dalloway have?").estimates
