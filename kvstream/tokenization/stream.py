@@ -95,6 +95,7 @@ class TokenStream:
         self._on_block = on_block
         self._waiting: list[TextBlock] = []
         self._waiting_chars = 0
+        self._tried = 0  # characters that waited at the last attempt, if it found no cut
         self._ready: list[tuple[np.ndarray, np.ndarray]] = []
         self._ready_tokens = 0
         self._encoded_tokens, self._encoded_to = after  # tokens, bytes
@@ -163,6 +164,7 @@ class TokenStream:
         more = max(more, self._waiting_chars // 2)
         wanted = self._waiting_chars + more
         wanted = max(wanted, self._look_ahead + STEP)
+        line_ends = False
         while self._waiting_chars < wanted:
             block = next(self._blocks, None)
             if block is None:
@@ -177,6 +179,10 @@ class TokenStream:
                 self._from = block.start
             self._waiting.append(block)
             self._waiting_chars += len(block.text)
+            line_ends = line_ends or "\n" in block.text
+        # A writer that pauses after each character must not cost an attempt each time.
+        if self.paused and not line_ends and 8 * self._waiting_chars < 9 * self._tried:
+            return
         if self._waiting:
             self._encode(final=self._blocks is None)
 
@@ -187,6 +193,7 @@ class TokenStream:
         tokens, chars = len(ids), len(text)
         if not final:
             cut = self._cut(_Encoded(text, utf8, ids, starts))
+            self._tried = chars if cut is None else 0
             if cut is None:
                 return
             tokens, chars = cut

@@ -379,6 +379,24 @@ def test_one_line_without_words_stays_cheap(
     assert time.process_time() - started < 20 * block / BLOCK
 
 
+def test_pauses_after_each_character_stay_cheap() -> None:
+    """Each attempt at a cut encodes the waiting text several times."""
+    tokenizer, encoded = make("unigram-whole"), 0
+    encode = tokenizer.encode
+
+    def counting(text: str, **how: Any) -> list[int]:
+        nonlocal encoded
+        encoded += len(text)
+        return encode(text, **how)
+
+    tokenizer.encode = counting  # type: ignore[method-assign]
+    data = b"the dog " * 250
+    tokens = TokenStream(tokenizer, open_sources(["-"], plain=True, stdin=Pieces(data, [1])))
+    while not tokens.at_end:
+        tokens.read(1)
+    assert encoded < 1000 * len(data)
+
+
 def test_estimates(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(("\n".join(CORPUS) * 200).encode())
