@@ -39,7 +39,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 _NUMBERS = itertools.count()
-FEW_LAYERS = dict.fromkeys(("api", "cli", "engine", "evaluation", "lab", "project", "session"), 2)
+FEW_LAYERS = dict.fromkeys(
+    ("answer", "api", "cli", "engine", "evaluation", "exact", "lab", "methods", "project", "run",
+     "session"), 2,
+)  # fmt: skip
 FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
 

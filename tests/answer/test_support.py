@@ -273,10 +273,10 @@ def test_a_summary_that_is_none_is_told(
 
 
 def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(
-    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+    whole_session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked(question: str, answer: str) -> Result:
-        memory = remember(session, lease, EVERYTHING, question)
+        memory = remember(whole_session, lease, EVERYTHING, question)
         says(monkeypatch, answer)
         return result(memory, question)
 
@@ -417,6 +417,7 @@ def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, ad
     assert advice in forgotten(result, 4096).warnings[-1]
 
 
+@pytest.mark.whole_pocket
 def test_tokens_that_some_heads_evicted_are_told(cli, tmp_path, monkeypatch) -> None:
     """Each token is in some head, so that none counts as evicted."""
     text = tmp_path / "mill.txt"

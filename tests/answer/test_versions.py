@@ -105,6 +105,7 @@ def test_many_sentences_take_no_time() -> None:
     assert time.process_time() - began < 3
 
 
+@pytest.mark.whole_pocket
 def test_an_answer_from_a_folder_names_both(cli, tmp_path: Path) -> None:
     for year, price in ((2025, 420), (2026, 495)):
         (tmp_path / f"{year}.md").write_text(f"# Prices\n\nThe oak table costs {price} euros.\n")

@@ -204,16 +204,18 @@ def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> 
     assert (run.method, dict(run.set)) == ("foresight", {})
 
 
-def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: Session) -> None:
+def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(
+    whole_session: Session,
+) -> None:
     """At 8:1 memory holds most tokens of the planted sentences. Chance would hold an eighth."""
     shares = {}
     text = "".join(generate(tokens=3000, seed=11, facts=6))
-    ids = pocket.tokenizer.encode(text)
-    raw, spans = text.encode(), pocket.tokenizer.spans(text).starts
+    ids = whole_session.tokenizer.encode(text)
+    raw, spans = text.encode(), whole_session.tokenizer.spans(text).starts
     for name, settings in (("foresight", {}), ("keydiff", {"pool": "15"})):
         run = RunSettings(Budget(tokens=len(ids) // 8), name, settings)
-        plan = pocket.settle(Request((), run, command="remember"))
-        reader = plan.reader(pocket.model, run, len(ids))
+        plan = whole_session.settle(Request((), run, command="remember"))
+        reader = plan.reader(whole_session.model, run, len(ids))
         for _ in reader.read(IdFeed(ids)):
             pass
         held, weights = reader.retained_weights()
