@@ -44,8 +44,10 @@ _NAMED = re.compile(
     r"\b(?:level|lvl|severity|loglevel|at(?==))\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE
 )
 LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
-_MARKED = re.compile(r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]")
-"""A letter in brackets, of X.org twice: ``(EE)``."""
+_MARKED = re.compile(
+    r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]|^\s*\d+-\d+ .*? {2}([VDIWEF]) {2}"
+)
+"""A letter in brackets, of X.org twice: ``(EE)``; or in the fourth column of Android Studio."""
 OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
 )

@@ -388,8 +388,8 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
             continue
         if entry.time is None and (text[:1].isspace() or (stamped and entry.continues)):
             continue
-        if text.startswith("# User@Host: "):  # MySQL; its statements have several lines
-            return True
+        if text.startswith(("# User@Host: ", levels.FIELDS)):
+            return True  # of MySQL, whose statements have several lines; or a header of CloudFront
         own += 1
         begins = entry.time is not None or bool(levels.BEGINS_WITH_LEVEL.match(text))
         if begins or containers.CONTAINER.search(entry.container):

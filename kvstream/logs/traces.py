@@ -18,6 +18,7 @@ _FRAME = r"#\d+ (?: +\S|/|\[internal |\{main\}|\S+\(\d+\): )"
 """Of PHP, gdb and Dart. BuildKit numbers its steps in the same way: ``#5 [2/3] RUN make``."""
 _HEADING = (
     r"(?:Current )?[Ss]tack ?(?:back)?trace(?:back)?:|Call Trace:|CallStack \(from|Wrapped by: "
+    r"|\[(?:stacktrace|previous exception)\]"  # of Laravel
 )
 _SURELY = re.compile(
     rf"\s+\S|Caused by:|Suppressed: |\.\.\. \d+ (?:more|common)|at [\w.$]+\(|---> |{_FRAME}"
@@ -26,7 +27,7 @@ _SURELY = re.compile(
     r"|future: <|[\w./-]+:\d+:in [`'][^`']+'$"
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
-_CONTINUES = re.compile(rf"\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
+_CONTINUES = re.compile(rf"\"?\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
 TRACE = re.compile(
     rf"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|{_HEADING}"
     r"|\s+from \S+:\d+:in |\s+\S+ called at \S+ line \d|\s+\(\S+ [\d.]+\) \S+:\d+: "

@@ -57,6 +57,9 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("240501 12:00:00 [Note] hello", NOON),
         ("240501  1:00:00 [Note] hello", NOON - 39_600),
         ("1:M 01 May 2024 12:00:00.500 * hello", NOON + 0.5),
+        ("2024-05-01  9:00:00 0 [Note] hello", NOON - 10_800),
+        ("I240501 12:00:00.500000 1 a.go:3  [n1] 1  hello", NOON + 0.5),
+        ("79a59d shop-images [01/May/2024:12:00:00 +0000] 10.0.0.1 - hello", NOON),
         ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
         (f"{NOON}.5 hello", NOON + 0.5),
         (f"{NOON}500 hello", NOON + 0.5),
@@ -442,6 +445,7 @@ def test_levels_of_gelf_are_those_of_syslog() -> None:
         (" a: wrote /var/log/fail/crash.txt", ""),
         (" job: 0 failed, 9 passed", ""),
         (" 1702 2395 I Tag: error: none", "info"),
+        ("  1234-5678  Radio  com.example.app  E  gone", "error"),
         (" [mpm_event:notice] [pid 7:tid 8] AH00489: failed before", "notice"),
         (" [core:error] [pid 7:tid 8] [client 10.0.0.1:80] AH00126: x", "error"),
         (" [Server thread/WARN]: behind by 2000 ms", "warning"),
@@ -662,6 +666,12 @@ def test_the_logs_of_npm_and_the_slow_queries_of_mysql_are_logs() -> None:
     slow = ["# Time: 240501 12:00:00", "# User@Host: a[a] @ b []", *["SELECT", "1", ";"] * 9]
     assert looks_like_log(slow)
     assert LineParser().parse(slow[0])[0] == NOON
+
+
+def test_a_log_of_columns_with_a_header_is_a_log() -> None:
+    rows = [f"2024-05-01\t12:00:0{n}\tFRA2\tGET\t200" for n in range(5)]
+    assert not looks_like_log(rows)
+    assert looks_like_log(["#Version: 1.0", "#Fields: date time edge method sc-status", *rows])
 
 
 def test_links_of_a_terminal_and_nuls_before_a_line_are_no_part_of_it() -> None:

@@ -227,6 +227,9 @@ def test_a_line_of_signs_alone_stands_for_no_text() -> None:
         "prog: head: empty list\nCallStack (from HasCallStack):\n  error, called at List.hs:1:3\n",
         "a.rb:12:in `save': nil (NoMethodError)\n\tfrom a.rb:3:in `block'\n",
         "Can't locate x at b.pl line 12.\n\tmain::f(3) called at /a/b.pl line 20\n",
+        'app.ERROR: no table {"exception":"[object] (QueryException(code: 42): no)\n[stacktrace]\n'
+        "#0 /a/b.php(3): f()\n#1 {main}\n[previous exception] [object] (PDOException(code: 42))\n"
+        '[stacktrace]\n#0 /a/c.php(3): g()\n"}\n',
         "** (RuntimeError) boom\n    (app 0.1.0) lib/a.ex:12: A.f/1\n",
     ],
 )
