@@ -5,7 +5,7 @@
 The questions (`questions/novels.jsonl`) are in the words of a person who remembers the story, with
 the bytes of the book that hold the answer. The first line has how many of these places are among
 the first passages that words choose; with -m, the other lines have how many answers contain a right
-one, and how many are refusals. See docs/research/answers.md.
+one, how many are refusals, and how many have a warning. See docs/research/answers.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     model = kvstream.load(options.model, threads=options.threads) if options.model else None
     rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
     ranks: list[int] = []
-    right = refused = 0
+    right = refused = doubted = warned = 0
     for book, group in groupby(rows, key=lambda row: row["book"]):
         own, path = [*group], options.books / f"{book}.txt.gz"
         text = gzip.decompress(path.read_bytes()).decode()
@@ -54,17 +54,24 @@ def main() -> None:
         passages.note(len(text.encode()), final=True)
         ranks += [place(passages, row) for row in own]
         for row in own if model else ():
-            answer = model.ask(row["question"], text=text).answer
+            result = model.ask(row["question"], text=text)
+            answer = result.answer
             refused += abstains(answer)
             good = any(each.lower() in answer.lower() for each in row["answers"])
             right += good
+            doubted += bool(result.warnings) and good
+            warned += bool(result.warnings) and not good and not abstains(answer)
             print(f"{'right' if good else '     '} {answer!r} ({row['question']})", flush=True)
     print(f"{len(ranks)} questions", *(
         f"first {n}: {sum(rank < n for rank in ranks)}" for n in FIRST
     ), sep=", ")  # fmt: skip
     if model:
         low, high = wilson(right, len(rows))
-        print(f"{options.model}: {right} right ({low:.0%} to {high:.0%}), {refused} refused")
+        wrong = len(rows) - right - refused
+        print(
+            f"{options.model}: {right} right ({low:.0%} to {high:.0%}), {doubted} of them with a "
+            f"warning; {refused} refused; {wrong} wrong, {warned} of them with a warning"
+        )
 
 
 if __name__ == "__main__":
