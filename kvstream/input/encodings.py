@@ -22,6 +22,8 @@ SAMPLE = 256 * 1024
 """Bytes from which an encoding is guessed."""
 BEFORE = 16 * 1024
 """Maximum bytes of these before the first byte that is not ASCII."""
+WHOLE = 1024
+"""A sample of at most so many bytes is hardly ever cut."""
 GUESSED = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "koi8_u",
     "cp866", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
@@ -146,7 +148,10 @@ def _guess(sample: bytes) -> str | None:
         # Too little for a guess, such as one or two names in an ASCII text.
         return "cp1252" if western and len(high) * 3 <= len(sample) else None
     names = [*GUESSED, *(GUESSED_LATER if len(high) >= ENOUGH else ())]
-    found = from_bytes(sample, cp_isolation=names, preemptive_behaviour=False)
+    dense = b"".join(line for line in sample.splitlines(keepends=True) if not line.isascii())
+    if len(dense) > WHOLE:  # its last line may end within a character
+        dense = dense[: dense.rfind(b"\n") + 1] or dense
+    found = from_bytes(dense, cp_isolation=names, preemptive_behaviour=False)
     best = found.best()
     if best is None:
         return "cp1252" if western and len(high) * 3 <= len(sample) else None

@@ -602,6 +602,22 @@ def test_short_texts_and_those_of_few_letters_beyond_them(name: str, text: str) 
     assert encoding_of(text.encode(name)) == name
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gb18030", "人人生而自由，在尊严和权利上一律平等。" * 2),
+        ("big5", "今天天氣很好，安娜去學校上課。她在圖書館裡看了一本書。"),
+        ("cp949", "안나는 아침에 학교에 갔다가 저녁에 돌아왔습니다."),
+        ("cp1251", "Все счастливые семьи похожи друг на друга."),
+    ],
+)
+def test_letters_are_known_behind_ascii_and_if_the_sample_ends_in_one(name: str, text: str) -> None:
+    ascii = b"A line of a manual.\n"
+    lines = (ascii + f"{text}\n".encode(name)) * 900
+    assert encoding_of(ascii * 999 + text.encode(name)) == name
+    assert {encoding_of(lines[: len(lines) // 2 - cut]) for cut in range(9)} == {name}
+
+
 @pytest.mark.parametrize("size", [9, 999])
 def test_korean_of_7_bits(size: int) -> None:
     text = "열쇠는 돌 아래에 있다.\nread on\n" * 9
