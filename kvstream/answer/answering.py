@@ -323,7 +323,7 @@ def _with_versions(memory: Memory, result: Result) -> Result:
 def _held(memory: Memory) -> Sequence[Passage]:
     """Return the passages of which memory retains tokens."""
     memory.trace.prune(memory.reader.retained())
-    return () if memory.trace.passages is None else memory.trace.passages.held()
+    return () if memory.trace.passages is None else memory.trace.passages.all()
 
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:

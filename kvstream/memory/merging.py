@@ -240,11 +240,11 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     )
     passages = None
     if first.passages is not None and second.passages is not None:
-        found, passages = first.passages.held(), Passages()
+        found, passages = first.passages.all(), Passages()
         # White space belongs to the passage after it, also across parts of one text, but not
         # across texts.
         least = bytes_before or (found[-1].end if found else 0)
-        more = (p.moved(sources, bytes_before) for p in second.passages.held())
+        more = (p.moved(sources, bytes_before) for p in second.passages.all())
         passages.restore([*found, *(replace(p, reach=max(p.reach, least)) for p in more)])
     words = None
     if first.words is not None and second.words is not None:

@@ -31,7 +31,7 @@ AnyRow = TypeVar("AnyRow", Row, KeptRow)
 def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
     """Pack the passages of tokens that begin at `starts`; return them and how many did not fit."""
     weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
-    rows = [(weights.get((p.start, p.end), 0.0), p) for p in passages.held()]
+    rows = [(weights.get((p.start, p.end), 0.0), p) for p in passages.all()]
     rows = [row for row in rows if row[0] > 0]
     every = len(rows)
     while True:

@@ -40,19 +40,19 @@ class QuestionWords:
     """The words of a question, and the number of excerpts so far that have each word."""
 
     def __init__(self, question: str) -> None:
-        self._asked = [*dict.fromkeys(words_of(question))]
+        self._terms = [*dict.fromkeys(words_of(question))]
         self._excerpts = self._words = 0
-        self._having = np.zeros(len(self._asked), dtype=np.int64)
+        self._having = np.zeros(len(self._terms), dtype=np.int64)
 
     def count(self, text: str) -> Counts:
         """Add the next excerpt of the text, and return its counts."""
-        found = words_of(text)
-        often = Counter(found)
-        asked = np.array([often[word] for word in self._asked], dtype=np.int64)
+        words = words_of(text)
+        often = Counter(words)
+        counts = np.array([often[word] for word in self._terms], dtype=np.int64)
         self._excerpts += 1
-        self._words += len(found)
-        self._having += asked > 0
-        return len(found), asked
+        self._words += len(words)
+        self._having += counts > 0
+        return len(words), counts
 
     @property
     def totals(self) -> list[int]:
@@ -71,10 +71,10 @@ class QuestionWords:
 
     def scores(self, counted: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
         """Return scores in document order, float [n]; 0: neither it nor a neighbor has a word."""
-        if not counted or not self._asked:
+        if not counted or not self._terms:
             return np.zeros(len(counted))
-        sizes, asked = zip(*counted, strict=True)
-        often = np.stack(asked).astype(float)
+        sizes, counts = zip(*counted, strict=True)
+        often = np.stack(counts).astype(float)
         lengths = np.array(sizes) / max(self._words / self._excerpts, 1e-9)
         weights = weights_of(self._having, self._excerpts)
         scores = bm25(often, lengths, weights)
@@ -83,11 +83,11 @@ class QuestionWords:
         around = has.copy()
         around[1:] |= near[:, None] & has[:-1]
         around[:-1] |= near[:, None] & has[1:]
-        found: np.ndarray = scores.copy()
-        found[1:] += NEIGHBOR * near * scores[:-1]
-        found[:-1] += NEIGHBOR * near * scores[1:]
-        found *= (1 + COVERAGE * (around @ weights) / weights.sum()) / (1 + COVERAGE)
-        return found
+        result: np.ndarray = scores.copy()
+        result[1:] += NEIGHBOR * near * scores[:-1]
+        result[:-1] += NEIGHBOR * near * scores[1:]
+        result *= (1 + COVERAGE * (around @ weights) / weights.sum()) / (1 + COVERAGE)
+        return result
 
 
 def bm25(

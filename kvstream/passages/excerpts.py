@@ -123,27 +123,27 @@ class Excerpts:
     records: Sequence[SourceRecord] = ()
 
     def __init__(
-        self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
+        self, excerpts: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
     ) -> None:
-        self.names, self.bases, self._chosen = list(names), list(bases), list(chosen)
+        self.names, self.bases, self._excerpts = list(names), list(bases), list(excerpts)
         self.bytes_read = 0
 
     @property
     def passages(self) -> Passages:
         """Their passages, cut as in the first pass."""
-        known = [p for excerpt in self._chosen for p in excerpt.passages]
+        parts = [p for excerpt in self._excerpts for p in excerpt.passages]
         passages = Passages()
-        ends = (0, *(p.end for p in known))
-        passages.restore([replace(p, reach=end) for p, end in zip(known, ends, strict=False)])
+        ends = (0, *(p.end for p in parts))
+        passages.restore([replace(p, reach=end) for p, end in zip(parts, ends, strict=False)])
         return passages
 
     def size_hint(self) -> int:
         """Return the bytes of all excerpts."""
-        return sum(excerpt.end - excerpt.start for excerpt in self._chosen)
+        return sum(excerpt.end - excerpt.start for excerpt in self._excerpts)
 
     def __iter__(self) -> Iterator[TextBlock]:
         last: Excerpt | None = None
-        for excerpt in self._chosen:
+        for excerpt in self._excerpts:
             if last is not None:
                 gap = "\n" if excerpt.start <= last.end + 2 else "\n\n"
                 yield TextBlock(gap, last.end, excerpt.passages[0].source, _widths(gap, 0))
@@ -161,7 +161,7 @@ class Excerpts:
                 "byte_end": excerpt.end - self.bases[excerpt.passages[0].source],
                 **_extent(excerpt).where(),
             }
-            for excerpt in self._chosen
+            for excerpt in self._excerpts
         ]
 
 

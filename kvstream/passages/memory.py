@@ -66,19 +66,19 @@ class PassageMemory:
         """Bytes of text that are held now, their peak, and bytes that were dropped."""
         self._words = [QuestionWords(q) for q in questions]
         self.questions = tuple(questions)
-        self._asked = {question: i for i, question in enumerate(questions)}
+        self._index = {question: i for i, question in enumerate(questions)}
         self._cutter = ExcerptCutter()
         self._coming: deque[Excerpt] = deque()
-        self._kept: list[_Entry] = []
+        self._entries: list[_Entry] = []
 
     def __len__(self) -> int:
         """Return the number of excerpts held."""
-        return len(self._kept)
+        return len(self._entries)
 
     @property
     def excerpts(self) -> list[Excerpt]:
         """The excerpts held, in document order."""
-        return [kept.excerpt for kept in self._kept]
+        return [entry.excerpt for entry in self._entries]
 
     def feed(self, block: TextBlock) -> None:
         """Add the next block of text. It waits until the model has read it."""
@@ -88,8 +88,8 @@ class PassageMemory:
         """Add the text up to byte `end`; drop the lowest-ranked passages if there is no room."""
         self._coming.extend(self._cutter.take(final=final))
         while self._coming and (final or self._coming[0].end <= end):
-            self._kept.append(self._entry(self._coming.popleft()))
-            self.bytes += self._kept[-1].bytes
+            self._entries.append(self._entry(self._coming.popleft()))
+            self.bytes += self._entries[-1].bytes
         if self.bytes > self.room:
             self.fit(self.room, self.order(memory))
         self.peak = max(self.peak, self.bytes)
@@ -101,20 +101,20 @@ class PassageMemory:
     def fit(self, room: int, order: Sequence[int]) -> None:
         """Keep what fits in `room` bytes, in `order`, first the headers of tables."""
         stay, size = [], 0
-        for index in sorted(order, key=lambda i: not self._kept[i].excerpt.names_columns):
-            if size + self._kept[index].bytes <= room:
-                size += self._kept[index].bytes
+        for index in sorted(order, key=lambda i: not self._entries[i].excerpt.names_columns):
+            if size + self._entries[index].bytes <= room:
+                size += self._entries[index].bytes
                 stay.append(index)
-        self._kept = [self._kept[i] for i in sorted(stay)]
+        self._entries = [self._entries[i] for i in sorted(stay)]
         self.dropped += self.bytes - size
         self.bytes = size
 
     def order(self, memory: Memory | None) -> list[int]:
         """Return the indices of the held passages, best first."""
-        every = self._kept
+        every = self._entries
         rankings = [self._scores(question) for question in self.questions]
         if memory is not None or not rankings:
-            rankings.append(_held(every, memory))
+            rankings.append(_weights(every, memory))
         scores = fused(rankings)
         # Of passages without a score, the newest stay: memory may score them later.
         return sorted(range(len(every)), key=lambda i: (-scores[i], -i))
@@ -125,17 +125,17 @@ class PassageMemory:
         `cited`: passages, with weights, that the question and the scout's answer attended to.
         If the question was not known, its words rank first, and memory breaks ties.
         """
-        every, excerpts = self._kept, self.excerpts
+        every, excerpts = self._entries, self.excerpts
         words = self._scores(question)
         rankings = [words]
         if memory is not None:
             weights = np.array([passage.weight for passage in cited])
             starts = np.array([passage.start for passage in cited], dtype=np.int64)
             rankings.append(weights_in(_places(every), starts, weights))
-            if every and question in self._asked:
+            if every and question in self._index:
                 rankings = [fused(rankings)]
         # Break ties by how much memory holds, then by document order.
-        order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
+        order = np.lexsort([-by for by in (_weights(every, memory), *reversed(rankings))])
         candidates = len(every)
         if memory is None and candidates:
             candidates = int((words >= LEAST_SHARE * words.max()).sum())
@@ -152,7 +152,7 @@ class PassageMemory:
 
     def totals(self, question: str) -> list[int] | None:
         """Return `QuestionWords.totals` of a question; None if it was not known."""
-        place = self._asked.get(question)
+        place = self._index.get(question)
         return None if place is None else self._words[place].totals
 
     def speaks(self, question: str) -> bool:
@@ -161,8 +161,8 @@ class PassageMemory:
 
     def _scores(self, question: str) -> np.ndarray:
         """Return scores by the words of a question; if it was not known, among held passages."""
-        if (place := self._asked.get(question)) is not None:
-            return self._words[place].scores([k.counts[place] for k in self._kept], self.excerpts)
+        if (i := self._index.get(question)) is not None:
+            return self._words[i].scores([e.counts[i] for e in self._entries], self.excerpts)
         words = QuestionWords(question)
         return words.scores([words.count(e.own_text) for e in self.excerpts], self.excerpts)
 
@@ -176,17 +176,17 @@ class PassageMemory:
     @classmethod
     def of(cls, beside: Beside, questions: Sequence[str] = ()) -> PassageMemory:
         """Restore the passages of a memory file. Raises ValueError for impossible numbers."""
-        made = cls(beside.room, questions)
+        memory = cls(beside.room, questions)
         for excerpt in map(ExcerptCutter().excerpt, beside.excerpts):
-            made._kept.append(made._entry(excerpt))
+            memory._entries.append(memory._entry(excerpt))
         if beside.words:
-            for words, totals in zip(made._words, beside.words, strict=True):
+            for words, totals in zip(memory._words, beside.words, strict=True):
                 words.totals = totals
-        made.bytes = sum(kept.bytes for kept in made._kept)
-        made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
-        if made.peak > made.room:
-            raise ValueError(f"it keeps {made.peak:,} bytes of text, and {made.room:,} may be")
-        return made
+        memory.bytes = sum(entry.bytes for entry in memory._entries)
+        memory.peak, memory.dropped = max(beside.peak, memory.bytes), beside.dropped
+        if memory.peak > memory.room:
+            raise ValueError(f"it keeps {memory.peak:,} bytes of text, and {memory.room:,} may be")
+        return memory
 
     def to_json(self) -> dict[str, Any]:
         """Return the object ``kept`` of ``--json``, which describes the kept text."""
@@ -212,7 +212,7 @@ def recalled(memory: Memory) -> PassageMemory:
 class KeptPart:
     """The passages kept beside a memory that is joined with others."""
 
-    kept: PassageMemory
+    passages: PassageMemory
     order: Sequence[int]
     """Indices of the passages, best first."""
     beside: Beside
@@ -222,8 +222,8 @@ class KeptPart:
     def of(cls, memory: Memory) -> KeptPart:
         """Take the part of a memory of two models. Raises SourceError if its file is damaged."""
         assert memory.beside is not None
-        kept = recalled(memory)
-        return cls(kept, kept.order(memory), memory.beside, memory.trace)
+        passages = recalled(memory)
+        return cls(passages, passages.order(memory), memory.beside, memory.trace)
 
 
 def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
@@ -233,20 +233,20 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
     were read. Its best passages stay, as ranked with the memory beside which they were kept.
     """
     room = BYTES_A_TOKEN * budget
-    sizes, weights = [part.kept.bytes for part in parts], [part.trace.read for part in parts]
+    sizes, weights = [part.passages.bytes for part in parts], [part.trace.read for part in parts]
     excerpts: list[tuple[Passage, ...]] = []
     sources = end = 0
     for part, share in zip(parts, shares(room, sizes, weights), strict=True):
-        part.kept.fit(share, part.order)
-        for excerpt in part.kept.excerpts:
+        part.passages.fit(share, part.order)
+        for excerpt in part.passages.excerpts:
             excerpts.append(tuple(p.moved(sources, end) for p in excerpt.passages))
         sources, end = sources + len(part.trace.names), end + part.trace.taken
-    size = sum(part.kept.bytes for part in parts)
-    dropped = sum(part.kept.dropped for part in parts)
+    size = sum(part.passages.bytes for part in parts)
+    dropped = sum(part.passages.dropped for part in parts)
     first = parts[0].beside
     # All parts have the same questions, possibly in another order.
-    found = [[part.kept.totals(question) for part in parts] for question in parts[0].kept.questions]
-    words = [[sum(each) for each in zip(*one, strict=True)] for one in found if None not in one]
+    totals = [[p.passages.totals(q) for p in parts] for q in parts[0].passages.questions]
+    words = [[sum(each) for each in zip(*one, strict=True)] for one in totals if None not in one]
     return Beside(
         first.model, first.fingerprint, budget, first.by, room, size, dropped, excerpts, words
     )  # fmt: skip
@@ -254,11 +254,11 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
 
 def shares(room: int, sizes: Sequence[int], weights: Sequence[int]) -> list[int]:
     """Divide `room` in proportion to `weights`; a size below its share leaves room to others."""
-    found, weight = [0] * len(sizes), sum(weights)
+    result, weight = [0] * len(sizes), sum(weights)
     for i in sorted(range(len(sizes)), key=lambda i: sizes[i] / weights[i]):
-        found[i] = min(sizes[i], room * weights[i] // weight)
-        room, weight = room - found[i], weight - weights[i]
-    return found
+        result[i] = min(sizes[i], room * weights[i] // weight)
+        room, weight = room - result[i], weight - weights[i]
+    return result
 
 
 def fitting(
@@ -270,21 +270,21 @@ def fitting(
     passages together, and the number that is enough. Raises BudgetError if no passage fits.
     """
     room, enough = sizes
-    chosen: list[Excerpt] = []
-    taken = 0
+    passages: list[Excerpt] = []
+    size = 0
     for excerpt in ranked:
         tokens = len(tokenizer.encode("\n\n" + excerpt.text))
-        if taken + tokens <= room:
-            taken += tokens
-            chosen.append(excerpt)
-        if taken >= enough:
+        if size + tokens <= room:
+            size += tokens
+            passages.append(excerpt)
+        if size >= enough:
             break
-    if not chosen:
+    if not passages:
         raise BudgetError(
             f"No passage of the text fits in the {max(0, room):,} entries that the budget leaves; "
             "use a larger --budget."
         )
-    return sorted(chosen, key=lambda excerpt: excerpt.start)
+    return sorted(passages, key=lambda excerpt: excerpt.start)
 
 
 def near_the_best(ranked: Sequence[Excerpt]) -> list[Excerpt]:
@@ -319,10 +319,10 @@ def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _places(every: Sequence[_Entry]) -> list[tuple[int, int]]:
-    return [(kept.excerpt.start, kept.excerpt.end) for kept in every]
+    return [(entry.excerpt.start, entry.excerpt.end) for entry in every]
 
 
-def _held(every: Sequence[_Entry], memory: Memory | None) -> np.ndarray:
+def _weights(every: Sequence[_Entry], memory: Memory | None) -> np.ndarray:
     """Return how much of each passage memory holds: the share of heads, summed over its tokens."""
     if memory is None:
         return np.zeros(len(every))

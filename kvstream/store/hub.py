@@ -11,13 +11,13 @@ _NO_CONNECTION = ("ConnectError", "ConnectTimeout", "ProxyError")
 
 
 @contextmanager
-def offline(wanted: bool) -> Iterator[None]:
-    """Block all requests of huggingface_hub in this process if `wanted`.
+def offline(active: bool) -> Iterator[None]:
+    """Block all requests of huggingface_hub in this process if `active`.
 
     The library reads HF_HUB_OFFLINE only at import, which may have happened already. And
     ``local_files_only`` does not prevent every request of transformers.
     """
-    if not wanted:
+    if not active:
         yield
         return
     from huggingface_hub import constants

@@ -161,9 +161,9 @@ def refuse_unsupported(name: str) -> None:
         return
     path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if not path and (len(name) > LONGEST or not HUB_NAME.fullmatch(name)):
-        shown = repr(name) if len(name) <= LONGEST else f"{name[:40]!r}..."
+        label = repr(name) if len(name) <= LONGEST else f"{name[:40]!r}..."
         raise ModelError(
-            f"{shown} is not a name of the hub: those have at most {LONGEST} letters, digits, "
+            f"{label} is not a name of the hub: those have at most {LONGEST} letters, digits, "
             f"dots, - and _, with a slash after the owner. {SUPPORTED}"
         )
     if "/" in name or path:

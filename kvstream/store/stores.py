@@ -67,7 +67,7 @@ def refuse_undecodable(folder: Path, remedy: str) -> None:
 def stored() -> Iterator[Stored]:
     """Yield all models in the stores of other programs, sorted by store and name."""
     for prefix, store in STORES.items():
-        yield from sorted(store.list_all(prefix), key=lambda found: found.name)
+        yield from sorted(store.list_all(prefix), key=lambda model: model.name)
 
 
 def find(name: str) -> Path | None:
@@ -80,17 +80,17 @@ def find(name: str) -> Path | None:
     if not colon or prefix not in STORES:
         return None
     store = STORES[prefix]
-    every = sorted(store.list_all(prefix), key=lambda found: found.name)
-    found = [model for model in every if model.name == name]
-    if prefix == "ollama" and not found:
-        found = _tagged(name, every)
-    elif not found and rest:
-        found = [model for model in every if rest.lower() in model.name.lower()]
-    if len(found) > 1:
+    every = sorted(store.list_all(prefix), key=lambda matches: matches.name)
+    matches = [model for model in every if model.name == name]
+    if prefix == "ollama" and not matches:
+        matches = _tagged(name, every)
+    elif not matches and rest:
+        matches = [model for model in every if rest.lower() in model.name.lower()]
+    if len(matches) > 1:
         raise ModelError(
-            f"{name!r} stands for {len(found)} models: {_listed(found)}. Name one of them."
+            f"{name!r} stands for {len(matches)} models: {_listed(matches)}. Name one of them."
         )
-    if not found:
+    if not matches:
         named = prefix == "ollama" and rest
         places = " or ".join(map(str, store.folders()))
         fetch = f" Fetch it with `ollama pull {shlex.quote(rest)}`." if named else ""
@@ -99,9 +99,9 @@ def find(name: str) -> Path | None:
         raise ModelError(
             f"{store.label} has no model {rest!r} in {places}. It has {_listed(every)}.{fetch}"
         )
-    if found[0].problem:
-        raise ModelError(f"{found[0].name} cannot be used: {found[0].problem}.")
-    return found[0].path
+    if matches[0].problem:
+        raise ModelError(f"{matches[0].name} cannot be used: {matches[0].problem}.")
+    return matches[0].path
 
 
 def _listed(models: list[Stored]) -> str:
@@ -168,9 +168,9 @@ def _manifest(name: str, path: Path, root: Path) -> Stored:
 
 def _tagged(name: str, every: list[Stored]) -> list[Stored]:
     """Find a name without a tag: the tag `latest`, as in Ollama, else all tags of that name."""
-    found = [model for model in every if model.name.rpartition(":")[0] == name]
-    latest = [model for model in found if model.name.endswith(":latest")]
-    return latest or found
+    models = [model for model in every if model.name.rpartition(":")[0] == name]
+    latest = [model for model in models if model.name.endswith(":latest")]
+    return latest or models
 
 
 # Folders of the stores on this machine: from the environment, else the programs' defaults.

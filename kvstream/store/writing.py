@@ -22,7 +22,7 @@ from kvstream.errors import KvstreamError
 DAY = 24 * 3600.0
 PARTIAL = ".partial"
 """Suffix of the name of an incomplete file."""
-SHOWN = 60
+PREFIX = 60
 """Maximum bytes of a file's name in its temporary file's name. A longer name could be too long."""
 
 
@@ -34,14 +34,14 @@ def replaceable(path: Path) -> Path | None:
     """
     target = Path(os.path.realpath(path))
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return target
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a folder")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return target if target.exists() and os.path.samestat(found, target.stat()) else None
+    return target if target.exists() and os.path.samestat(status, target.stat()) else None
 
 
 def check_writable(path: Path) -> None:
@@ -64,7 +64,7 @@ def check_writable(path: Path) -> None:
 def hidden_name(target: Path) -> str:
     """Return a short name for an incomplete file. Each target name gets a different one."""
     name = os.fsencode(target.name)
-    begin = name[:SHOWN].decode("utf-8", "ignore")
+    begin = name[:PREFIX].decode("utf-8", "ignore")
     return f".{begin}.{hashlib.sha256(name).hexdigest()[:12]}"
 
 
@@ -97,11 +97,11 @@ def remove_partials(folder: Path, hidden: str) -> None:
     parts = re.compile(rf"{hidden}\.(.+)-([0-9]{{1,9}})-[0-9]+{re.escape(PARTIAL)}")
     with suppress(OSError):
         for path in folder.iterdir():
-            if found := parts.fullmatch(path.name):
-                machine, process = found.groups()
-                written = path.stat().st_mtime
+            if match := parts.fullmatch(path.name):
+                machine, process = match.groups()
+                changed_at = path.stat().st_mtime
                 here = machine == socket.gethostname()
-                if _is_gone(int(process), written) if here else time.time() - written > DAY:
+                if _is_gone(int(process), changed_at) if here else time.time() - changed_at > DAY:
                     path.unlink()
 
 

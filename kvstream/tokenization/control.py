@@ -49,7 +49,7 @@ Encode = Callable[[str, bool], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 def frames(template: str, render: Callable[..., str]) -> tuple[str, ...]:
     """Return the texts that a template writes around messages, and those in its source."""
-    found: dict[str, None] = dict.fromkeys(_literals(template))
+    texts: dict[str, None] = dict.fromkeys(_literals(template))
     for turns, prompts in product(_TURNS, (True, False)):
         marks = [f"{_MARK}{number:02d}" for number in range(len(turns))]
         messages = [{"role": r, "content": m} for r, m in zip(turns, marks, strict=True)]
@@ -57,23 +57,23 @@ def frames(template: str, render: Callable[..., str]) -> tuple[str, ...]:
             text = render(messages, add_generation_prompt=prompts)
         except Exception:  # a template may raise anything
             continue
-        found |= dict.fromkeys(re.split(rf"(?<={_MARK}\d\d)", text))
-    return tuple(found)
+        texts |= dict.fromkeys(re.split(rf"(?<={_MARK}\d\d)", text))
+    return tuple(texts)
 
 
 def markers(frames: Iterable[str], control: Iterable[str]) -> set[str]:
     """Return the texts in ``frames`` that mark turns. ``control``: texts of control tokens."""
     control = tuple(control)
-    found: set[str] = set()
+    tags: set[str] = set()
     headers: set[str] = set()
     completes = False
     for frame in frames:
-        found.update(tag for tag in _TAG.findall(frame) if any(map(str.isalpha, tag)))
+        tags.update(tag for tag in _TAG.findall(frame) if any(map(str.isalpha, tag)))
         before, mark, _ = frame.partition(_MARK)
         completes |= not mark and frame.rstrip().endswith(_COMPLETES)
         if mark and not _TAG.search(before) and not any(text in before for text in control):
             headers.update(match.group().strip() for match in _HEADER.finditer(before))
-    return found if completes else found | headers
+    return tags if completes else tags | headers
 
 
 def _literals(template: str) -> Iterator[str]:
@@ -114,18 +114,18 @@ class Guard:
         self._sequences: set[tuple[int, ...]] = set()
         if unknown is not None and unknown in plain("\ue000", True)[0]:
             single.discard(unknown)  # any text may give it
-        written = {mark: _written(template, mark) for mark in marks}
-        for found in written.values():
-            single |= {ids[0] for ids in found if len(ids) == 1 and ids[0] != unknown}
-        for mark, found in written.items():
+        by_mark = {mark: _sequences_of(template, mark) for mark in marks}
+        for every in by_mark.values():
+            single |= {ids[0] for ids in every if len(ids) == 1 and ids[0] != unknown}
+        for mark, every in by_mark.items():
             # Ids of spaces and unknown words alone are not a marker. Ids with a control token are
             # found by it.
-            telling = {i for ids in found for i in ids if i != unknown and pieces[i].strip(_SPACES)}
-            found = {ids for ids in found if telling & set(ids) and not single & set(ids)}
-            spellings = ["".join(pieces[i] for i in ids).strip(_SPACES) for ids in found]
+            telling = {i for ids in every for i in ids if i != unknown and pieces[i].strip(_SPACES)}
+            every = {ids for ids in every if telling & set(ids) and not single & set(ids)}
+            spellings = ["".join(pieces[i] for i in ids).strip(_SPACES) for ids in every]
             # The shortest one, among those between different neighbors.
             if spelling := min(spellings, key=len, default=""):
-                self._sequences |= found
+                self._sequences |= every
                 self._known[mark] = spelling
         self._control = np.zeros(len(pieces), dtype=np.bool_)
         self._control[list(single)] = True
@@ -151,21 +151,21 @@ class Guard:
 
     def _places(self, ids: np.ndarray) -> list[tuple[int, int]]:
         """Return control sequences in ``ids`` as (first, end), in order, without overlaps."""
-        found = [(int(i), int(i) + 1) for i in np.flatnonzero(self._control[ids])]
+        spans = [(int(i), int(i) + 1) for i in np.flatnonzero(self._control[ids])]
         if self._spellings:
             pieces = [self._pieces[i] for i in ids.tolist()]
             ends = np.cumsum([len(piece) for piece in pieces])
             for match in self._search.finditer("".join(pieces)):
                 first, last = match.start(1), match.end(1) - 1
                 begin, end = np.searchsorted(ends, [first, last], side="right")
-                found.append((int(begin), int(end) + 1))
-        joined: list[tuple[int, int]] = []
-        for begin, end in sorted(found):
-            if joined and begin < joined[-1][1]:
-                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+                spans.append((int(begin), int(end) + 1))
+        places: list[tuple[int, int]] = []
+        for begin, end in sorted(spans):
+            if places and begin < places[-1][1]:
+                places[-1] = places[-1][0], max(end, places[-1][1])
             else:
-                joined.append((begin, end))
-        return joined
+                places.append((begin, end))
+        return places
 
     def mend(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ids of ``text``, first characters of tokens, and first tokens of broken places."""
@@ -228,13 +228,13 @@ class Guard:
         return next((f for f in fillers if f and not self.holds([*before, *f, *behind])), [])
 
 
-def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:
+def _sequences_of(template: Encode, mark: str) -> set[tuple[int, ...]]:
     """Return the ids that a template may write for ``mark``, including those that hold a part."""
-    found = set()
+    sequences = set()
     for before, behind in product(_BEFORE, _BEHIND):
         for continuing in (True, False):
             ids, begins, ends = template(before + mark + behind, continuing)
             within = (ends > len(before)) & (begins < len(before) + len(mark))
             if within.any():
-                found.add(tuple(ids[within].tolist()))
-    return found
+                sequences.add(tuple(ids[within].tolist()))
+    return sequences

@@ -76,17 +76,17 @@ def words(text: str) -> list[str]:
 
     Scripts without spaces give pairs of neighboring characters; Korean words lose particles.
     """
-    found: list[str] = []
+    result: list[str] = []
     for word in WORD.findall(folded(text)):
         if word.isascii():
-            found.append(word)
+            result.append(word)
             continue
         for run in _RUN.finditer(word):
             if run["unspaced"]:
-                found += map("".join, pairwise(run[0])) if len(run[0]) > 1 else run[0]
+                result += map("".join, pairwise(run[0])) if len(run[0]) > 1 else run[0]
             else:
-                found.append(_without_particles(run[0]) if run["korean"] else run[0])
-    return found
+                result.append(_without_particles(run[0]) if run["korean"] else run[0])
+    return result
 
 
 def spaced(char: str) -> bool:

@@ -112,7 +112,7 @@ BEGINS = WHOLE_WORDS - {"minicpm5"}
 def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
     """Build ``tokenizer.json`` and ``tokenizer_config.json`` from a header. Raises ModelError."""
     try:
-        return _built(keys, name)
+        return _build(keys, name)
     except (TypeError, ValueError, AttributeError) as error:  # such as a number instead of a text
         raise ModelError(
             f"The tokenizer of {name} is damaged: a field of its header is of the wrong kind "
@@ -120,30 +120,30 @@ def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
         ) from error
 
 
-def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    found = {k.removeprefix("tokenizer.ggml."): v for k, v in keys.items()}
-    tokens = found.get("tokens")
+def _build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    table = {k.removeprefix("tokenizer.ggml."): v for k, v in keys.items()}
+    tokens = table.get("tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelError(
             f"{name} has no tokenizer, so text cannot be turned into tokens; choose a file of this "
             "model that has one."
         )
-    kinds = found.get("token_type") or [NORMAL] * len(tokens)
+    kinds = table.get("token_type") or [NORMAL] * len(tokens)
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise ModelError(
             f"The vocabulary of {name} is damaged: it has {len(tokens):,} tokens, "
             f"{len(set(tokens)):,} of them different, and {len(kinds):,} kinds; download it again."
         )
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    model = found.get("model")
+    model = table.get("model")
     if model == "gpt2":
-        backend = _byte_level(found, vocabulary, name)
+        backend = _byte_level(table, vocabulary, name)
     elif model == "llama":
         backend = _characters(
-            _by_scores(found, vocabulary, kinds, name), found, vocabulary, kinds, name
+            _by_scores(table, vocabulary, kinds, name), table, vocabulary, kinds, name
         )
     elif model == "gemma4":
-        backend = _characters(_by_lines(found, vocabulary, name), found, vocabulary, kinds, name)
+        backend = _characters(_by_lines(table, vocabulary, name), table, vocabulary, kinds, name)
     else:
         raise ModelError(
             f"The tokenizer of {name} is of the kind {model!r}, and kvstream rebuilds those of the "
@@ -158,12 +158,12 @@ def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
             if kind in (CONTROL, UNKNOWN, USER_DEFINED) and token
         ]
     )
-    return backend.to_str(), _config(found, keys, tokens)
+    return backend.to_str(), _config(table, keys, tokens)
 
 
-def _byte_level(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Tokenizer:
+def _byte_level(table: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Tokenizer:
     """Build a BPE of bytes, within the words of a rule."""
-    pre = found.get("pre", "default") or "default"
+    pre = table.get("pre", "default") or "default"
     if pre not in RULES:
         raise ModelError(
             f"The tokenizer of {name} cuts text by the rule {pre!r}, which kvstream does not know: "
@@ -176,7 +176,7 @@ def _byte_level(found: Mapping[str, Any], vocabulary: dict[str, int], name: str)
             f"The tokenizer of {name} has no token for {len(missing)} bytes that texts are made "
             "of, so a part of every text would be lost; choose another file of this model."
         )
-    bpe = models.BPE(vocabulary, _listed(found, vocabulary, name), ignore_merges=pre in WHOLE_WORDS)
+    bpe = models.BPE(vocabulary, _merges(table, vocabulary, name), ignore_merges=pre in WHOLE_WORDS)
     backend = Tokenizer(bpe)
     splits = SPLITS[RULES[pre]]
     cuts: list[Any]
@@ -195,10 +195,10 @@ Merges = list[tuple[str, str]]
 
 
 def _by_scores(
-    found: Mapping[str, Any], vocabulary: dict[str, int], kinds: list[int], name: str
+    table: Mapping[str, Any], vocabulary: dict[str, int], kinds: list[int], name: str
 ) -> Merges:
     """Return merges in the order of the scores of their results, as in SentencePiece."""
-    scores, tokens = found.get("scores"), list(vocabulary)
+    scores, tokens = table.get("scores"), list(vocabulary)
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelError(f"The tokenizer of {name} has no scores; download the model again.")
     # Merges never make control tokens: text that spells one stays text.
@@ -207,11 +207,11 @@ def _by_scores(
     return [pair for i in order for pair in _cuts(tokens[i], vocabulary)]
 
 
-def _by_lines(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
+def _by_lines(table: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
     """Return the merges of the file, and those that join a run of line breaks to one token."""
     runs = sorted((token for token in vocabulary if token and not token.strip("\n")), key=len)
     joining = [pair for run in runs for pair in _cuts(run, vocabulary)]
-    return _listed(found, vocabulary, name) + joining
+    return _merges(table, vocabulary, name) + joining
 
 
 def _cuts(token: str, vocabulary: dict[str, int]) -> Merges:
@@ -220,9 +220,9 @@ def _cuts(token: str, vocabulary: dict[str, int]) -> Merges:
     return [pair for pair in pairs if vocabulary.keys() >= {*pair}]
 
 
-def _listed(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
+def _merges(table: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> Merges:
     """Read the merges of the file that make tokens: two texts with a space between them."""
-    merges = found.get("merges")
+    merges = table.get("merges")
     if not isinstance(merges, list):
         raise ModelError(f"The tokenizer of {name} has no merges; download the model again.")
     spaces = ((merge, merge.find(" ", 1)) for merge in merges)
@@ -232,7 +232,7 @@ def _listed(found: Mapping[str, Any], vocabulary: dict[str, int], name: str) -> 
 
 def _characters(
     merges: Merges,
-    found: Mapping[str, Any],
+    table: Mapping[str, Any],
     vocabulary: dict[str, int],
     kinds: list[int],
     name: str,
@@ -248,8 +248,8 @@ def _characters(
     backend = Tokenizer(
         models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
-    lines = found.get("model") == "gemma4"
-    prefix = bool(found.get("add_space_prefix", not lines))
+    lines = table.get("model") == "gemma4"
+    prefix = bool(table.get("add_space_prefix", not lines))
     put = [normalizers.Prepend(SPACE)] if prefix else []
     backend.normalizer = normalizers.Sequence([*put, normalizers.Replace(" ", SPACE)])
     if lines:
@@ -264,14 +264,14 @@ def _characters(
     return backend
 
 
-def _config(found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
+def _config(table: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     """Return the special tokens and the chat template for ``tokenizer_config.json``."""
     template = keys.get("tokenizer.chat_template")
-    begins = found.get("model") in ("llama", "gemma4") or found.get("pre") in BEGINS
-    begins = bool(found.get("add_bos_token", begins))
+    begins = table.get("model") in ("llama", "gemma4") or table.get("pre") in BEGINS
+    begins = bool(table.get("add_bos_token", begins))
 
     def token(name: str) -> str | None:
-        number = found.get(f"{name}_token_id")
+        number = table.get(f"{name}_token_id")
         return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
     config: dict[str, Any] = {

@@ -105,9 +105,9 @@ class HubTokenizer(tokenizer.Tokenizer):
         return self._guard.reach
 
     def spans(self, text: str, *, continuing: bool = False) -> tokenizer.Spans:
-        found = self._spans(text, continuing)
-        if self._guard.clean(found.ids):
-            return found
+        spans = self._spans(text, continuing)
+        if self._guard.clean(spans.ids):
+            return spans
         ids, chars, broken = self._guard.mend(text, continuing)
         return tokenizer.Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
 
@@ -169,11 +169,11 @@ class _Pair:
 
     def ids(self, text: str, continuing: bool) -> list[int]:
         """Return only ids: this function of the library spends no time on offsets."""
-        found: list[int] = []
+        ids: list[int] = []
         for backend, part in self._parts(text, continuing):
             with without_panics():
-                found += backend.encode_batch_fast([part], add_special_tokens=False)[0].ids
-        return found
+                ids += backend.encode_batch_fast([part], add_special_tokens=False)[0].ids
+        return ids
 
     def places(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ids int32 [n], and the characters at which tokens begin and end, int64 [n]."""

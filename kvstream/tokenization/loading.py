@@ -110,7 +110,7 @@ def _check_config(name: str, trust_remote_code: bool) -> None:
     except Exception as error:
         if is_out_of_memory(error) or "trust_remote_code" in str(error):
             return
-        told = " ".join(str(error).split())[:300].rstrip(".")
+        reason = " ".join(str(error).split())[:300].rstrip(".")
         raise ModelError(
-            f"The config.json of {name!r} cannot be used: {told}; copy or download it again."
+            f"The config.json of {name!r} cannot be used: {reason}; copy or download it again."
         ) from error

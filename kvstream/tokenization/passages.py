@@ -91,10 +91,10 @@ class Passages:
 
     def __init__(self, mode: Mode = "auto") -> None:
         self._mode = mode
-        self._found: list[Passage] = []
+        self._passages: list[Passage] = []
         self._blocks: list[TextBlock] = []
         self._chars = 0
-        self._wanted = BATCH
+        self._least = BATCH
         self._source = 0
         self._line = 1
         self._behind = 0
@@ -104,12 +104,12 @@ class Passages:
         self._places: list[tuple[int | str | None, int]] = []
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._passages)
 
     @property
     def held_chars(self) -> int:
         """Characters held, including those not yet cut."""
-        return self._chars + sum(len(passage.text) for passage in self._found)
+        return self._chars + sum(len(passage.text) for passage in self._passages)
 
     def feed(self, block: TextBlock) -> None:
         if block.source != self._source:
@@ -121,14 +121,14 @@ class Passages:
             self._places.append((block.place, block.left_out))
         self._blocks.append(block)
         self._chars += len(block.text)
-        if self._chars >= max(self._wanted, SAMPLE if self._cut is None else 0):
+        if self._chars >= max(self._least, SAMPLE if self._cut is None else 0):
             self._settle(final=False)
 
     def take(self, *, final: bool = False) -> list[Passage]:
         """Return and remove the passages whose ends are certain; `final`: all of them."""
         self._settle(final=final)
-        found, self._found = self._found, []
-        return found
+        passages, self._passages = self._passages, []
+        return passages
 
     def prune(self, byte_starts: np.ndarray, read_to: int) -> None:
         """Remove the passages before ``read_to`` that contain none of ``byte_starts``.
@@ -137,10 +137,11 @@ class Passages:
         is the end of the last chunk. Text after it was added, but its tokens were not read yet.
         """
         self._settle(final=False)
-        if not self._found:
+        if not self._passages:
             return
-        holding = set(_places(byte_starts, self._found)[1].tolist())
-        self._found = [p for i, p in enumerate(self._found) if p.end > read_to or i in holding]
+        holding = set(_places(byte_starts, self._passages)[1].tolist())
+        every = enumerate(self._passages)
+        self._passages = [p for i, p in every if p.end > read_to or i in holding]
 
     def score(self, byte_starts: np.ndarray, weights: np.ndarray) -> list[Passage]:
         """Return the passages that contain tokens, in document order, with their sums of weights.
@@ -148,26 +149,26 @@ class Passages:
         ``byte_starts`` int64 [n] and ``weights`` float [n] belong to the same tokens, in any order.
         A token in the white space between passages counts for the next passage.
         """
-        found = self.held()
-        if not found:
+        passages = self.all()
+        if not passages:
             return []
-        inside, places = _places(byte_starts, found)
-        sums = np.bincount(places, np.asarray(weights, dtype=float)[inside], len(found))
-        return [replace(found[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
+        inside, places = _places(byte_starts, passages)
+        sums = np.bincount(places, np.asarray(weights, dtype=float)[inside], len(passages))
+        return [replace(passages[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
 
-    def held(self) -> list[Passage]:
+    def all(self) -> list[Passage]:
         """Return all passages as if the text ended here."""
         self._settle(final=False)
         if not self._blocks:
-            return list(self._found)
+            return list(self._passages)
         text, offsets = joined(self._blocks)
         pieces = self._pieces(text, offsets, self._cut or self._suited(text), final=True)
-        return [*self._found, *(passage for passage, _ in pieces)]
+        return [*self._passages, *(passage for passage, _ in pieces)]
 
-    def restore(self, found: Iterable[Passage]) -> None:
-        """Continue after passages from `held`. The next blocks must belong to other sources."""
-        self._found = list(found)
-        self._source = self._found[-1].source if self._found else 0
+    def restore(self, passages: Iterable[Passage]) -> None:
+        """Continue after passages from `all`. The next blocks must belong to other sources."""
+        self._passages = list(passages)
+        self._source = self._passages[-1].source if self._passages else 0
 
     def _settle(self, *, final: bool) -> None:
         """Cut the waiting text into passages whose ends are certain."""
@@ -179,7 +180,7 @@ class Passages:
         final = final or len(text) - len(text.rstrip()) > MOST_CHARS
         used = 0
         for passage, end in self._pieces(text, offsets, self._cut, final=final):
-            self._found.append(passage)
+            self._passages.append(passage)
             self._line += text.count("\n", used, end)
             self._behind, used = passage.end, end
         rest = text[used:]
@@ -193,7 +194,7 @@ class Passages:
         self._chars = len(rest)
         passed = max(bisect_right(self._marks, self._behind) - 1, 0)
         self._marks, self._places = self._marks[passed:], self._places[passed:]
-        self._wanted = self._chars + BATCH
+        self._least = self._chars + BATCH
 
     def _suited(self, text: str) -> Cutter:
         if self._mode == "auto":
@@ -212,11 +213,11 @@ class Passages:
             place, left_out = self._at(begin)
             last, left_out_end = self._at(max(begin, stop - 1))
             page_end = last if isinstance(last, int) and last != place else None
-            found = Passage(
+            passage = Passage(
                 self._source, begin, stop, first + left_out, line + left_out_end, text[start:end],
                 place=place, page_end=page_end, reach=behind,
             )  # fmt: skip
-            yield found, end
+            yield passage, end
             behind = stop
 
     def _at(self, byte: int) -> tuple[int | str | None, int]:
@@ -258,9 +259,9 @@ class TokenOrigins:
     def prune(self, ordinals: np.ndarray) -> None:
         """Keep ``ordinals`` (int [n], sorted, unique) and those `waiting`. Raises ValueError."""
         waiting = np.arange(self.appended - self.waiting, self.appended, dtype=np.int64)
-        kept = np.union1d(ordinals, waiting)
-        self._starts = self.starts(kept)
-        self._ordinals = kept
+        ordinals = np.union1d(ordinals, waiting)
+        self._starts = self.starts(ordinals)
+        self._ordinals = ordinals
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (ordinals, byte starts) int64 [n] of all tokens that are known, in order."""
@@ -311,20 +312,20 @@ def extract(passages: Sequence[Passage], n: int, *, parts: int = 1) -> tuple[lis
             turns.append(before[part])
             before[part] += 1
         ranked = [p for _, p in sorted(zip(turns, ranked, strict=True), key=lambda pair: pair[0])]
-    chosen: dict[str, Passage] = {}
+    best: dict[str, Passage] = {}
     alike: dict[str, Passage] = {}
-    known: list[frozenset[str]] = []
+    word_sets: list[frozenset[str]] = []
     texts = Counter(" ".join(p.text.split()) for p in ranked if any(map(str.isalnum, p.text)))
     for passage in ranked:
         text = " ".join(passage.text.split())
-        if len(chosen) == n or text not in texts or text in chosen:
+        if len(best) == n or text not in texts or text in best:
             continue
         own = frozenset(words(_VARIABLE.sub(" 0 ", text)))
-        if any(len(own & other) > _ALIKE * len(own | other) for other in known):
+        if any(len(own & other) > _ALIKE * len(own | other) for other in word_sets):
             alike.setdefault(text, passage)
             continue
-        chosen[text] = passage
-        known.append(own)
-    chosen |= dict(islice(alike.items(), min(n - len(chosen), len(alike))))
-    repeats = sum(texts[text] - 1 for text in chosen)
-    return sorted(chosen.values(), key=lambda passage: passage.start), repeats
+        best[text] = passage
+        word_sets.append(own)
+    best |= dict(islice(alike.items(), min(n - len(best), len(alike))))
+    repeats = sum(texts[text] - 1 for text in best)
+    return sorted(best.values(), key=lambda passage: passage.start), repeats

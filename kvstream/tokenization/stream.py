@@ -116,16 +116,16 @@ class TokenStream:
         missing = min(n, self._ready_tokens)
         while missing:
             first_ids, first_starts = self._ready[0]
-            taken = min(missing, len(first_ids))
-            ids.append(first_ids[:taken])
-            starts.append(first_starts[:taken])
-            if taken == len(first_ids):
+            count = min(missing, len(first_ids))
+            ids.append(first_ids[:count])
+            starts.append(first_starts[:count])
+            if count == len(first_ids):
                 self._ready.pop(0)
             else:
-                self._ready[0] = first_ids[taken:], first_starts[taken:]
-            missing -= taken
-            self._ready_tokens -= taken
-            self.seen += taken
+                self._ready[0] = first_ids[count:], first_starts[count:]
+            missing -= count
+            self._ready_tokens -= count
+            self.seen += count
         end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
         return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
@@ -152,9 +152,9 @@ class TokenStream:
         if self._blocks is None:
             return self._encoded_tokens
         size = max(self._sources.size_hint() or 0, self._sources.bytes_read)
-        left = max(size - self._encoded_to, 0)
+        rest = max(size - self._encoded_to, 0)
         done = max(self._encoded_to - self._from, 1)
-        return self._encoded_tokens + round(left * self._encoded_tokens / done)
+        return self._encoded_tokens + round(rest * self._encoded_tokens / done)
 
     def _fill(self, missing: int) -> None:
         assert self._blocks is not None
@@ -162,10 +162,10 @@ class TokenStream:
         # waiting text, because every attempt encodes all of it again.
         more = BLOCK if self._sized else max(STEP, min(BLOCK, 3 * missing))
         more = max(more, self._waiting_chars // 2)
-        wanted = self._waiting_chars + more
-        wanted = max(wanted, self._look_ahead + STEP)
+        target = self._waiting_chars + more
+        target = max(target, self._look_ahead + STEP)
         line_ends = False
-        while self._waiting_chars < wanted:
+        while self._waiting_chars < target:
             block = next(self._blocks, None)
             if block is None:
                 self._blocks = None
@@ -256,20 +256,20 @@ class TokenStream:
         if place == len(text) or token < 1 or not len(_between_tokens(starts, utf8, token, token)):
             return None
         char = int(np.searchsorted(utf8, starts[token]))
-        found = self._alike(of, token, char)
-        if found is None or self._tokenizer.crosses_words:
+        trial = self._alike(of, token, char)
+        if trial is None or self._tokenizer.crosses_words:
             return None
-        begin, continuing, expected = found
+        begin, continuing, expected = trial
         more = (self._tokenizer.encode(text[begin:] + each, continuing=continuing) for each in NEXT)
         same = all(tokens[: len(expected)] == expected for tokens in more)
         return (token, char) if same else None
 
     def _proven(self, of: _Encoded, token: int, char: int) -> bool:
         """Return whether a cut gives the same tokens, whatever text follows."""
-        found = self._alike(of, token, char)
-        if found is None:
+        trial = self._alike(of, token, char)
+        if trial is None:
             return False
-        begin, continuing, expected = found
+        begin, continuing, expected = trial
         if _between_words(of.text, char) and not self._tokenizer.crosses_words:
             return True
         # A unigram model splits repetitive text depending on where the run ends. Another end then

@@ -117,21 +117,21 @@ class ByteDecoder(Decoder):
 class WindowDecoder(Decoder):
     """Decoder for tokens whose text depends on their neighbors: decodes the last few together."""
 
-    MOST_HELD = 8
+    MOST_WAITING = 8
     """Number of tokens without a complete character from which they are shown anyway."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._window: list[int] = []
-        self._shown = 0  # tokens of the window that have been shown
+        self._context = 0  # tokens of the window that have been shown
 
     def push(self, token: int) -> str:
         if token in self._tokenizer.special_ids:
             return ""
         self._window.append(token)
         text = self._tokenizer.decode(self._window)
-        held = len(self._window) - self._shown
-        if text.endswith("\ufffd") and held < self.MOST_HELD:
+        waiting = len(self._window) - self._context
+        if text.endswith("\ufffd") and waiting < self.MOST_WAITING:
             return ""
         return self._show(text)
 
@@ -139,9 +139,9 @@ class WindowDecoder(Decoder):
         return self._show(self._tokenizer.decode(self._window))
 
     def _show(self, text: str) -> str:
-        before = self._tokenizer.decode(self._window[: self._shown])
-        self._window = self._window[self._shown :]
-        self._shown = len(self._window)
+        before = self._tokenizer.decode(self._window[: self._context])
+        self._window = self._window[self._context :]
+        self._context = len(self._window)
         return text[len(before) :]
 
 

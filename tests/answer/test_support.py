@@ -149,7 +149,7 @@ def test_the_whole_text_counts_and_not_what_memory_kept(
     run = replace(EVERYTHING, budget=Budget(tokens=256), method="streaming")
     memory = remember(session, story, run, "Who?")
     memory.trace.prune(memory.reader.retained())
-    held = " ".join(p.text for p in memory.trace.passages.held())  # type: ignore[union-attr]
+    held = " ".join(p.text for p in memory.trace.passages.all())  # type: ignore[union-attr]
     lost = next(w for w in story.read_text().split() if w.isalpha() and w not in held)
     assert memory.trace.words is not None
     assert memory.trace.words.has_word(lost), "it was read, though memory has lost it"

@@ -100,10 +100,10 @@ def test_what_passes_is_where_it_was(newline: str, ended: bool) -> None:
     assert counts is not None
     assert counts.lines == 3000
     assert 2900 < counts.thinned < 3000 - 3 * FIRST
-    for passage in passages.held():
+    for passage in passages.all():
         assert lines[passage.line_start - 1] == passage.text.rstrip("\r")
         assert passage.line_end == passage.line_start
-    assert any("disk is full" in passage.text for passage in passages.held())
+    assert any("disk is full" in passage.text for passage in passages.all())
 
 
 def test_the_beginning_passes_whole_and_counts() -> None:

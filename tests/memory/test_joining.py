@@ -181,7 +181,7 @@ def test_an_interrupted_memory_is_joined_at_the_end_of_its_source(
     request = Request((), run, "remember", interrupted=interrupted)
     first = returned(session.read(open_sources([str(long)]), request))
     assert first.trace.passages is not None
-    assert first.trace.passages.held()[-1].end > first.trace.end
+    assert first.trace.passages.all()[-1].end > first.trace.end
     joined = join(first, read(session, stories[0], "keydiff"), 320)
     bases = list(joined.trace.bases)
     assert bases == [0, first.trace.records[0].bytes]
@@ -189,7 +189,7 @@ def test_an_interrupted_memory_is_joined_at_the_end_of_its_source(
     recalled = session.recall(saving.look(tmp_path / "both.kvs"), RunSettings())
     assert recalled.trace.bases == bases
     assert recalled.trace.passages is not None
-    text, found = stories[0].read_bytes(), recalled.trace.passages.held()
+    text, found = stories[0].read_bytes(), recalled.trace.passages.all()
     assert {passage.source for passage in found} == {0, 1}
     for passage in found:
         if passage.source:

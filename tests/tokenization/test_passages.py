@@ -281,6 +281,6 @@ def test_white_space_without_end_is_not_held() -> None:
         at += 50_000
         assert passages.held_chars < 110_000
     passages.feed(TextBlock("and on. The end.", at, 0))
-    found = passages.held()
+    found = passages.all()
     assert [p.text for p in found[-3:]] == ["Word", "and on.", "The end."]
     assert found[-1].start == at + 8

@@ -60,7 +60,7 @@ def kept(memory: Memory) -> Kept:
         heads.append(tuple(np.searchsorted(ordinals, row) for row in rows))
     trace.prune(reader.retained())
     layers = tuple(store.spec.index for store in stores)
-    passages = () if trace.passages is None else tuple(trace.passages.held())
+    passages = () if trace.passages is None else tuple(trace.passages.all())
     return Kept(
         tuple(trace.names), tuple(trace.bases), tuple(trace.records), trace.read, trace.end,
         ordinals, trace.origins.starts(ordinals), layers, tuple(heads), passages, memory.tokenizer,
