@@ -20,6 +20,7 @@ from kvstream.api.source_objects import SourceLike, refuse_over, sources_for
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, Event
 from kvstream.memory.memory_file import MemoryFile as MemoryFile
+from kvstream.store.writing import same
 
 if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
@@ -246,7 +247,8 @@ class Memory:
         with self._in_use():
             digest = save(self._engine, place)
         if self._checkpoint is not None and not self._engine.trace.interrupted:
-            self._checkpoint.unlink(missing_ok=True)
+            if not same(self._checkpoint, place):  # otherwise the memory has replaced it
+                self._checkpoint.unlink(missing_ok=True)
             self._checkpoint = None
         return digest
 

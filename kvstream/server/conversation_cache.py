@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import stat
 import sys
@@ -18,6 +19,8 @@ from kvstream.store.writing import remove_partials
 log = logging.getLogger("kvstream.server")
 SUFFIX, READING = ".kvs", ".reading"
 """Suffixes of a finished reading, and of the checkpoint of a stopped one."""
+OWN = re.compile(rf"[0-9a-f]{{64}}({SUFFIX}|{READING})")
+"""Names of the files of a cache. The folder may have others, which are not its own to remove."""
 HIDDEN = r"\.[0-9a-f]{60}\.[0-9a-f]{12}"
 """Pattern of the hidden names of incomplete files, which begin with a part of the digest."""
 
@@ -114,7 +117,7 @@ class ConversationCache:
         found = []
         with suppress(OSError):  # the folder was removed; see `_there`
             for path in self.folder.iterdir():
-                if path.suffix in (SUFFIX, READING) and len(path.stem) == 64:
+                if OWN.fullmatch(path.name):
                     with suppress(OSError):
                         about = path.stat()
                         found.append((about.st_mtime_ns, about.st_size, path))

@@ -107,6 +107,12 @@ class ServerSettings:
                 )
         if self.cache_dir is not None and not self.cache:
             raise UsageError("--cache-dir has no effect with --cache 0; leave one of them out.")
+        folders = {each.resolve() for each in (self.cache_dir, self.memories) if each is not None}
+        if self.cache_dir is not None and self.memories is not None and len(folders) == 1:
+            raise UsageError(
+                "--cache-dir is the folder of --memories, which would offer all conversations to "
+                "all clients as models; name another folder for --cache-dir."
+            )
 
     @property
     def is_local(self) -> bool:

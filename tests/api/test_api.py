@@ -168,6 +168,10 @@ def test_a_memory_is_asked_saved_recalled_and_read_on(model, book, tmp_path) -> 
     assert (tmp_path / "part").exists()
     digest = memory.save(tmp_path / "book.kvs")
     assert not (tmp_path / "part").exists(), "all is saved"
+    again = model.read(book, questions=[question], checkpoint=tmp_path / "same", **SMALL)
+    (tmp_path / "link").symlink_to("same")
+    assert again.save(tmp_path / "link") == digest
+    assert kvstream.inspect(tmp_path / "same").digest == digest, "it replaces the checkpoint"
     file = kvstream.inspect(tmp_path / "book.kvs")
     assert (file.digest, file.questions, file.tokens) == (digest, (question,), memory.read_tokens)
     recalled = model.recall(file)

@@ -174,6 +174,7 @@ def test_stats_that_would_be_read_with_a_folder_are_refused(cli, fake_session, b
     for place in (folder / "new.jsonl", Path(book)):
         ran = cli("ask", str(folder), "Q?", "--stats", str(place))
         assert (ran.code, f"is in the folder {folder}" in ran.stderr) == (2, True), ran.stderr
+        assert "name a file elsewhere" in ran.stderr, "a new file there is read, too"
     assert Path(book).read_text() == before
     for place in (folder / ".stats", folder / "ignored" / "stats", folder.parent / "stats.jsonl"):
         assert cli("ask", str(folder), "Q?", "--stats", str(place)).code == 0

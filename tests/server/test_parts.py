@@ -341,7 +341,9 @@ def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
         return SimpleNamespace(budget=(1, size), save=lambda path: path.write_bytes(b"x" * size))
 
     keys = [f"{i:064x}" for i in range(6)]
-    (tmp_path / "new" / "notes.txt").write_text("of somebody else")
+    others = [tmp_path / "new" / name for name in ("notes.txt", f"{'notes':-<64}.kvs")]
+    for other in others:
+        other.write_text("of somebody else")
     for key in keys[:3]:
         cache.save(key, memory(300))
     assert cache.find(keys[0]) is not None  # used now, so the next one is the oldest
@@ -350,9 +352,9 @@ def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
     assert cache.bytes <= 1000
     cache.save(keys[4], memory(1001))
     assert cache.find(keys[4]) is None
-    assert (tmp_path / "new" / "notes.txt").exists()
     again = ConversationCache(tmp_path / "new", 500)
     assert again.count == 1
+    assert all(other.exists() for other in others)
     again.close()
     assert again.find(keys[3]) is not None
 
@@ -450,7 +452,8 @@ def test_a_cache_whose_folder_cannot_be_made_again_keeps_nothing(tmp_path) -> No
         ({"host": "192.168.1.5"}, "key"),
         ({"key": ""}, "empty"),
         ({"key": "schlüssel"}, "ASCII"),
-        ({"cache": 0, "cache_dir": "."}, "no effect"),
+        ({"cache": 0, "cache_dir": Path()}, "no effect"),
+        ({"memories": Path("a/.."), "cache_dir": Path()}, "all conversations to all clients"),
         ({"allow_host": ("host", "http://host")}, "http://host' is not a name"),
         ({"allow_host": ("host:80",)}, "is not a name"),
         ({"allow_host": ("",)}, "is not a name"),

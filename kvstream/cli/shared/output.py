@@ -197,9 +197,10 @@ def refuse_clashes(
                 )
         if option != IN_PLACE and not os.path.isfile(path):
             continue
+        how = "a file" if option == IN_PLACE else "a new file, or one"
         for folder in (place for _, place in texts if place.is_dir()):
             if path != STDOUT and would_read(folder, path, growing=option == IN_PLACE):
                 raise UsageError(
-                    f"{option} {path} is in the folder {folder}, and is read with it; name a new "
-                    "file, or one elsewhere."
+                    f"{option} {path} is in the folder {folder}, and is read with it; name "
+                    f"{how} elsewhere."
                 )
