@@ -85,17 +85,17 @@ def available_methods() -> Mapping[str, MethodInfo]:
 
 def broken_methods() -> tuple[str, ...]:
     """Return why methods of other packages are left out."""
-    from kvstream.methods.registry import BROKEN, available
+    from kvstream.methods.registry import FAULTS, available
 
     available()
-    return tuple(BROKEN.values())
+    return tuple(FAULTS.values())
 
 
 def method_info(name: str) -> MethodInfo:
     """Return the method with this name. Raises UsageError, with the available names."""
-    from kvstream.methods.registry import named
+    from kvstream.methods.registry import by_name
 
-    return _info(name, named(name, (AUTO,)))
+    return _info(name, by_name(name, (AUTO,)))
 
 
 def _info(name: str, method: type[Method]) -> MethodInfo:

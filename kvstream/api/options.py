@@ -19,7 +19,7 @@ from kvstream.errors import BudgetError, UsageError, meant
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
-from kvstream.methods.automatic import SETTINGS, chosen
+from kvstream.methods.automatic import SETTINGS, choose
 from kvstream.methods.names import method_names, plugins
 from kvstream.run.request import Intervals as Intervals
 from kvstream.run.request import Request as Request
@@ -264,15 +264,15 @@ def settled(
     if method == AUTO:
         owners = {path.partition(".")[0].strip() for path in run.set}
         known = known or bool(request.questions) or summary or extract
-        method = chosen(
+        method = choose(
             known=known, learned=learned, owners=owners, preset=request.preset is not None
         )
         own = {} if owners else dict(SETTINGS.get(method, {}))
     settings = {**own, **settings_by_method(run.set, (method,))[method]}
     changes: dict[str, Any] = {}
-    from kvstream.methods.registry import make, named, preset
+    from kvstream.methods.registry import by_name, make, preset
 
-    named(method, (AUTO,))
+    by_name(method, (AUTO,))
     if request.preset:
         paper = preset(method)
         settings = {**paper.settings, **settings}

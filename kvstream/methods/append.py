@@ -45,6 +45,6 @@ class Append(Method):
         if keep <= old:
             return best(step.window_attention[..., :old], keep)
         scores = pool(step.window_attention[..., old:], step.origin[..., old:], self.pool)
-        added = best(scores, keep - old, recent=self.recent) + old
-        before = torch.arange(old, device=added.device).expand(*added.shape[:-1], old)
-        return torch.cat((before, added), dim=-1)
+        entries = best(scores, keep - old, recent=self.recent) + old
+        before = torch.arange(old, device=entries.device).expand(*entries.shape[:-1], old)
+        return torch.cat((before, entries), dim=-1)

@@ -33,7 +33,7 @@ method, and --preset chooses infinipot.
     another model, or two models             keydiff     pool=15, centered=biased"""
 
 
-def chosen(
+def choose(
     *, known: bool, learned: bool = False, owners: Iterable[str] = (), preset: bool = False
 ) -> str:
     """Return the name of the method for a reading.
@@ -43,9 +43,9 @@ def chosen(
     one of `AUTOMATIC` is among them, it is chosen. `preset`: ``--preset`` was given; its papers
     know the question.
     """
-    named = set(AUTOMATIC.intersection(owners))
-    if len(named) == 1:
-        return named.pop()
+    names = set(AUTOMATIC.intersection(owners))
+    if len(names) == 1:
+        return names.pop()
     if known or preset:
         return QUESTIONS_KNOWN
     return QUESTIONS_LEARNED if learned else QUESTIONS_UNKNOWN

@@ -180,10 +180,10 @@ class CompressiveMemory(Protocol):
     def trained(self) -> nn.Module:
         """The trained weights. Only the weights that folded entries can read them."""
 
-    def fold(self, step: Step, chosen: Tensor) -> None:
+    def fold(self, step: Step, choice: Tensor) -> None:
         """Fold the entries that are being evicted into `step.head_state`, for one layer at a time.
 
-        `chosen` is what `select` returned for the layer: all other candidates are evicted.
+        `choice` is what `select` returned for the layer: all other candidates are evicted.
         """
 
     def mix(

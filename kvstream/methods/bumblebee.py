@@ -88,40 +88,40 @@ class BumbleBee(Attended):
         old, count = n - recent, keep - recent
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
         if not count:
-            chosen = newest[:, :0]
+            entries = newest[:, :0]
         elif self.algorithm == "streaming":
             keys = self._keys(step)[:, :old]
-            chosen = submodular.streaming(keys, weights[:, :old], count, self.mixture, phi)
+            entries = submodular.streaming(keys, weights[:, :old], count, self.mixture, phi)
         else:  # `Mixture` alone holds the keys, so they are freed as soon as they are normalized
             g = submodular.Mixture(self._keys(step), weights, self.mixture, phi)
             g.begin(newest)
             if self.algorithm == "lazy":
-                chosen = submodular.lazy_greedy(g, old, count)
+                entries = submodular.lazy_greedy(g, old, count)
             elif self.algorithm == "fast":
-                chosen = submodular.batched_greedy(g, old, count)
+                entries = submodular.batched_greedy(g, old, count)
             else:
-                chosen = submodular.stochastic_greedy(
+                entries = submodular.stochastic_greedy(
                     g, old, count, self.samples, self.picks, step.generator
                 )
-        chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)
+        entries = torch.cat((entries.sort(-1).values, newest), dim=-1)
         # Not `view`: without entries it could not tell how many heads decide.
-        return chosen.unflatten(0, (layers, -1)).expand(-1, heads, -1)
+        return entries.unflatten(0, (layers, -1)).expand(-1, heads, -1)
 
     def _keys(self, step: Step) -> Tensor:
         """Return the keys of each problem: [P, n, D]."""
         keys = step.keys()
         if self.centered:
             keys = keys - keys.mean(-2, keepdim=True, dtype=torch.float32).to(keys.dtype)
-        return _joined(keys) if self.algorithm == "fast" else keys.flatten(0, 1)
+        return _join(keys) if self.algorithm == "fast" else keys.flatten(0, 1)
 
 
-def _joined(keys: Tensor) -> Tensor:
+def _join(keys: Tensor) -> Tensor:
     """Join the keys of all heads: [G, K, n, D] -> [G, n, K * D].
 
     The cosine of two joined keys is the mean of their cosines in the heads.
     """
     layers, heads, n, dim = keys.shape
-    joined = keys.new_empty(layers, n, heads, dim)
+    out = keys.new_empty(layers, n, heads, dim)
     for head in range(heads):
-        joined[:, :, head] = submodular.normalized(keys[:, head])
-    return joined.flatten(2)
+        out[:, :, head] = submodular.normalized(keys[:, head])
+    return out.flatten(2)

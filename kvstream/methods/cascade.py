@@ -143,19 +143,19 @@ class Cascade(Method):
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape
         scores = self._scores(step)
-        inserted, turns, won = (step.head_state[name] for name in ("inserted", "turns", "won"))
-        chosen = torch.empty(layers, heads, keep, dtype=torch.int64, device=scores.device)
-        state = torch.cat((inserted[:, :1], turns[:, 0]), dim=-1).tolist()
+        counts, turns, won = (step.head_state[name] for name in ("inserted", "turns", "won"))
+        entries = torch.empty(layers, heads, keep, dtype=torch.int64, device=scores.device)
+        state = torch.cat((counts[:, :1], turns[:, 0]), dim=-1).tolist()
         # All layers are in the same state unless their sizes differed at some time (adaptive).
         same = all(s == state[0] for s in state)
         for part in [slice(layers)] if same else [slice(i, i + 1) for i in range(layers)]:
-            held, *begun = state[part.start or 0]
+            count, *turn = state[part.start or 0]
             winners = won[part, : scores.shape[1]].bool()
-            chosen[part], begun = insert(scores[part], min(held, n), keep, begun, winners, self.run)
-            turns[part] = torch.tensor(begun, dtype=torch.int32)
+            entries[part], turn = insert(scores[part], min(count, n), keep, turn, winners, self.run)
+            turns[part] = torch.tensor(turn, dtype=torch.int32)
             won[part] = winners.int()
-        inserted.fill_(keep)
-        return chosen
+        counts.fill_(keep)
+        return entries
 
     def _scores(self, step: Step) -> Tensor:
         """Return scores [G, K, n], or [G, 1, n] if all heads of a layer decide together."""
@@ -174,13 +174,13 @@ def split(size: int, parts: int) -> list[int]:
 
 
 def insert(
-    scores: Tensor, inserted: int, keep: int, turns: Sequence[int], won: Tensor, run: int
+    scores: Tensor, count: int, keep: int, turns: Sequence[int], won: Tensor, run: int
 ) -> tuple[Tensor, list[int]]:
-    """Run algorithm 2 for all candidates after the first `inserted`, with fixed scores.
+    """Run algorithm 2 for all candidates after the first `count`, with fixed scores.
 
     Args:
         scores: [..., n] float32 of all candidates, oldest first.
-        inserted: number of candidates in sub-caches, ``split(inserted, N)`` of them in each.
+        count: number of candidates in sub-caches, ``split(count, N)`` of them in each.
         keep: number of entries in sub-caches afterwards, at most n.
         turns: for each sub-cache, how many tokens of its two runs it was offered, below ``2 run``.
         won: [..., N] bool, whether the contesting run has won; updated in place.
@@ -189,48 +189,48 @@ def insert(
     Returns the candidates that stay, [..., keep] in order of age, and the new `turns`.
     """
     parts, n = len(turns), scores.shape[-1]
-    held, room = split(inserted, parts), split(keep, parts)
+    sizes, room = split(count, parts), split(keep, parts)
     every = torch.arange(n, device=scores.device).expand(scores.shape)
-    offered, end = every[..., inserted:], inserted
-    kept: list[Tensor] = []
+    offers, end = every[..., count:], count
+    caches: list[Tensor] = []
     after: list[int] = []
     for part in range(parts):
-        inside = every[..., end - held[part] : end]
-        end -= held[part]
+        inside = every[..., end - sizes[part] : end]
+        end -= sizes[part]
         # The first sub-cache takes all tokens; others do while they or any later ones have room.
-        free = offered.shape[-1] if room[part] else 0
+        free = offers.shape[-1] if room[part] else 0
         if part:
-            free = min(free, max(0, sum(room[part:]) - sum(held[part:])))
-        inside, rest = torch.cat((inside, offered[..., :free]), dim=-1), offered[..., free:]
+            free = min(free, max(0, sum(room[part:]) - sum(sizes[part:])))
+        inside, rest = torch.cat((inside, offers[..., :free]), dim=-1), offers[..., free:]
         turn = (turns[part] + free) % (2 * run)
         if free and turn > run:  # the second run began without a contest: the rest of it loses
             won[..., part] = False
         if room[part] and rest.shape[-1]:
-            inside = _contest(scores, inside, rest, kept[-1], turn, won[..., part], run)
+            inside = _contest(scores, inside, rest, caches[-1], turn, won[..., part], run)
         after.append((turn + rest.shape[-1]) % (2 * run) if part else 0)
         cut = inside.shape[-1] - room[part]
-        kept.append(inside[..., cut:])
-        offered = inside[..., :cut]
-    return torch.cat(kept[::-1], dim=-1), after
+        caches.append(inside[..., cut:])
+        offers = inside[..., :cut]
+    return torch.cat(caches[::-1], dim=-1), after
 
 
 def _contest(
-    scores: Tensor, inside: Tensor, offered: Tensor, ahead: Tensor, turn: int, won: Tensor, run: int
+    scores: Tensor, inside: Tensor, offers: Tensor, ahead: Tensor, turn: int, won: Tensor, run: int
 ) -> Tensor:
     """Return what a full sub-cache holds after it was offered entries, before its oldest leave.
 
     `ahead` are the entries that will be offered next; `turn` and `won` are those of `insert`.
     """
     if turn > run:  # a contest has begun
-        left = offered[..., : 2 * run - turn]
-        inside, offered = _replace(inside, left, won, run), offered[..., 2 * run - turn :]
+        rest = offers[..., : 2 * run - turn]
+        inside, offers = _replace(inside, rest, won, run), offers[..., 2 * run - turn :]
         turn = 0
-    begun = min(turn, inside.shape[-1])
-    inside, undecided = inside.tensor_split((inside.shape[-1] - begun,), dim=-1)
-    offered = torch.cat((undecided, offered), dim=-1)
-    pairs = offered.shape[-1] // (2 * run)
-    paired, first, second = offered.tensor_split((2 * run * pairs, 2 * run * pairs + run), dim=-1)
-    inside = torch.cat((inside, _winners(scores, paired, run), first), dim=-1)
+    size = min(turn, inside.shape[-1])
+    inside, tail = inside.tensor_split((inside.shape[-1] - size,), dim=-1)
+    offers = torch.cat((tail, offers), dim=-1)
+    pairs = offers.shape[-1] // (2 * run)
+    contests, first, second = offers.tensor_split((2 * run * pairs, 2 * run * pairs + run), dim=-1)
+    inside = torch.cat((inside, _winners(scores, contests, run), first), dim=-1)
     if second.shape[-1]:
         whole = torch.cat((second, ahead[..., : run - second.shape[-1]]), dim=-1)
         won.copy_(_mean(scores, whole) > _mean(scores, first))
@@ -249,8 +249,8 @@ def _winners(scores: Tensor, entries: Tensor, run: int) -> Tensor:
 def _replace(inside: Tensor, tokens: Tensor, won: Tensor, run: int) -> Tensor:
     """Return `inside` with `tokens` instead of the oldest ones of its newest run, where `won`."""
     older, newest = inside.tensor_split((max(0, inside.shape[-1] - run),), dim=-1)
-    moved = torch.cat((newest, tokens), dim=-1)[..., tokens.shape[-1] :]
-    return torch.cat((older, torch.where(won[..., None], moved, newest)), dim=-1)
+    after = torch.cat((newest, tokens), dim=-1)[..., tokens.shape[-1] :]
+    return torch.cat((older, torch.where(won[..., None], after, newest)), dim=-1)
 
 
 def _mean(scores: Tensor, entries: Tensor) -> Tensor:

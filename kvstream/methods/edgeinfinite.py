@@ -18,7 +18,7 @@ from kvstream.methods.tools.scoring import latest, pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget with the sizes of the paper: an eighth is left for prompt, question and answer."""
-MIXED = 32
+QUERIES = 32
 """Number of queries that read memory at once."""
 BLOCK = 64
 """Number of evicted entries that are folded at once."""
@@ -117,27 +117,27 @@ class EdgeInfinite(Method):
         )
 
     def sized(self, budget: int) -> EdgeInfinite:
-        def scaled(size: int) -> int:
+        def scale(size: int) -> int:
             return size * budget // ROOM if self.scale else size
 
         return dataclasses.replace(
             self,
-            sinks=scaled(self.sinks),
-            window=scaled(self.window),
-            segment=max(1, scaled(self.segment)),
+            sinks=scale(self.sinks),
+            window=scale(self.window),
+            segment=max(1, scale(self.segment)),
             scale=False,
         )
 
     def target(self, size: int, present: int) -> int:
-        kept = self.sinks + self.window
-        residual = present - kept
+        ends = self.sinks + self.window
+        residual = present - ends
         # Less than a segment waits for the next chunk, and stays at the end of the text.
-        return min(size, present if residual < self.segment and present <= size else kept)
+        return min(size, present if residual < self.segment and present <= size else ends)
 
     def select(self, step: Step, keep: int) -> Tensor:
         return latest(step, keep)
 
-    def written(self, step: Step, leave: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def blocks(self, step: Step, leave: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield, in blocks, what to fold of the `leave` oldest entries of a layer: keys [K, n, D],
         values [K, n, E], and the weight of each [K, n].
 
@@ -152,9 +152,9 @@ class EdgeInfinite(Method):
                 yield keys[0], values[0].float(), keys.new_ones(keys.shape[1:3])
             return
         assert step.window_attention is not None
-        seen = pool(step.window_attention, step.origin, POOL)[0, :, :leave]
-        seen, place = seen.topk(max(1, leave // LOOKED_AT), dim=-1)
-        found: list[Tensor] = []
+        attention = pool(step.window_attention, step.origin, POOL)[0, :, :leave]
+        attention, place = attention.topk(max(1, leave // LOOKED_AT), dim=-1)
+        entries: list[Tensor] = []
         for first, end in blocks:  # to count the chosen entries of a block would wait for the GPU
             here = ((place >= first) & (place < end))[..., None]
             at = (place - first).clamp(0, end - first - 1)[..., None]
@@ -162,9 +162,9 @@ class EdgeInfinite(Method):
                 t[0].gather(1, at.expand(*place.shape, t.shape[-1])).float()
                 for t in step.as_read(first, end)
             ]
-            pairs = zip(block, found or block, strict=True)
-            found = [torch.where(here, new, old) for new, old in pairs]
-        yield found[0], found[1], WEIGHT * seen.clamp_min(1e-6)
+            pairs = zip(block, entries or block, strict=True)
+            entries = [torch.where(here, new, old) for new, old in pairs]
+        yield entries[0], entries[1], WEIGHT * attention.clamp_min(1e-6)
 
     def compressive_memory(
         self, model: ModelFacts, *, asked: bool
@@ -189,10 +189,10 @@ class Gated:
         return nn.ModuleDict({str(layer): gate for layer, gate in self.gates.items()})
 
     @torch.no_grad()
-    def fold(self, step: Step, chosen: Tensor) -> None:
+    def fold(self, step: Step, choice: Tensor) -> None:
         gate = self.gates[step.layers[0]]
-        leave = step.origin.shape[-1] - chosen.shape[-1]  # the oldest
-        for keys, values, counts in self.method.written(step, leave):
+        leave = step.origin.shape[-1] - choice.shape[-1]  # the oldest
+        for keys, values, counts in self.method.blocks(step, leave):
             features = gate.features(keys) * counts[..., None]
             step.head_state["memory"][0] += features.transpose(1, 2) @ values
             step.head_state["norm"][0] += features.sum(1)
@@ -201,8 +201,8 @@ class Gated:
         self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
         gate, memory, norm = self.gates[layer], head_state["memory"], head_state["norm"]
-        mixed = torch.empty_like(out)
-        parts = zip(*(t.split(MIXED, 1) for t in (query, out, lse, mixed)), strict=True)
+        result = torch.empty_like(out)
+        parts = zip(*(t.split(QUERIES, 1) for t in (query, out, lse, result)), strict=True)
         for *part, into in parts:
             into.copy_(gate(*part, memory, norm, self.asked))
-        return mixed
+        return result

@@ -77,8 +77,8 @@ class Foresight(ScoredMethod):
         return None if isinstance(step.learned, LayerScorers) else step.state["worth"]
 
     def score(self, step: Step) -> Tensor:
-        found = step.state["worth"] if step.agreed is None else step.agreed
-        return pool(found, step.origin, self.pool)
+        worth = step.state["worth"] if step.agreed is None else step.agreed
+        return pool(worth, step.origin, self.pool)
 
 
 class Scorer(nn.Module):
@@ -104,11 +104,11 @@ class Scorer(nn.Module):
 
         `real` [n] is 0 for rows without a token; these do not influence their neighbors.
         """
-        found = linear(keys.float().transpose(0, 1).flatten(1), self.w1, self.b1).relu()
+        features = linear(keys.float().transpose(0, 1).flatten(1), self.w1, self.b1).relu()
         if real is not None:
-            found = found * real[:, None]
-        beside = conv1d(found.T[None], self.w2, self.b2, padding=self.w2.shape[-1] // 2)[0].T
-        return linear(found + beside.relu(), self.w3, self.b3)[:, 0]
+            features = features * real[:, None]
+        beside = conv1d(features.T[None], self.w2, self.b2, padding=self.w2.shape[-1] // 2)[0].T
+        return linear(features + beside.relu(), self.w3, self.b3)[:, 0]
 
     def in_blocks(self, keys: Tensor) -> Tensor:
         """Return the same scores [n], computed in blocks to save scratch memory."""
@@ -116,8 +116,8 @@ class Scorer(nn.Module):
         scores = []
         for first in range(0, n, BLOCK):
             start = max(0, first - beside)
-            said = self(keys[:, start : first + BLOCK + beside])
-            scores.append(said[first - start : first - start + BLOCK])
+            part = self(keys[:, start : first + BLOCK + beside])
+            scores.append(part[first - start : first - start + BLOCK])
         return torch.cat(scores)
 
 
@@ -144,11 +144,11 @@ def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
         hidden, width = own["w2"].shape[1:] if "w2" in own and own["w2"].ndim == 3 else (1, 1)
         return new_scorer(layer, hidden, width)
 
-    stored = LearnedFile(model, "foresight", "scorers", FILE, file, remedy, several=True)
-    alone = any(name.startswith(BY_LAYER) for name in stored.tensors)
-    found = stored.layers(f"{BY_LAYER if alone else ''}{{}}.", new)
+    weights = LearnedFile(model, "foresight", "scorers", FILE, file, remedy, several=True)
+    alone = any(name.startswith(BY_LAYER) for name in weights.tensors)
+    scorers = weights.layers(f"{BY_LAYER if alone else ''}{{}}.", new)
     kind = LayerScorers if alone else nn.ModuleDict
-    return kind({str(n): scorer for n, scorer in found.items()})
+    return kind({str(n): scorer for n, scorer in scorers.items()})
 
 
 def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:

@@ -122,10 +122,10 @@ class InfiniPot(Method):
         scores = self._representative(step) if step.votes is None else step.votes
         n, recent = scores.shape[-1], min(self.recent, keep)
 
-        def first(ranked: Tensor, count: int) -> Tensor:
-            """Return the scores, with the `count` best of `ranked` raised above all others."""
-            chosen = ranked[..., : n - recent].topk(count, dim=-1, sorted=False).indices
-            return scores.scatter(-1, chosen, torch.inf)
+        def first(values: Tensor, count: int) -> Tensor:
+            """Return the scores, with the `count` best of `values` raised above all others."""
+            top = values[..., : n - recent].topk(count, dim=-1, sorted=False).indices
+            return scores.scatter(-1, top, torch.inf)
 
         novel = int(self.alpha * (keep - recent))
         # Novelty comes first, as in the paper: shared tokens get only the room that is left.

@@ -35,12 +35,12 @@ def tolerate_malformed_packages() -> list[str]:
     """
     from importlib.metadata import Distribution, EntryPoints
 
-    malformed: list[str] = []
-    listed = vars(Distribution)["entry_points"]
+    problems: list[str] = []
+    original = vars(Distribution)["entry_points"]
 
     def entry_points(package: Distribution) -> EntryPoints:
         try:
-            return listed.__get__(package)
+            return original.__get__(package)
         except Exception as error:
             reason = f"The entry points of a package are malformed ({error})."
             with suppress(Exception):  # its metadata may be damaged, too
@@ -49,12 +49,12 @@ def tolerate_malformed_packages() -> list[str]:
                 ours = GROUP in (package.read_text("entry_points.txt") or "")
             except ValueError:  # not UTF-8
                 ours = True
-            if ours and reason not in malformed:
-                malformed.append(reason)
+            if ours and reason not in problems:
+                problems.append(reason)
             return EntryPoints()
 
     Distribution.entry_points = property(entry_points)  # type: ignore[assignment]
-    return malformed
+    return problems
 
 
 def plugins() -> tuple[tuple[EntryPoint, ...], Sequence[str]]:

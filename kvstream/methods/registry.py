@@ -31,14 +31,14 @@ BUILT_IN: tuple[type[Method], ...] = tuple(
     getattr(import_module(f"kvstream.methods.{module}"), kind)
     for module, _, kind in (place.partition(":") for place in CLASSES.values())
 )
-NAMED = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
+NAME = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 """A name that --method takes."""
-SCHEDULED = {"schedule", "chunk", "start"}
+OPTIONS = {"schedule", "chunk", "start"}
 """Options that a preset may set."""
-BROKEN: dict[str, str] = {}
+FAULTS: dict[str, str] = {}
 """Why methods of other packages are left out, by the names of their entry points. `available` fills
 it."""
-RETURNED: Mapping[str, type] = {
+KINDS: Mapping[str, type] = {
     "absorb": type(None), "catalyst": Sequence, "evidence": Evidence, "fitted": Method,
     "head_tensors": tuple, "layer_sizes": Sequence, "newest": int, "score": Tensor,
     "select": Tensor, "settings": dict, "sized": Method, "target": int, "tensors": tuple,
@@ -52,38 +52,38 @@ def available() -> Mapping[str, type[Method]]:
     """Return all methods by name, built-in ones first. Leave out those of broken packages."""
     methods = {method.name: method for method in BUILT_IN}
     points, problems = plugins()
-    BROKEN.clear()
-    BROKEN.update({problem: problem for problem in problems})
+    FAULTS.clear()
+    FAULTS.update({problem: problem for problem in problems})
     for point in points:
-        loaded: Any = None
+        method: Any = None
         fault: str | None = f"has the entry point {point.value!r}, which is not MODULE:CLASS"
         if point.pattern.match(point.value):
             try:
                 with printing_to_stderr():
-                    loaded = point.load()
-                    fault = _fault(loaded)
+                    method = point.load()
+                    fault = _fault(method)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # an import may even end the program
                 fault = f"does not load ({_text_of(error)})"
-        if fault is None and (loaded.name in methods or loaded.name == AUTO):
-            fault = f"has the name {loaded.name!r}, which exists already"
+        if fault is None and (method.name in methods or method.name == AUTO):
+            fault = f"has the name {method.name!r}, which exists already"
         if fault is None:
-            title = f"The method {loaded.name!r} of {_origin(point)}"
-            methods[loaded.name] = _answerable(loaded, title)
+            title = f"The method {method.name!r} of {_origin(point)}"
+            methods[method.name] = _answerable(method, title)
         else:
-            BROKEN[point.name] = (
+            FAULTS[point.name] = (
                 f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
                 "package."
             )
     return methods
 
 
-def _answerable(loaded: type[Method], title: str) -> type[Method]:
+def _answerable(method: type[Method], title: str) -> type[Method]:
     """Return a subclass whose errors and values of a wrong type become errors with its `title`."""
 
     def answering(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-        kind: Any = RETURNED.get(name, object)
+        kind: Any = KINDS.get(name, object)
 
         def call(self: Method, *values: Any, **more: Any) -> Any:
             try:
@@ -96,7 +96,7 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
                 raise KvstreamError(f"{title} fails in {name} ({_text_of(error)}).") from error
             if not isinstance(value, kind):
                 raise KvstreamError(
-                    f"{title} returns {_shown(value)} from {name}, not a {kind.__name__}."
+                    f"{title} returns {_repr_of(value)} from {name}, not a {kind.__name__}."
                 )
             if name in WRONG and (wrong := WRONG[name](value, *values, **more)):
                 raise KvstreamError(f"{title} returns {wrong} from {name}.")
@@ -105,14 +105,14 @@ def _answerable(loaded: type[Method], title: str) -> type[Method]:
         return call
 
     own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
-    also = [name for name in ("score", "newest") if hasattr(loaded, name)]
+    also = [name for name in ("score", "newest") if hasattr(method, name)]
     calls: dict[str, Any] = {
-        name: answering(name, getattr(loaded, name)) for name in (*own, *also, "__init__")
+        name: answering(name, getattr(method, name)) for name in (*own, *also, "__init__")
     }
-    needs_keys: Any = loaded.needs_keys
+    needs_keys: Any = method.needs_keys
     if isinstance(needs_keys, property) and needs_keys.fget is not None:
         calls["needs_keys"] = property(answering("needs_keys", needs_keys.fget))
-    return type(loaded.__name__, (loaded,), {**calls, "__doc__": loaded.__doc__})
+    return type(method.__name__, (method,), {**calls, "__doc__": method.__doc__})
 
 
 def _text_of(error: BaseException) -> str:
@@ -132,7 +132,7 @@ def _line(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _shown(value: Any) -> str:
+def _repr_of(value: Any) -> str:
     try:
         return _line(repr(value), 60)
     except Exception:
@@ -145,7 +145,7 @@ def _wrong_evidence(evidence: Evidence) -> str | None:
         kind = type(field.default)
         fits = isinstance(value, int | float if kind is float else kind)
         if not fits or (kind in (int, float) and not 0 <= value < math.inf):
-            return f"the {field.name} {_shown(value)}"
+            return f"the {field.name} {_repr_of(value)}"
     return None
 
 
@@ -156,20 +156,20 @@ def _wrong_scores(scores: Tensor, step: Step) -> str | None:
     return "scores that are not numbers (NaN)" if bool(scores.isnan().any()) else None
 
 
-def _wrong_choice(chosen: Tensor, step: Step, keep: int) -> str | None:
+def _wrong_choice(choice: Tensor, step: Step, keep: int) -> str | None:
     """Return what is wrong with the candidates that a method chose, or None."""
     groups, heads, count = step.origin.shape
-    if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.is_complex():
-        return f"numbers of the type {chosen.dtype}, not int64,"
-    if chosen.shape != (groups, heads, keep):
-        return f"the shape {list(chosen.shape)}, not {[groups, heads, keep]},"
-    if chosen.is_meta or not bool(((chosen >= 0) & (chosen < count)).all()):
+    if choice.is_floating_point() or choice.dtype == torch.bool or choice.is_complex():
+        return f"numbers of the type {choice.dtype}, not int64,"
+    if choice.shape != (groups, heads, keep):
+        return f"the shape {list(choice.shape)}, not {[groups, heads, keep]},"
+    if choice.is_meta or not bool(((choice >= 0) & (choice < count)).all()):
         return f"places that are not from 0 to {count - 1}"
-    return None if bool((chosen.diff() > 0).all()) else "places that are out of order, or twice,"
+    return None if bool((choice.diff() > 0).all()) else "places that are out of order, or twice,"
 
 
-def _unless(fits: bool, value: Any, wanted: str) -> str | None:
-    return None if fits else f"{_shown(value)}, {wanted},"
+def _unless(fits: bool, value: Any, rule: str) -> str | None:
+    return None if fits else f"{_repr_of(value)}, {rule},"
 
 
 def _all(values: Any, *kinds: type) -> bool:
@@ -209,17 +209,17 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
     ),
     "evidence": _wrong_evidence,
     "head_tensors": _wrong_tensors,
-    "layer_sizes": lambda found, sizes: _unless(
-        len(found) == len(sizes) and _all(found, int)
-        and min(found) >= 0 and max(found) <= max(sizes),
-        found, f"not {len(sizes)} sizes from 0 to {max(sizes)}",
+    "layer_sizes": lambda value, sizes: _unless(
+        len(value) == len(sizes) and _all(value, int)
+        and min(value) >= 0 and max(value) <= max(sizes),
+        value, f"not {len(sizes)} sizes from 0 to {max(sizes)}",
     ),
     "score": _wrong_scores,
     "select": _wrong_choice,
-    "settings": lambda found: _unless(
-        _all(found, str) and _all(found.values(), int, float, str)
-        and all(math.isfinite(each) for each in found.values() if isinstance(each, float)),
-        found, "not numbers and texts by name",
+    "settings": lambda value: _unless(
+        _all(value, str) and _all(value.values(), int, float, str)
+        and all(math.isfinite(each) for each in value.values() if isinstance(each, float)),
+        value, "not numbers and texts by name",
     ),
     "shorten": lambda ends, head, free: _unless(
         ends is None or (
@@ -247,30 +247,30 @@ def _origin(point: EntryPoint) -> str:
     return repr(point.value)
 
 
-def _fault(loaded: Any) -> str | None:
+def _fault(method: Any) -> str | None:
     """Return why an object of another package is not a method; None: it is one."""
-    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
+    if not (isinstance(method, type) and issubclass(method, Method)):
         return "is not a kvstream Method"
     for text in ("name", "source"):
-        if not isinstance(getattr(loaded, text, None), str):
+        if not isinstance(getattr(method, text, None), str):
             return f"has no {text}"
-    if not NAMED.fullmatch(loaded.name):
-        return f"has the name {loaded.name!r:.60}, which --method does not take"
-    if missing := getattr(loaded, "__abstractmethods__", None):
+    if not NAME.fullmatch(method.name):
+        return f"has the name {method.name!r:.60}, which --method does not take"
+    if missing := getattr(method, "__abstractmethods__", None):
         return f"does not define {', '.join(sorted(missing))}"
-    if any(isinstance(value, dataclasses.Field) for value in vars(loaded).values()):
+    if any(isinstance(value, dataclasses.Field) for value in vars(method).values()):
         return "has settings, but is not decorated with @dataclass(frozen=True)"
-    if not isinstance(loaded.evicts, bool):
+    if not isinstance(method.evicts, bool):
         return "has evicts that is not True or False"
-    if loaded.evicts and loaded.select is Method.select:
+    if method.evicts and method.select is Method.select:
         return "does not define select"
-    if loaded.__new__ is not object.__new__:
+    if method.__new__ is not object.__new__:
         return "defines __new__"
-    paper = loaded.paper
-    if paper is not None and not (isinstance(paper, Preset) and {*paper.run} <= SCHEDULED):
-        return f"has paper that is not a Preset of {', '.join(sorted(SCHEDULED))}"
-    hints = get_type_hints(loaded)
-    for field in dataclasses.fields(loaded):
+    paper = method.paper
+    if paper is not None and not (isinstance(paper, Preset) and {*paper.run} <= OPTIONS):
+        return f"has paper that is not a Preset of {', '.join(sorted(OPTIONS))}"
+    hints = get_type_hints(method)
+    for field in dataclasses.fields(method):
         kind = hints[field.name]
         if kind not in (int, float, bool, str):
             return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
@@ -287,31 +287,31 @@ def _fault(loaded: Any) -> str | None:
     return None
 
 
-def named(name: str, also: Sequence[str] = ()) -> type[Method]:
+def by_name(name: str, also: Sequence[str] = ()) -> type[Method]:
     """Return the method of a name. Raise UsageError with the known names, which include `also`."""
     if name in NAMES:  # without a look at other packages, which may be broken
         return BUILT_IN[NAMES.index(name)]
     methods = available()
     if name in methods:
         return methods[name]
-    if name in BROKEN:
-        raise UsageError(BROKEN[name])
+    if name in FAULTS:
+        raise UsageError(FAULTS[name])
     if name == AUTO:
         raise UsageError(
             f"{AUTO} is not a method: it chooses one when a text is read. Name one of "
             f"{', '.join(methods)}."
         )
-    known = (*also, *methods)
-    close = meant(name, known) or " If a plugin adds it, install the plugin."
-    told = "".join(f" {reason}" for reason in BROKEN.values())
-    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.{told}")
+    names = (*also, *methods)
+    close = meant(name, names) or " If a plugin adds it, install the plugin."
+    reasons = "".join(f" {reason}" for reason in FAULTS.values())
+    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(names)}.{reasons}")
 
 
 def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
     """Return the method that made a memory file. Raise UsageError if it is not installed."""
     if name not in NAMES and name not in available():
         raise UsageError(
-            BROKEN.get(name)
+            FAULTS.get(name)
             or f"{path} was made by the method {name!r}, which is not installed here; install the "
             "package that adds it, or read the sources again."
         )
@@ -320,26 +320,26 @@ def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
 
 def preset(name: str) -> Preset:
     """Return what ``--preset paper`` sets for a method. Raise UsageError if it has no preset."""
-    found = named(name).paper
-    if found is None:
+    paper = by_name(name).paper
+    if paper is None:
         having = ", ".join(n for n, method in available().items() if method.paper is not None)
         raise UsageError(f"--preset paper has no settings for {name}, only for {having}.")
-    return found
+    return paper
 
 
 def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
     """Return a method with its settings parsed from text. Raise UsageError if one is wrong."""
-    kind = named(name)
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    kind = by_name(name)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, text in (settings or {}).items():
-        if key not in known:
+        if key not in fields:
             raise UsageError(
-                f"--set {name}.{key}: {name} has no setting {key!r}.{meant(key, known)} "
-                f"It has: {', '.join(known) or 'none'}."
+                f"--set {name}.{key}: {name} has no setting {key!r}.{meant(key, fields)} "
+                f"It has: {', '.join(fields) or 'none'}."
             )
-        values[key] = _parse(f"--set {name}.{key}", text, hints[key], known[key])
+        values[key] = _parse(f"--set {name}.{key}", text, hints[key], fields[key])
     return kind(**values)
 
 
@@ -354,10 +354,10 @@ def _parse(label: str, text: str, kind: Any, field: dataclasses.Field[Any]) -> A
             ]
         value = kind(text)
     except (ValueError, KeyError):
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}
-        raise UsageError(f"{label}={text!r} is not {wanted.get(kind, kind)}.") from None
-    if (allowed := base.limits(field)) is not None:
-        least, most = allowed
+        kinds = {int: "a whole number", float: "a number", bool: "true or false"}
+        raise UsageError(f"{label}={text!r} is not {kinds.get(kind, kind)}.") from None
+    if (limits := base.limits(field)) is not None:
+        least, most = limits
         if not (least <= value <= most and value < math.inf):
-            raise UsageError(f"{label} must be {base.in_words(allowed)}, not {text}.")
+            raise UsageError(f"{label} must be {base.in_words(limits)}, not {text}.")
     return value

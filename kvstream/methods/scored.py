@@ -30,5 +30,5 @@ class ScoredMethod(Method, ABC):
         return getattr(self, "recent", 0)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        chosen = best(self.score(step), keep, recent=self.newest(keep))
-        return chosen.expand(*step.origin.shape[:-1], keep)
+        entries = best(self.score(step), keep, recent=self.newest(keep))
+        return entries.expand(*step.origin.shape[:-1], keep)

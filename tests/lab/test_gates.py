@@ -299,14 +299,14 @@ def test_what_is_noted_is_attention_to_what_is_there_and_to_what_left(
 
     monkeypatch.setattr(lessons, "peek", watched)
     written: dict[int, list[Any]] = {}
-    write = EdgeInfinite.written
+    write = EdgeInfinite.blocks
 
     def watching(self: EdgeInfinite, step: Any, leave: int) -> Any:
         for parts in write(self, step, leave):
             written.setdefault(step.layers[0], []).append(parts)
             yield parts
 
-    monkeypatch.setattr(EdgeInfinite, "written", watching)
+    monkeypatch.setattr(EdgeInfinite, "blocks", watching)
     asked = tokens(12, 5)
     lesson = lessons.Lesson(tokens(500, 4), [asked], [*asked, *tokens(5, 6)])
     met = lessons.noted(bounded(kind), [1], METHOD, 160, lesson, random.Random(0))

@@ -497,10 +497,10 @@ def test_a_broken_plugin_is_named(
     registry.available.cache_clear()
     try:
         assert set(registry.available()) - {"fine"} <= set(METHODS)
-        assert issubclass(registry.named("fine"), _Fine)
-        assert registry.named("snapkv")
+        assert issubclass(registry.by_name("fine"), _Fine)
+        assert registry.by_name("snapkv")
         with pytest.raises(UsageError, match=told) as caught:
-            registry.named("thing")
+            registry.by_name("thing")
         assert "'other.module:Thing' in the package other-package" in str(caught.value)
     finally:
         registry.available.cache_clear()

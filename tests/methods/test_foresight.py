@@ -17,7 +17,7 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed
-from kvstream.methods.automatic import chosen
+from kvstream.methods.automatic import choose
 from kvstream.methods.base import Step
 from kvstream.methods.foresight import (
     FILE,
@@ -129,15 +129,15 @@ def test_what_stays_has_the_highest_sum_over_the_layers(width: int) -> None:
             sums[came] += step.state["worth"][0, :, -step.new :].sum(0)
 
         def select(self, step: Step, keep: int) -> Tensor:
-            chosen = super().select(step, keep)
-            for origin, kept in zip(step.origin[0].long(), chosen[0], strict=True):
+            entries = super().select(step, keep)
+            for origin, kept in zip(step.origin[0].long(), entries[0], strict=True):
                 near = (origin[:, None] - origin[None]).abs() <= width // 2
                 pooled = sums[origin].expand(len(origin), -1).masked_fill(~near, -torch.inf).amax(1)
                 # Neighbors share their score, so any of them may stay.
                 best = pooled.topk(keep).values.sort().values
                 assert torch.equal(pooled[kept].sort().values, best)
                 looked.append(keep)
-            return chosen
+            return entries
 
     read(model, tokens(400, seed=4), 128, Watched(pool=width))
     assert looked
@@ -152,12 +152,12 @@ def test_scorers_of_layers_keep_the_best_of_each_layer(tmp_path: Path) -> None:
 
     class Watched(Foresight):
         def select(self, step: Step, keep: int) -> Tensor:
-            chosen = super().select(step, keep)
+            entries = super().select(step, keep)
             (worth,) = step.state["worth"][0, :1]
             best = worth.topk(keep).values.sort().values
-            assert torch.equal(worth[chosen[0, 0]].sort().values, best)
+            assert torch.equal(worth[entries[0, 0]].sort().values, best)
             looked.add(step.layers)
-            return chosen
+            return entries
 
     reader = read(model, tokens(400, seed=4), 128, Watched(pool=1, scorers=str(tmp_path / FILE)))
     assert len(looked) == len(layers)
@@ -196,10 +196,10 @@ def test_scorers_go_through_a_file_and_into_their_model_alone(
 
 
 def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> None:
-    assert chosen(known=False, learned=True) == "foresight"
-    assert chosen(known=False) == "keydiff"
-    assert chosen(known=True, learned=True) == "infinipot"
-    assert chosen(known=True, owners=["foresight"]) == "foresight"
+    assert choose(known=False, learned=True) == "foresight"
+    assert choose(known=False) == "keydiff"
+    assert choose(known=True, learned=True) == "infinipot"
+    assert choose(known=True, owners=["foresight"]) == "foresight"
     run = settled(request_of(command="remember"), learned=True).run
     assert (run.method, dict(run.set)) == ("foresight", {})
 

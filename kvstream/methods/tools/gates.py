@@ -45,10 +45,10 @@ class Gate(nn.Module):
         self.b2 = nn.Parameter(torch.zeros(dim))
         self.g = nn.Parameter(torch.full((heads, dim), -3.0))
 
-    def gated(self, out: Tensor, found: Tensor) -> Tensor:
+    def mix(self, out: Tensor, values: Tensor) -> Tensor:
         """Return out [H, T, E] mixed with the MLP of what memory returned (eqs. 8, 9), float32."""
-        said = linear(linear(found, self.w1, self.b1).relu(), self.w2, self.b2)
-        return torch.lerp(out.float(), said, self.g.sigmoid()[:, None])
+        mlp = linear(linear(values, self.w1, self.b1).relu(), self.w2, self.b2)
+        return torch.lerp(out.float(), mlp, self.g.sigmoid()[:, None])
 
     def features(self, keys: Tensor) -> Tensor:
         """Return the features [K, n, F] of rotated keys [K, n, D]: float32, positive."""
@@ -77,8 +77,8 @@ class PaperGate(Gate):
         self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
     ) -> Tensor:
         looking = sigma(grouped(query, len(memory)))
-        found = looking @ memory / (looking @ norm[..., None]).clamp_min(TINY)
-        return self.gated(out, ungrouped(found, len(query))).to(out.dtype)
+        values = looking @ memory / (looking @ norm[..., None]).clamp_min(TINY)
+        return self.mix(out, ungrouped(values, len(query))).to(out.dtype)
 
 
 class LearnedGate(Gate):
@@ -128,12 +128,12 @@ class LearnedGate(Gate):
         top = looking.amax(-1, keepdim=True)
         looking = (looking - top).exp()
         mass = (looking @ norm[..., None]).clamp_min(TINY)
-        found = ungrouped(looking @ memory / mass, len(query))
+        values = ungrouped(looking @ memory / mass, len(query))
         share = ungrouped(mass.log() + top, len(query)) - lse[..., None]
         if asked:
-            return torch.lerp(out.float(), found, share.sigmoid()).to(out.dtype)
+            return torch.lerp(out.float(), values, share.sigmoid()).to(out.dtype)
         share = share + self.offset[:, None, None]
-        return self.gated(torch.lerp(out.float(), found, share.sigmoid()), found).to(out.dtype)
+        return self.mix(torch.lerp(out.float(), values, share.sigmoid()), values).to(out.dtype)
 
 
 HIGHEST = 60.0
@@ -167,19 +167,19 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
         f"{model.name} --data FOLDER --out {name}{option}` and name it with --set "
         f"edgeinfinite.gate={name}."
     )
-    stored = LearnedFile(model, "edgeinfinite", "a gate", name, file, remedy)
+    weights = LearnedFile(model, "edgeinfinite", "a gate", name, file, remedy)
 
     def new(layer: LayerFacts, own: Mapping[str, Tensor]) -> Gate:
         if own and ("w_key" in own) != (form == "learned"):
             (other,) = {*FORMS} - {form}
             raise UsageError(
-                f"{stored.path} is a gate of the form {other}, and the form {form} was asked for; "
+                f"{weights.path} is a gate of the form {other}, and the form {form} was asked for; "
                 f"use --set edgeinfinite.form={other}, or {remedy}"
             )
         features, hidden = (_last_size(own.get(name)) for name in ("b_key", "b1"))
         return new_gate(form, layer, features, hidden)
 
-    gates = stored.layers("layers.{}.", new)
+    gates = weights.layers("layers.{}.", new)
     for number, gate in gates.items():
         if isinstance(gate, LearnedGate) and rows not in (None, gate.b_key.shape[-1]):
             features = gate.b_key.shape[-1]

@@ -49,11 +49,11 @@ class LearnedFile:
         `prefix` begins the names of a layer's tensors, with ``{}`` for its number. `new` returns an
         untrained module with the sizes of the stored tensors.
         """
-        stored = self.tensors
-        found = {}
+        tensors = self.tensors
+        modules = {}
         for layer in self.model.layers:
             start = prefix.format(layer.index)
-            own = {k.removeprefix(start): v for k, v in stored.items() if k.startswith(start)}
+            own = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
             module = new(layer, own)
             try:
                 module.load_state_dict(own)
@@ -62,8 +62,8 @@ class LearnedFile:
                     f"{self.path} was trained for another model: its layer {layer.index} does not "
                     f"fit {self.model.name}; {self.remedy}"
                 ) from error
-            found[layer.index] = module.requires_grad_(False).to(layer.device)
-        return found
+            modules[layer.index] = module.requires_grad_(False).to(layer.device)
+        return modules
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -83,9 +83,9 @@ class LearnedFile:
                 f"{self.remedy}"
             )
         try:
-            found: dict[str, Tensor] = load_file(self.path)
+            tensors: dict[str, Tensor] = load_file(self.path)
         except (OSError, SafetensorError) as error:
             raise UsageError(
                 f"{self.path} cannot be read as {self.what} ({error}); {self.remedy}"
             ) from error
-        return found
+        return tensors

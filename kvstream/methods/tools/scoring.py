@@ -32,9 +32,9 @@ def on_host(tensor: Tensor) -> bool:
 
 def noise(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
     """Return random numbers from 0 to 1, the same on every device."""
-    drawn = torch.rand(shape, generator=generator)
+    numbers = torch.rand(shape, generator=generator)
     # Do not wait for the GPU to copy; but MPS may read the source after it is freed.
-    return drawn.to(device, non_blocking=device.type != "mps")
+    return numbers.to(device, non_blocking=device.type != "mps")
 
 
 def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
@@ -60,14 +60,14 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     # On a GPU, use the upper bound: it costs less than waiting for the exact number.
     most = int(place[:, -1].max()) if on_host(place) else gaps.shape[-1] * (reach + 1)
     length = most + 1
-    pooled = []
+    parts = []
     rows = max(1, AT_ONCE // length)
     for some, places in zip(flat.split(rows), place.split(rows), strict=True):
         laid = some.new_full((len(some), length), torch.finfo(some.dtype).min)
         laid.scatter_(1, places, some)
         highest = F.max_pool1d(laid[:, None], width, stride=1, padding=reach)[:, 0]
-        pooled.append(highest.gather(1, places))
-    return torch.cat(pooled).view(scores.shape)
+        parts.append(highest.gather(1, places))
+    return torch.cat(parts).view(scores.shape)
 
 
 def together(scores: Sequence[Tensor], origins: Sequence[Tensor]) -> list[Tensor]:
@@ -108,9 +108,9 @@ def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:
     """
     n = scores.shape[-1]
     recent = min(recent, keep)
-    chosen = scores[..., : n - recent].topk(keep - recent, dim=-1, sorted=False).indices
+    top = scores[..., : n - recent].topk(keep - recent, dim=-1, sorted=False).indices
     newest = torch.arange(n - recent, n, device=scores.device).expand(*scores.shape[:-1], recent)
-    return torch.cat((chosen, newest), dim=-1).sort(dim=-1).values
+    return torch.cat((top, newest), dim=-1).sort(dim=-1).values
 
 
 def grouped(x: Tensor, heads: int) -> Tensor:

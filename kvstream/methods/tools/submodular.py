@@ -82,45 +82,45 @@ class Mixture:
         self.mass = self.weights.new_zeros(self.heads, 1)
         """[P, 1]: sum of the weights of added entries."""
 
-    def rows(self, chosen: Tensor) -> Tensor:
-        """Return the cosines [P, R, m] of the entries `chosen` [P, R] with all columns."""
-        return _pick(self.unit, chosen) @ self.keys
+    def rows(self, entries: Tensor) -> Tensor:
+        """Return the cosines [P, R, m] of `entries` [P, R] with all columns."""
+        return _pick(self.unit, entries) @ self.keys
 
     def covers(self, rows: Tensor) -> Tensor:
         """Return what entries with `rows` [P, R, m] would add to facility location: [P, R]."""
         # In blocks, because each comparison makes a copy.
         parts = rows.split(FEW_ROWS, dim=1)
         sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
-        reached = torch.cat(sums, dim=1)
-        covered = self.best.sum(-1, dtype=torch.float32)
-        return (reached - covered).double() * self.share
+        after = torch.cat(sums, dim=1)
+        before = self.best.sum(-1, dtype=torch.float32)
+        return (after - before).double() * self.share
 
     def weighs(self, weights: Tensor) -> Tensor:
         """Return what entries of these `weights` [P, R] would add to importance: [P, R]."""
         return (self.concave(self.mass + weights) - self.concave(self.mass)) * self.importance
 
-    def gains(self, chosen: Tensor, rows: Tensor) -> Tensor:
-        """Return what each of `chosen` [P, R], with its `rows`, would add to g: [P, R] float64."""
-        return self.covers(rows) + self.weighs(self.weights.gather(1, chosen))
+    def gains(self, entries: Tensor, rows: Tensor) -> Tensor:
+        """Return what each of `entries` [P, R], with its `rows`, would add to g: [P, R] float64."""
+        return self.covers(rows) + self.weighs(self.weights.gather(1, entries))
 
-    def add(self, chosen: Tensor, rows: Tensor) -> None:
-        """Add `chosen` [P, R], whose rows are `rows` [P, R, m]."""
+    def add(self, entries: Tensor, rows: Tensor) -> None:
+        """Add `entries` [P, R], whose rows are `rows` [P, R, m]."""
         self.reach(rows)
-        self.weigh(chosen)
+        self.weigh(entries)
 
     def reach(self, rows: Tensor) -> None:
         """Update `best` with the rows [P, R, m] of added entries."""
         self.best = torch.maximum(self.best, rows.amax(1, keepdim=True))
 
-    def weigh(self, chosen: Tensor) -> None:
-        """Add the weights of `chosen` [P, R], whose rows were given to `reach`."""
-        self.mass = self.mass + self.weights.gather(1, chosen).sum(1, keepdim=True)
-        self.added.scatter_(1, chosen, True)
-        self.count += chosen.shape[1]
+    def weigh(self, entries: Tensor) -> None:
+        """Add the weights of `entries` [P, R], whose rows were given to `reach`."""
+        self.mass = self.mass + self.weights.gather(1, entries).sum(1, keepdim=True)
+        self.added.scatter_(1, entries, True)
+        self.count += entries.shape[1]
 
-    def begin(self, chosen: Tensor) -> None:
+    def begin(self, entries: Tensor) -> None:
         """Add any number of entries [P, R], in blocks."""
-        for part in chosen.split(ROWS, dim=1):
+        for part in entries.split(ROWS, dim=1):
             if part.shape[1]:
                 self.add(part, self.rows(part))
 
@@ -133,10 +133,10 @@ class Mixture:
         size += -size % COLUMNS
         if size > m * 3 // 4:
             return
-        done = self.added.gather(1, self.entries)
-        left = done.byte().sort(dim=1, stable=True).indices[:, :size]
-        self.entries = self.entries.gather(1, left)
-        self.best = self.best.gather(2, left[:, None])
+        mask = self.added.gather(1, self.entries)
+        rest = mask.byte().sort(dim=1, stable=True).indices[:, :size]
+        self.entries = self.entries.gather(1, rest)
+        self.best = self.best.gather(2, rest[:, None])
         self.keys = _pick(self.unit, self.entries).transpose(1, 2).contiguous()
 
 
@@ -152,34 +152,34 @@ def stochastic_greedy(
     replacement until less than a round is left, and then shuffled again.
     """
     device = g.weights.device
-    left = torch.arange(candidates, device=device).expand(g.heads, -1)
-    chosen = []
+    pool = torch.arange(candidates, device=device).expand(g.heads, -1)
+    entries = []
     missing = count
     while missing:
-        left = left.gather(1, noise(left.shape, generator, device).argsort(1))
-        size = min(samples, left.shape[1])
-        window = max(1, min(picks, left.shape[1] // size)) * size
+        pool = pool.gather(1, noise(pool.shape, generator, device).argsort(1))
+        size = min(samples, pool.shape[1])
+        window = max(1, min(picks, pool.shape[1] // size)) * size
         rest, first = [], 0
-        while missing and first + window <= left.shape[1]:
+        while missing and first + window <= pool.shape[1]:
             g.narrow()
-            sample = left[:, first : first + window]
+            sample = pool[:, first : first + window]
             first += window
             rows = g.rows(sample)
             groups = g.gains(sample, rows).unflatten(1, (-1, size))
             groups = groups[:, : min(missing, groups.shape[1])]
             places = groups.argmax(-1)  # [P, picks]
             offset = torch.arange(places.shape[1], device=device) * size
-            picked = sample.gather(1, places + offset)
-            g.add(picked, _pick(rows, places + offset))
-            chosen.append(picked)
-            missing -= picked.shape[1]
+            top = sample.gather(1, places + offset)
+            g.add(top, _pick(rows, places + offset))
+            entries.append(top)
+            missing -= top.shape[1]
             # Remove the picked one of each group: overwrite it with the first, then drop the first.
             groups = sample.unflatten(1, (-1, size))[:, : places.shape[1]]
             groups = groups.scatter(2, places[..., None], groups[..., :1])
             rest.append(groups[..., 1:].flatten(1))
             del rows  # free them before the next ones are computed
-        left = torch.cat((*rest, left[:, first:]), dim=1)
-    return torch.cat(chosen, dim=1)
+        pool = torch.cat((*rest, pool[:, first:]), dim=1)
+    return torch.cat(entries, dim=1)
 
 
 def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
@@ -193,34 +193,34 @@ def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     """
     device = g.weights.device
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
-    chosen = torch.empty(g.heads, count, dtype=torch.int64, device=device)
-    found = torch.zeros(g.heads, dtype=torch.int64, device=device)
+    entries = torch.empty(g.heads, count, dtype=torch.int64, device=device)
+    counts = torch.zeros(g.heads, dtype=torch.int64, device=device)
     width = min(BOUNDS, candidates)
     heads = torch.arange(g.heads, device=device)
-    while bool((found < count).any()):
+    while bool((counts < count).any()):
         # A stable sort puts the oldest of equals first, which is added; `topk` could leave it out.
         worth = bounds + g.weighs(weights)
-        tried = worth.sort(dim=1, descending=True, stable=True).indices[:, :width]
-        tried = tried.sort(1).values  # by age, so that the first maximum is the oldest
-        rows = g.rows(tried)
+        trials = worth.sort(dim=1, descending=True, stable=True).indices[:, :width]
+        trials = trials.sort(1).values  # by age, so that the first maximum is the oldest
+        rows = g.rows(trials)
         for _ in range(width):
             fresh = g.covers(rows)
-            fresh[bounds.gather(1, tried) == -torch.inf] = -torch.inf
-            bounds.scatter_(1, tried, fresh)
+            fresh[bounds.gather(1, trials) == -torch.inf] = -torch.inf
+            bounds.scatter_(1, trials, fresh)
             top = (bounds + g.weighs(weights)).argmax(1)
-            here = (tried == top[:, None]) & (found < count)[:, None]
+            here = (trials == top[:, None]) & (counts < count)[:, None]
             sure = here.any(1)  # the best bound is a fresh gain
             if not bool(sure.any()):
                 break
             row = rows[heads, here.int().argmax(1)]
             closer = torch.maximum(g.best[:, 0], row)
             g.best[:, 0] = torch.where(sure[:, None], closer, g.best[:, 0])
-            added = weights.gather(1, top[:, None])
-            g.mass = g.mass + torch.where(sure[:, None], added, 0)
-            chosen[heads[sure], found[sure]] = top[sure]
-            found += sure
+            weight = weights.gather(1, top[:, None])
+            g.mass = g.mass + torch.where(sure[:, None], weight, 0)
+            entries[heads[sure], counts[sure]] = top[sure]
+            counts += sure
             bounds[heads[sure], top[sure]] = -torch.inf
-    return chosen
+    return entries
 
 
 def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
@@ -231,35 +231,35 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     overlap most.
     """
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
-    chosen: list[Tensor] = []
-    found = 0
+    entries: list[Tensor] = []
+    size = 0
     # Rows of WIDE candidates take WIDE / D times the memory of the keys. If that is more than the
     # keys, compute them in blocks, and again for those that are added.
     fits = g.unit.shape[2] >= WIDE
-    while found < count:
-        early = found < 2 * NARROW
-        most = min(max(8, found // 2), NARROW // 2) if early else WIDE // 2
-        take, width = min(count - found, most), NARROW if early else WIDE
-        width = min(width, candidates - found)
+    while size < count:
+        early = size < 2 * NARROW
+        most = min(max(8, size // 2), NARROW // 2) if early else WIDE // 2
+        take, width = min(count - size, most), NARROW if early else WIDE
+        width = min(width, candidates - size)
         g.narrow()
-        tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices
-        rows = g.rows(tried) if fits else None
+        trials = (bounds + g.weighs(weights)).topk(width, dim=1).indices
+        rows = g.rows(trials) if fits else None
         if rows is not None:
             covers = g.covers(rows)
         else:
-            covers = torch.cat([g.covers(g.rows(p)) for p in tried.split(ROWS, dim=1)], dim=1)
-        bounds.scatter_(1, tried, covers)
-        places = (covers + g.weighs(weights.gather(1, tried))).topk(take, dim=1).indices
-        picked = tried.gather(1, places)
+            covers = torch.cat([g.covers(g.rows(p)) for p in trials.split(ROWS, dim=1)], dim=1)
+        bounds.scatter_(1, trials, covers)
+        places = (covers + g.weighs(weights.gather(1, trials))).topk(take, dim=1).indices
+        top = trials.gather(1, places)
         for part in places.split(FEW_ROWS, dim=1):
-            chosen_rows = g.rows(tried.gather(1, part)) if rows is None else _pick(rows, part)
+            chosen_rows = g.rows(trials.gather(1, part)) if rows is None else _pick(rows, part)
             g.reach(chosen_rows)
-        g.weigh(picked)
+        g.weigh(top)
         del rows  # free them before the next ones are computed
-        bounds.scatter_(1, picked, -torch.inf)
-        chosen.append(picked)
-        found += take
-    return torch.cat(chosen, dim=1)
+        bounds.scatter_(1, top, -torch.inf)
+        entries.append(top)
+        size += take
+    return torch.cat(entries, dim=1)
 
 
 def _bounds(g: Mixture, candidates: int) -> Tensor:
@@ -287,48 +287,48 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     unit = normalized(keys)
     weights = weights.double().clamp_min(0)
     head = torch.arange(heads, device=device)
-    held = torch.arange(size + 1, device=device).repeat(heads, 1)
-    unit_held = unit[:, : size + 1].clone()
+    summary = torch.arange(size + 1, device=device).repeat(heads, 1)
+    unit_summary = unit[:, : size + 1].clone()
     near = torch.empty(heads, size + 1, dtype=torch.float32, device=device)
     whose = torch.empty(heads, size + 1, dtype=torch.int64, device=device)
     for first in range(0, size + 1, FEW_ROWS):
         part = slice(first, min(first + FEW_ROWS, size + 1))
-        cosines = (unit_held[:, part] @ unit_held.transpose(1, 2)).float()
+        cosines = (unit_summary[:, part] @ unit_summary.transpose(1, 2)).float()
         cosines.diagonal(offset=first, dim1=1, dim2=2).fill_(-1)
         near[:, part], whose[:, part] = cosines.max(-1)
-    gone = torch.full((heads,), size, dtype=torch.int64, device=device)
+    worst = torch.full((heads,), size, dtype=torch.int64, device=device)
     mass = weights[:, : size + 1].sum(1)
     for newcomer in range(size, n):
         if newcomer > size:
-            held[head, gone] = newcomer
-            unit_held[head, gone] = unit[:, newcomer]
-            cosines = (unit_held @ unit[:, newcomer, :, None])[..., 0].float()
-            cosines[head, gone] = -1
-            near[head, gone], whose[head, gone] = cosines.max(-1)
+            summary[head, worst] = newcomer
+            unit_summary[head, worst] = unit[:, newcomer]
+            cosines = (unit_summary @ unit[:, newcomer, :, None])[..., 0].float()
+            cosines[head, worst] = -1
+            near[head, worst], whose[head, worst] = cosines.max(-1)
             closer = cosines > near
             near = torch.where(closer, cosines, near)
-            whose = torch.where(closer, gone[:, None], whose)
+            whose = torch.where(closer, worst[:, None], whose)
             mass = mass + weights[:, newcomer]
-        carried = weights.gather(1, held)
+        own = weights.gather(1, summary)
         total = concave(mass)[:, None]
-        lost = (total - concave((mass[:, None] - carried).clamp_min(0))) / total.clamp_min(1e-30)
+        loss = (total - concave((mass[:, None] - own).clamp_min(0))) / total.clamp_min(1e-30)
         alone = (1 - near.clamp_min(0)).double() / (size + 1)
-        gone = (mixture * alone + (1 - mixture) * lost).argmin(1)
-        mass = mass - carried[head, gone]
-        orphans = whose == gone[:, None]
+        worst = (mixture * alone + (1 - mixture) * loss).argmin(1)
+        mass = mass - own[head, worst]
+        orphans = whose == worst[:, None]
         most = int(orphans.sum(1).max())
         if most:
             # Some heads have fewer orphans: their other rows are computed again, unchanged.
-            for found in orphans.int().topk(most, dim=1).indices.split(FEW_ROWS, dim=1):
-                cosines = (_pick(unit_held, found) @ unit_held.transpose(1, 2)).float()
-                cosines.scatter_(2, found[..., None], -1)
-                cosines.scatter_(2, gone[:, None, None].expand(-1, found.shape[1], 1), -1)
+            for rows in orphans.int().topk(most, dim=1).indices.split(FEW_ROWS, dim=1):
+                cosines = (_pick(unit_summary, rows) @ unit_summary.transpose(1, 2)).float()
+                cosines.scatter_(2, rows[..., None], -1)
+                cosines.scatter_(2, worst[:, None, None].expand(-1, rows.shape[1], 1), -1)
                 nearest = cosines.max(-1)
-                near.scatter_(1, found, nearest.values)
-                whose.scatter_(1, found, nearest.indices)
-    keep = torch.ones_like(held, dtype=torch.bool)
-    keep[head, gone] = False
-    return held[keep].view(heads, size).sort(1).values
+                near.scatter_(1, rows, nearest.values)
+                whose.scatter_(1, rows, nearest.indices)
+    keep = torch.ones_like(summary, dtype=torch.bool)
+    keep[head, worst] = False
+    return summary[keep].view(heads, size).sort(1).values
 
 
 def normalized(keys: Tensor, more: int = 0) -> Tensor:

@@ -183,7 +183,7 @@ class Keeping:
     def fold(self, step: Step, chosen: Tensor) -> None:
         leave = step.origin.shape[-1] - chosen.shape[-1]
         kept = self._parts.setdefault(step.layers[0], [])
-        kept.extend(self.method.written(step, leave))
+        kept.extend(self.method.blocks(step, leave))
 
     def mix(
         self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
