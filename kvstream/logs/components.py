@@ -41,19 +41,19 @@ def without_fields(rest: str) -> str:
 
 def component_of(rest: str) -> str | None:
     """Return the program, service or class that wrote a line without its time; None: unknown."""
-    found = _named(rest)
-    return found.group(found.lastindex or 1) if found is not None else None
+    match = _match(rest)
+    return match.group(match.lastindex or 1) if match is not None else None
 
 
-def _named(rest: str) -> re.Match[str] | None:
+def _match(rest: str) -> re.Match[str] | None:
     """Return a match that ends behind the component of a line, None if it names none."""
-    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
-    if found is None or LEVEL_FIRST.fullmatch(found.group(found.lastindex or 1)):
+    match = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    if match is None or LEVEL_FIRST.fullmatch(match.group(match.lastindex or 1)):
         return None
-    return found
+    return match
 
 
 def message_of(rest: str) -> str:
     """Return a line, given without its time, also without its level and component."""
-    found = _named(rest) or LEVEL_FIRST.match(rest)
-    return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
+    match = _match(rest) or LEVEL_FIRST.match(rest)
+    return rest[match.end() :] if match is not None and match.end() < len(rest) else rest

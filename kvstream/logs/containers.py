@@ -14,7 +14,7 @@ LONGEST_LINE = 65_536
 MOST_STREAMS = 64
 """Maximum number of streams with an unfinished line, after which the oldest such line ends, and of
 streams whose last line others can continue."""
-ADDED = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
+PREFIX = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
 """Beginning of a line to which a runtime may have added something."""
 _NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
 # docker logs --timestamps; files of Kubernetes have the stream too, and F if the line is full
@@ -48,13 +48,13 @@ class ContainerLine(NamedTuple):
 
 
 def container_line(line: str, number: int) -> ContainerLine:
-    """Take off a line that begins like ADDED what a container runtime adds to it, if anything."""
+    """Take off a line that begins like PREFIX what a container runtime adds to it, if anything."""
     name = ""
-    if (found := _NAME.match(line)) is not None:
-        name, line = found.group(found.lastindex or 1), line[found.end() :]
-    if (found := _RUNTIME.match(line)) is not None:
-        stream, whole = found["stream"] or "", found["flag"] != "P"
-        return ContainerLine(line[found.end() :], name, found.group(), stream, whole, number)
+    if (match := _NAME.match(line)) is not None:
+        name, line = match.group(match.lastindex or 1), line[match.end() :]
+    if (match := _RUNTIME.match(line)) is not None:
+        stream, whole = match["stream"] or "", match["flag"] != "P"
+        return ContainerLine(line[match.end() :], name, match.group(), stream, whole, number)
     record: dict[str, Any] = {}
     if '"log"' in line and line.lstrip()[:1] == "{":
         with suppress(ValueError, RecursionError):
@@ -77,13 +77,13 @@ class SplitLines:
         self._ends = False
         """Whether the log has records of Docker with a newline, so that others are pieces."""
 
-    def joined(self, line: ContainerLine) -> ContainerLine | None:
+    def join(self, line: ContainerLine) -> ContainerLine | None:
         """Return the whole line that ends here, or the oldest of too many; None: not yet."""
         self._ends = self._ends or (line.whole is True and line.stamp != "")
         key = line.name, line.stream
-        if (begun := self._open.pop(key, None)) is not None:
-            text = (begun.text + line.text)[:LONGEST_LINE]
-            line = begun._replace(text=text, whole=line.whole, pieces=begun.pieces + 1)
+        if (first := self._open.pop(key, None)) is not None:
+            text = (first.text + line.text)[:LONGEST_LINE]
+            line = first._replace(text=text, whole=line.whole, pieces=first.pieces + 1)
         if line.whole or (line.whole is None and not self._ends):
             return line
         self._open[key] = line

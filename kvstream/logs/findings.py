@@ -14,7 +14,7 @@ from kvstream.logs.unusual import CAUSE, LATE, RARE, SECTIONS, SEVERITY, Finding
 ROWS = 16
 FIRST = 8
 """Rows that errors and warnings get before other sections, on a page with fewer than ROWS rows."""
-BEGUN = 8
+MOST = 8
 """Maximum number of errors and warnings in the list in order of time."""
 TOGETHER = 4
 """Minimum number of adjacent rare templates of one component that share a row."""
@@ -31,51 +31,51 @@ class Report:
     """Everything to report about a log so far."""
 
     findings: list[Finding]
-    begun: list[Finding]
+    onsets: list[Finding]
     """The most important errors and warnings that do not occur in the first quarter of the log, in
     order of time. Small screens have no room for the rows of all."""
     more_templates: int
     """Number of templates that are not in `findings`."""
     more_lines: int
     """Their lines."""
-    left: dict[str, int]
+    rest: dict[str, int]
     """Their lines by level, for errors and warnings."""
 
 
 def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     """Return the `rows` most important findings; with ``news``, of lines after the last mark."""
-    shapes = [s for s in log.shapes if not news or s.count > s.reported]
+    shapes = [s for s in log.shapes if not news or s.count > s.old_count]
     unusual = Unusual(log, shapes, news=news)
-    found = _joined([unusual.template(shape) for shape in shapes], unusual.when)
+    findings = _join([unusual.template(shape) for shape in shapes], unusual.when)
     if not news:
-        found += unusual.silent_components(found)
-    chosen = _chosen(found, rows)
-    if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
-        for finding in chosen:  # a note that most rows have does not distinguish them
+        findings += unusual.silent_components(findings)
+    best = _best(findings, rows)
+    if not news and 2 * sum("new" in f.notes for f in best) > len(best):
+        for finding in best:  # a note that most rows have does not distinguish them
             finding.notes = [note for note in finding.notes if note != "new"]
-    begun = [] if news or log.by_line else _begun(found, log)
-    left: Counter[str] = Counter()
+    onsets = [] if news or log.by_line else _onsets(findings, log)
+    rest: Counter[str] = Counter()
     for shape in shapes:
-        left[shape.level] += unusual.count(shape)
-    for finding in chosen:
-        left[finding.level] -= finding.count if finding.templates else 0
-    severe = {level: left[level] for level in SEVERITY if left[level]}
-    told = sum(finding.templates for finding in chosen)
-    return Report(chosen, begun, len(shapes) - told, left.total(), severe)
+        rest[shape.level] += unusual.count(shape)
+    for finding in best:
+        rest[finding.level] -= finding.count if finding.templates else 0
+    severe = {level: rest[level] for level in SEVERITY if rest[level]}
+    count = sum(finding.templates for finding in best)
+    return Report(best, onsets, len(shapes) - count, rest.total(), severe)
 
 
-def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
+def _onsets(findings: list[Finding], log: LogSummary) -> list[Finding]:
     """Return the most important errors and warnings that begin late, in order of time."""
-    first = sorted((f for f in found if f.section == SECTIONS[0]), key=lambda f: -f.score)[:BEGUN]
+    first = sorted((f for f in findings if f.section == SECTIONS[0]), key=lambda f: -f.score)[:MOST]
     late = [
         f for f in first if f.low is not None and log.share_before(int(f.low // log.width)) > LATE
     ]
     return sorted(late, key=lambda f: (f.low or 0.0, f.first_line))
 
 
-def _chosen(found: list[Finding], rows: int) -> list[Finding]:
+def _best(findings: list[Finding], rows: int) -> list[Finding]:
     """Return the best of each section; rows that one leaves free go to others, first to errors."""
-    by = {s: _ranked([f for f in found if f.section == s]) for s in SECTIONS}
+    by = {s: _rank([f for f in findings if f.section == s]) for s in SECTIONS}
     shares = dict(zip(SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
     take = {s: min(len(by[s]), max(1, round(rows * shares[s]))) for s in SECTIONS}
     severe, *others = SECTIONS
@@ -94,38 +94,38 @@ def _chosen(found: list[Finding], rows: int) -> list[Finding]:
     return [finding for section in SECTIONS for finding in by[section][: take[section]]]
 
 
-def _ranked(found: list[Finding]) -> list[Finding]:
+def _rank(findings: list[Finding]) -> list[Finding]:
     """Sort by score, highest first. Of findings about the same event, move all but two down."""
-    found = sorted(found, key=lambda f: -f.score)
-    seen: dict[tuple[str, int], Counter[float]] = {}
-    for finding in found:
+    findings = sorted(findings, key=lambda f: -f.score)
+    events: dict[tuple[str, int], Counter[float]] = {}
+    for finding in findings:
         if finding.together is not None:
-            begins = seen.setdefault(finding.together, Counter())
+            begins = events.setdefault(finding.together, Counter())
             near = (time for time in begins if abs(time - finding.begin) <= LONGEST_GAP)
             begin = next(near, finding.begin)
             begins[begin] += 1
             finding.score -= 4 * max(begins[begin] - 2, 0)
-    return sorted(found, key=lambda f: -f.score)
+    return sorted(findings, key=lambda f: -f.score)
 
 
-def _repeated_first(found: list[Finding]) -> list[Finding]:
+def _repeated_first(every: list[Finding]) -> list[Finding]:
     """Within each level, move rare errors back, unless a burst follows them."""
     by_level: dict[str, list[Finding]] = {}
-    for finding in found:
+    for finding in every:
         by_level.setdefault(finding.level, []).append(finding)
     for findings in by_level.values():
         findings.sort(key=lambda f: f.count <= RARE and f.score < 2 * SEVERITY[f.level] + CAUSE - 2)
     rest = {level: iter(findings) for level, findings in by_level.items()}
-    return [next(rest[finding.level]) for finding in found]
+    return [next(rest[finding.level]) for finding in every]
 
 
-def _joined(found: list[Finding], when: Clock) -> list[Finding]:
+def _join(findings: list[Finding], when: Clock) -> list[Finding]:
     """Join adjacent rare templates of one component, such as a start of the system, in one row."""
-    kept: list[Finding] = []
+    rows: list[Finding] = []
     rare: list[Finding] = []
-    for finding in found:
+    for finding in findings:
         other = finding.section != SECTIONS[1] or finding.score >= CAUSE - 2
-        (kept if other or not finding.components else rare).append(finding)
+        (rows if other or not finding.components else rare).append(finding)
     rare.sort(key=lambda f: f.first_line)
     runs: list[list[Finding]] = []
     latest: dict[str, list[Finding]] = {}
@@ -142,7 +142,7 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
             runs.append(latest[name])
     for run in runs:
         if len(run) < TOGETHER:
-            kept += run
+            rows += run
             continue
         first, last = run[0], max(run, key=lambda f: f.last_line)
         first.notes.insert(
@@ -156,5 +156,5 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
         first.last_line, first.last_time, first.high = last.last_line, last.last_time, last.high
         first.score = max(f.score for f in run) + math.log10(len(run))
         first.variables = []
-        kept.append(first)
-    return kept
+        rows.append(first)
+    return rows

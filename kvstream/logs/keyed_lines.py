@@ -61,12 +61,12 @@ def record_of(line: str) -> dict[str, Any] | None:
 
 def _json(line: str) -> dict[str, Any] | None:
     try:
-        found, end = _DECODER.raw_decode(line)
+        data, end = _DECODER.raw_decode(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or line[end:].strip(" \t\r\n,]"):  # it may be one of a list
+    if not isinstance(data, dict) or line[end:].strip(" \t\r\n,]"):  # it may be one of a list
         return None
-    record = {str(key): value for key, value in found.items()}
+    record = {str(key): value for key, value in data.items()}
     for key in () if any(key in record for key in _TEXT[:-1]) else _INNER:
         if isinstance(inner := record.get(key), dict) and any(k in inner for k in _TEXT):
             record = inner | {k: v for k, v in record.items() if k != key}
@@ -137,8 +137,8 @@ def line_of(record: dict[str, Any]) -> str:
     if name and "_PID" in record:  # of a journal: traces have a record for each line
         name = f"{name}[{record['_PID']}]"
     if text is None:
-        used = {*TIMES, *_LEVEL, *_TEXT}
-        text = " ".join(f"{k}={v}" for k, v in record.items() if k not in used)
+        keys = {*TIMES, *_LEVEL, *_TEXT}
+        text = " ".join(f"{k}={v}" for k, v in record.items() if k not in keys)
     else:
         text = f"{text} status={status}" if failure else text
         error = next((record[k] for k in _CAUSE if record.get(k)), None)
@@ -159,19 +159,19 @@ def _level_of(record: dict[str, Any]) -> str:
         level = int(level)
     if isinstance(level, int) and not isinstance(level, bool):
         # GELF, the only format with a short_message, also has the numbers of syslog.
-        named = number_level(level, syslog=key in _OF_SYSLOG or "short_message" in record)
+        name = number_level(level, syslog=key in _OF_SYSLOG or "short_message" in record)
         # A journal has what a service prints as info, also its errors.
-        return named if key != "PRIORITY" or named in SEVERE else ""
-    return _written(level)
+        return name if key != "PRIORITY" or name in SEVERE else ""
+    return _as_text(level)
 
 
 def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
     """Return the text of the first of these keys with a value; empty: null, None: no key."""
     values = [record[key] for key in keys if key in record]
-    return _written(next((v for v in values if v is not None), None)) if values else None
+    return _as_text(next((v for v in values if v is not None), None)) if values else None
 
 
-def _written(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a value as text. journald writes a text that may be unprintable as a list of bytes."""
     if value is None:
         return ""

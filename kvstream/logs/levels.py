@@ -40,11 +40,11 @@ _LEVEL = re.compile(
 )
 _COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
 """In a row of values with commas; LOG is of PostgreSQL."""
-_NAMED = re.compile(
+_LABEL = re.compile(
     r"\b(?:level|lvl|severity|loglevel|at(?==))\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE
 )
 LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
-_MARKED = re.compile(
+_APART = re.compile(
     r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]|^\s*\d+-\d+ .*? {2}([VDIWEF]) {2}"
 )
 """A letter in brackets, of X.org twice: ``(EE)``; or in the fourth column of Android Studio."""
@@ -67,7 +67,7 @@ _NO_FAILURE = re.compile(
     r"|(?<![\w.])/?(?:[\w.@+-]+/){2,}[\w.@+-]*",  # a path
     re.IGNORECASE,
 )
-_DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$", re.IGNORECASE)
+_SUCCESS = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$", re.IGNORECASE)
 """End of a line that reports success, with any other words before."""
 LEVEL_FIRST = re.compile(
     r"[\s|,\-]*\[?(?:TRACE|DEBUG|INFO(?:RMATION)?|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL"
@@ -116,18 +116,18 @@ def level_of(rest: str) -> str:
     letter = LETTER.match(head)
     if letter is not None and letter.group(1):  # after the numbers of process and thread
         return OF_LETTER[letter.group(2)]
-    named = _NAMED.search(rest[:400])
-    if named is not None and (level := _OF_WORD.get(named.group(1).lower())):
+    label = _LABEL.search(rest[:400])
+    if label is not None and (level := _OF_WORD.get(label.group(1).lower())):
         return level
     if head[:1] in ('"', ",") and (column := _COLUMN.search(rest[:400])) is not None:
         return _OF_WORD.get((column.group(1) or column.group(2)).lower(), "info")
-    found = _LEVEL.search(head)
-    if found is not None:
-        return _OF_WORD[(found.group(found.lastindex or 1)).lower()]
-    if (letter := letter or _MARKED.search(head)) is not None:
+    match = _LEVEL.search(head)
+    if match is not None:
+        return _OF_WORD[(match.group(match.lastindex or 1)).lower()]
+    if (letter := letter or _APART.search(head)) is not None:
         return OF_LETTER[letter.group(letter.lastindex or 1)]
     text = rest[:1000]
-    if _DONE.search(text) or not _FAILURE.search(_NO_FAILURE.sub("", text)):
+    if _SUCCESS.search(text) or not _FAILURE.search(_NO_FAILURE.sub("", text)):
         return ""
     return "" if _SERVED.search(text) else "suspect"
 
@@ -181,20 +181,20 @@ def with_status_at(place: int, line: str, rest: str) -> str:
 def with_failure(rest: str) -> str:
     """Return a line with the level of the failed request in it, unless its own is as high; or with
     that of a router."""
-    found = None
+    match = None
     if (at := rest.find("HTTP/")) >= 0:
-        found = _HTTP.match(rest, at) or ("haproxy[" in rest and _HAPROXY.search(rest))
-        found = found or (" app/" in rest[:at] and _LOAD_BALANCER.search(rest))
+        match = _HTTP.match(rest, at) or ("haproxy[" in rest and _HAPROXY.search(rest))
+        match = match or (" app/" in rest[:at] and _LOAD_BALANCER.search(rest))
     elif "Completed " in rest:
-        found = _RAILS.search(rest)
+        match = _RAILS.search(rest)
     elif "TCP_" in rest:
-        found = _SQUID.search(rest)
+        match = _SQUID.search(rest)
     elif "%" in rest and (router := _ROUTER.search(rest)) is not None:
         level = SYSLOG[int(router.group(1))]
         return f"{level.upper()} {rest.lstrip()}" if level in SEVERE else rest
-    if not found:
+    if not match:
         return rest
-    failure, own = level_of_status(found.group(1)), level_of(rest)
+    failure, own = level_of_status(match.group(1)), level_of(rest)
     named = own not in ("", "suspect")
     if LEVELS.index(own) >= LEVELS.index(failure) or (named and failure != "error"):
         return rest

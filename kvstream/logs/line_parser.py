@@ -27,7 +27,7 @@ LONG = 16_384
 beginning that is examined."""
 EARLIEST = 1e9
 """A number under a key of times that is certainly a time: seconds since 1970 in the year 2001."""
-SETTLED = 4
+LOOSE_LINES = 4
 """Number of lines that match the last, loose pattern, after which its number counts as a time."""
 _LEAP_YEAR = 1972
 _SECONDS = 4096
@@ -75,7 +75,7 @@ class LineParser:
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
         self._loose = 0
-        self._begun: dict[str, tuple[float, str, re.Pattern[str]]] = {}
+        self._cache: dict[str, tuple[float, str, re.Pattern[str]]] = {}
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
         self._month = 0
@@ -108,10 +108,10 @@ class LineParser:
             element = line.lstrip(" [")
             record = record_of(element)
             line = line if record is None or self._time_in(record) is None else element
-        if not containers.ADDED.match(line):
+        if not containers.PREFIX.match(line):
             return self._entry(ContainerLine(line, number=number))
-        added = containers.container_line(line, number)
-        whole = self._split_lines.joined(added) if added.stamp else added
+        piece = containers.container_line(line, number)
+        whole = self._split_lines.join(piece) if piece.stamp else piece
         return None if whole is None else self._entry(whole)
 
     def rest(self) -> list[Entry]:
@@ -152,13 +152,13 @@ class LineParser:
 
     def _of_trace(self, rest: str, continuation: Continuation) -> str | None:
         """Return the message of a line of syslog that continues a trace of its process."""
-        found = _PROCESS.match(rest) if "]:" in rest[:LONGEST_PROCESS] else None
-        process, before = (found[1] if found else ""), self._process
+        match = _PROCESS.match(rest) if "]:" in rest[:LONGEST_PROCESS] else None
+        process, before = (match[1] if match else ""), self._process
         self._process = process
-        if not found or process != before:
+        if not match or process != before:
             self._in_trace = False
             return None
-        message = rest[found.end() :]
+        message = rest[match.end() :]
         if message and not message.isspace():
             trace = self._in_trace or continuation.expects or TRACE.match(message)
             self._in_trace = bool(trace) and continuation.continues(message, surely=True)
@@ -167,9 +167,9 @@ class LineParser:
     def time_of(self, line: str) -> float | None:
         """Return the time of a line, or a piece of one; that of its runtime if it has no date."""
         element = line.lstrip(" [")
-        added = containers.container_line(element if element[:1] == "{" else line, 0)
-        time = self.parse(added.text)[0]
-        return self._split(added.stamp)[0] if added.stamp and (time or 0) < EARLIEST else time
+        piece = containers.container_line(element if element[:1] == "{" else line, 0)
+        time = self.parse(piece.text)[0]
+        return self._split(piece.stamp)[0] if piece.stamp and (time or 0) < EARLIEST else time
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a line, or None, and its rest; failed requests get a level."""
@@ -189,18 +189,18 @@ class LineParser:
             if time is not None or line[:1] == "{":
                 return time, line_of(record)
         for length in self._lengths:
-            known = self._begun.get(line[:length])
-            if known is not None:
-                seconds, before, pattern = known
+            entry = self._cache.get(line[:length])
+            if entry is not None:
+                seconds, before, pattern = entry
                 end = stamps.ENDS[pattern].match(line, length)
                 if end is not None:
-                    return self._ended(line, end, seconds, before, pattern)
+                    return self._finish(line, end, seconds, before, pattern)
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
         """Parse a line whose beginning is not cached."""
         own, month = self._pattern, (self._year, self._month)
-        settled = own is not LOOSE or self._loose >= SETTLED
+        settled = own is not LOOSE or self._loose >= LOOSE_LINES
         others = PATTERNS if own in (None, LOOSE, EPOCH) else PATTERNS[:-1]
         if line[:1] in " \t" and own not in (None, KERNEL):
             others = []
@@ -215,20 +215,20 @@ class LineParser:
             if pattern is LOOSE:
                 self._loose += 1
             elif own is LOOSE and not settled:
-                self._begun.clear()  # their numbers were not times
+                self._cache.clear()  # their numbers were not times
             if not (own is LOOSE and settled):
                 self._pattern = pattern
-        if len(self._begun) >= _SECONDS or (self._year, self._month) != month:
-            self._begun.clear()  # the same day of another year may follow
+        if len(self._cache) >= _SECONDS or (self._year, self._month) != month:
+            self._cache.clear()  # the same day of another year may follow
         length, before = match.end("stamp"), match.group("p")
         if _LOG_FILE.match(before) is not None:  # the name of the file is before every line
             before = ""
-        self._begun[line[:length]] = seconds, before, match.re
+        self._cache[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
-        return self._ended(line, match, seconds, before, match.re)
+        return self._finish(line, match, seconds, before, match.re)
 
-    def _ended(
+    def _finish(
         self, line: str, end: re.Match[str], seconds: float, before: str, pattern: re.Pattern[str]
     ) -> tuple[float, str]:
         """Return the time with fraction and zone applied, and the rest of the line."""
@@ -277,8 +277,8 @@ class LineParser:
             first, second = int(parts["a"]), int(parts["b"])
             month, day = self._month_and_day(first, second, likely="half" in parts)
         else:
-            named = parts.get("mo") or "1"
-            month = stamps.MONTHS.get(named[:3].title()) or int(named)
+            name = parts.get("mo") or "1"
+            month = stamps.MONTHS.get(name[:3].title()) or int(name)
             day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts.get("s") or 0)
         if half := parts.get("half"):
@@ -295,10 +295,10 @@ class LineParser:
     def _month_and_day(self, first: int, second: int, *, likely: bool) -> tuple[int, int]:
         """Return month and day, by a number above 12, or if `likely` month first, else raise."""
         if first > 12 or second > 12:
-            shown = first > 12
-            if self._day_first is not shown:
-                self._begun.clear()
-            self._day_first = shown
+            day_first = first > 12
+            if self._day_first is not day_first:
+                self._cache.clear()
+            self._day_first = day_first
         elif self._day_first is None and not likely:
             raise ValueError("the order of day and month is unknown")
         return (second, first) if self._day_first else (first, second)
@@ -345,10 +345,10 @@ class LineParser:
                 return both
         first = None
         for key in TIMES:
-            found = self._time_of(record[key]) if key in record else None
-            if found is not None and found >= EARLIEST:
-                return found
-            first = found if first is None else first
+            time = self._time_of(record[key]) if key in record else None
+            if time is not None and time >= EARLIEST:
+                return time
+            first = time if first is None else first
         return first
 
 
@@ -381,28 +381,28 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     a level is a line of a log (CBS.log of Windows). Of very long lines (LONG), one is enough.
     """
     parser = LineParser()
-    stamped = own = rows = 0
+    heads = own = rows = 0
     widths: set[int] = set()
     for entry in map(parser.entry, lines):
         if entry is None or not (text := entry.text).strip():
             continue
-        if entry.time is None and (text[:1].isspace() or (stamped and entry.continues)):
+        if entry.time is None and (text[:1].isspace() or (heads and entry.continues)):
             continue
         if text.startswith(("# User@Host: ", levels.FIELDS)):
             return True  # of MySQL, whose statements have several lines; or a header of CloudFront
         own += 1
         begins = entry.time is not None or bool(levels.BEGINS_WITH_LEVEL.match(text))
         if begins or containers.CONTAINER.search(entry.container):
-            stamped += 1
+            heads += 1
             least = 1 if len(text) >= LONG else least
             begin = entry.rest.lstrip('"')[:1] if text[0] != "[" else ""  # of Samba
             separator = next((c for c in ",;\t" if begin == c), None)
             if separator is not None and levels.level_of(entry.rest) in ("", "suspect"):
                 rows += 1
                 widths.add(entry.rest.count(separator))
-    if stamped < least or stamped * 2 < own:
+    if heads < least or heads * 2 < own:
         return False
-    return not (rows * 10 >= stamped * 9 and len(widths) == 1)
+    return not (rows * 10 >= heads * 9 and len(widths) == 1)
 
 
 class LineSplitter:
@@ -411,21 +411,21 @@ class LineSplitter:
     def __init__(self) -> None:
         self._rest = ""
         self._cut = False
-        self.shortened = 0
+        self.long_lines = 0
         """Number of lines longer than LONGEST_LINE."""
 
     def feed(self, text: str) -> list[str]:
         """Return the lines that this text completes, without their ends."""
         *lines, last = text.replace("\0", "").split("\n")
         if lines:
-            lines[0] = self._begun(lines[0])
-            self.shortened += self._cut + sum(len(line) > LONGEST_LINE for line in lines[1:])
+            lines[0] = self._append(lines[0])
+            self.long_lines += self._cut + sum(len(line) > LONGEST_LINE for line in lines[1:])
             self._rest, self._cut = "", False
-        self._rest = self._begun(last)
+        self._rest = self._append(last)
         lines = [line[:LONGEST_LINE] for line in lines]
         return [line[:-1] if line[-1:] == "\r" else line for line in lines]
 
-    def _begun(self, more: str) -> str:
+    def _append(self, more: str) -> str:
         """Append text to the unfinished line and return it; note whether it is cut."""
         room = LONGEST_LINE - len(self._rest)
         self._cut = self._cut or len(more) > room
@@ -434,6 +434,6 @@ class LineSplitter:
     def close(self) -> list[str]:
         """Return the last line, if it has no newline."""
         last, self._rest = self._rest, ""
-        self.shortened += self._cut
+        self.long_lines += self._cut
         self._cut = False
         return [last] if last else []

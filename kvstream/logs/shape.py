@@ -33,7 +33,7 @@ MOST_VARIABLES = 8
 MOST_SAME, LONGEST_SAME = 32, 80
 """Maximum number of values that may be the same in all lines of a template, and of characters of
 one."""
-MEASURED = 5
+STEP = 5
 """Step of the lines whose quantities are read for short changes."""
 _QUANTITY = re.compile(r"<?(?![-\d.]{10})(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
 """A number of at most nine characters, and its unit."""
@@ -42,8 +42,8 @@ _QUANTITY = re.compile(r"<?(?![-\d.]{10})(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
 def add_sums(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]]) -> None:
     """Add the sums of `more` to `means`, bucket by bucket."""
     for bucket, sums in more:
-        held = means.get(bucket, (0.0, 0.0, 0.0))
-        means[bucket] = [a + b for a, b in zip(held, sums, strict=True)]
+        before = means.get(bucket, (0.0, 0.0, 0.0))
+        means[bucket] = [a + b for a, b in zip(before, sums, strict=True)]
 
 
 def add_limited(counts: Counter[str], key: str, count: int = 1) -> bool:
@@ -74,12 +74,12 @@ class Variable:
         """Count a value."""
         self.looked_at += 1
         self.other += not add_limited(self.values, raw)
-        found = _QUANTITY.match(raw)
-        if found is None or bucket is None:
+        match = _QUANTITY.match(raw)
+        if match is None or bucket is None:
             return
-        number = float(found.group(1))
-        self.unit = found.group(2) or self.unit
-        if self.swings is None and (self.unit or "." in found.group(1)):
+        number = float(match.group(1))
+        self.unit = match.group(2) or self.unit
+        if self.swings is None and (self.unit or "." in match.group(1)):
             self.swings = Swings()
         if self.previous is not None and number > self.previous:
             self.rises += 1
@@ -89,9 +89,9 @@ class Variable:
 
     def measure(self, raw: str, at: float) -> None:
         """Add a quantity to the swings without counting it."""
-        found = _QUANTITY.match(raw)
-        if self.swings is not None and found is not None:
-            self.swings.take(math.log1p(abs(float(found.group(1)))), at)
+        match = _QUANTITY.match(raw)
+        if self.swings is not None and match is not None:
+            self.swings.take(math.log1p(abs(float(match.group(1)))), at)
 
     def merge(self, other: Variable) -> None:
         """Add the counts of another variable."""
@@ -130,7 +130,7 @@ class Shape(Series):
         super().__init__()
         self.template, self.level = template, level
         self.first = first
-        self.continued = 0
+        self.trails = 0
         """Number of lines that continue lines of this template."""
         self.components: Counter[str] = Counter()
         """Number of lines by component, for the first MOST_VALUES components."""
@@ -138,10 +138,10 @@ class Shape(Series):
         """Variables by their place among the words."""
         self.same: dict[int, str] = {}
         """Values that have been the same in all lines, by place."""
-        self.fixed: tuple[str, ...] = ()
+        self.literals: tuple[str, ...] = ()
         self.end = ""
-        """`fixed` has the texts with the values of `same`, `end` the end of a line. A line with all
-        of them has the same values."""
+        """`literals` has the texts with the values of `same`, `end` the end of a line. A line with
+        all of them has the same values."""
         self.odd = 0
         """Lines with the same values but without these texts: their punctuation differs."""
         self.words: tuple[str, ...] = ()
@@ -149,11 +149,11 @@ class Shape(Series):
         self.places: list[int] = []
         """Places of the words with ``<*>``."""
         self.reader: ValueReader | None = None
-        self.measured: list[tuple[int, Variable]] = []
+        self.gauges: list[tuple[int, Variable]] = []
         """Variables with swings, each with the index of its value in the result of the reader."""
         self.rush = Rush() if level in SEVERE else None
         """The minute with most lines, for warnings and errors."""
-        self.reported = 0
+        self.old_count = 0
         """Number of lines that reports have covered."""
         self.since: FirstLine | None = None
         """The first line after the last report."""
@@ -171,7 +171,7 @@ class Shape(Series):
         if old is new:
             return
         self.same = {place: text for place, text in self.same.items() if old[place] == new[place]}
-        self.words, self.reader, self.measured = new, None, []
+        self.words, self.reader, self.gauges = new, None, []
         self.places = [place for place, word in enumerate(new) if WILDCARD in word]
 
     def _compare(self, values: list[str]) -> None:
@@ -186,7 +186,7 @@ class Shape(Series):
 
     def _fix(self) -> None:
         """Find the texts of lines with the same values; none if too many such lines lack them."""
-        self.fixed, self.end = (), ""
+        self.literals, self.end = (), ""
         if not self.same or self.odd > ALL_VALUES:
             return
         line = f"\n{self.first.message}"
@@ -198,7 +198,7 @@ class Shape(Series):
         else:
             texts.append(end)
         values = set(self.same.values())
-        self.fixed = tuple(text for text in texts if any(value in text for value in values))
+        self.literals = tuple(text for text in texts if any(value in text for value in values))
 
     def read(self, rest: str, near: int, bucket: int | None, at: float) -> None:
         """Read a line, at this time or with this number; ``near``: lines in its bucket."""
@@ -208,22 +208,22 @@ class Shape(Series):
             self._check(rest)
         if self.rush is not None:
             self.rush.take(at)
-        if self.reader and self.measured and self.count % MEASURED == 0:
+        if self.reader and self.gauges and self.count % STEP == 0:
             values = self.reader.read(message_of(rest))
             if values is not None:
-                for place, variable in self.measured:
+                for place, variable in self.gauges:
                     variable.measure(values[place].lstrip(), at)
 
     def goes_well(self, line: str) -> bool:
         """Return whether several lines went well before one that a trace follows. The trace is then
         not theirs, and they are no errors."""
-        well = ("", "info") if self.continued else ("", "info", "debug", "notice")
+        well = ("", "info") if self.trails else ("", "info", "debug", "notice")
         begins = not line.startswith((" ", "\t", "Caused by:"))  # else it is of another thread
         return self.level in well and self.count > 1 and begins
 
     def report_again(self, last: FirstLine) -> None:
         """Count the last line, which was reported, for the next report: others continue it."""
-        self.reported -= 1
+        self.old_count -= 1
         self.since = self.first if self.first.number == last.number else last
 
     def trail(self, line: str) -> None:
@@ -243,17 +243,17 @@ class Shape(Series):
     def _check(self, rest: str) -> None:
         """Update `same` if a line whose values are not read has other values."""
         line = f"\n{rest.strip()}"
-        if line.endswith(self.end) and all(text in line for text in self.fixed):
+        if line.endswith(self.end) and all(text in line for text in self.literals):
             return
         self._note_words()
-        every, held = values_of(message_of(rest)), len(self.same)
+        every, size = values_of(message_of(rest)), len(self.same)
         if len(every) == len(self.words):
             self._compare([every[place] for place in self.places])
-        self.odd += len(self.same) == held
+        self.odd += len(self.same) == size
         self._fix()
 
     def _look(self, rest: str, bucket: int | None) -> None:
-        held = len(self.same)
+        size = len(self.same)
         self._note_words()
         if not self.places:
             return
@@ -269,7 +269,7 @@ class Shape(Series):
                 reader = ValueReader(message, self.words)
                 self.reader = reader if reader.read(message) == values else None
         self._compare(values)
-        if self.count == ALL_VALUES or (self.count > ALL_VALUES and len(self.same) != held):
+        if self.count == ALL_VALUES or (self.count > ALL_VALUES and len(self.same) != size):
             self._fix()
         for place, value in zip(self.places, values, strict=True):
             if self.words[place] != WILDCARD:
@@ -281,7 +281,7 @@ class Shape(Series):
                 variable = self.variables[place] = Variable()
             variable.take(value.lstrip()[:80], bucket)
         if self.count > ALL_VALUES and self.reader is not None:
-            self.measured = [
+            self.gauges = [
                 (at, self.variables[place])
                 for at, place in enumerate(self.places)
                 if place in self.variables and self.variables[place].swings is not None
@@ -292,8 +292,8 @@ class Shape(Series):
         if other.first_line < self.first_line:
             self.first = other.first
         super().merge(other)
-        self.continued += other.continued
-        self.reported += other.reported
+        self.trails += other.trails
+        self.old_count += other.old_count
         for name, count in other.components.items():
             add_limited(self.components, name, count)
         if other.since and (not self.since or other.since.number < self.since.number):
@@ -302,8 +302,8 @@ class Shape(Series):
             self.level = other.level
         if other.rush is not None and (self.rush is None or other.rush.lines > self.rush.lines):
             self.rush = other.rush
-        held = self.same.items() & other.same.items()
-        self.same = dict(sorted(held))
+        common = self.same.items() & other.same.items()
+        self.same = dict(sorted(common))
         self._fix()
         for place, variable in other.variables.items():
             if place in self.variables:

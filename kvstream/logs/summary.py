@@ -29,7 +29,7 @@ MOST_COMPONENTS = 256
 """Maximum number of components held: those seen last."""
 JUMP = 60.0
 """Maximum seconds by which a clock may go back without a jump."""
-UNTIMED = 1000
+NO_CLOCK = 1000
 """Number of lines without any time after which line numbers serve as the clock."""
 
 
@@ -37,7 +37,7 @@ class LogSummary:
     """Counts the templates of a log, whose text it gets in pieces; holds at most `capacity`.
 
     ``lines`` is the sum of the lines of all held templates, of `TemplateTree.forgotten`, of lines
-    that continue others (`continued`), and of blank lines.
+    that continue others (`trails`), and of blank lines.
     """
 
     def __init__(self, *, capacity: int = 4096) -> None:
@@ -52,20 +52,20 @@ class LogSummary:
         """All lines except blank ones and those that continue others."""
         self.lines = 0
         self.blank = 0
-        self.continued = 0
-        self.untimed = 0
+        self.trails = 0
+        self.without_time = 0
         """Lines without a time that do not continue another line."""
-        self.left = 0
+        self.drops = 0
         """Number of templates that were dropped."""
-        self.left_levels: Counter[str] = Counter()
+        self.drop_levels: Counter[str] = Counter()
         """Lines of dropped templates, by level."""
         self.components: OrderedDict[str, Component] = OrderedDict()
         """Components, ordered by their last line, oldest first."""
-        self.jumped = 0
+        self.jumps = 0
         """How often the clock goes back within a source."""
         self.first_jump = 0
         """Number of the first line at which it goes back."""
-        self.overlapped = 0
+        self.overlaps = 0
         """Number of sources that begin before the end of the previous one."""
         self.first_overlap = 0
         """Number of the first line with a time in the first of these sources."""
@@ -86,17 +86,17 @@ class LogSummary:
         self._time: float | None = None
         self._before: dict[str, tuple[Shape, Entry, float | None]] = {}
         """The last line of each writer that does not continue another, and its time."""
-        self.marked = 0
+        self.last_mark = 0
         """Number of lines at the last mark."""
         self._begins = False
         """Whether no line of this source has had a time so far."""
-        self._timed = ""
+        self._last_source = ""
         """Name of the source of the last line with a time."""
 
     @property
     def levels(self) -> Counter[str]:
         """Number of lines by level."""
-        lines = Counter(self.left_levels)
+        lines = Counter(self.drop_levels)
         for shape in self.shapes:
             lines[shape.level] += shape.count
         return lines
@@ -143,20 +143,20 @@ class LogSummary:
 
     def mark(self) -> None:
         """Mark all lines that were read as reported."""
-        self.marked = self.lines
+        self.last_mark = self.lines
         for shape in self.shapes:
-            shape.reported, shape.since = shape.count, None
+            shape.old_count, shape.since = shape.count, None
 
     def _go_back(self, time: float, number: int) -> None:
         """Note if the clock goes back, or if a source begins before the end of the previous one."""
         if self._time is None or time >= self._time - JUMP:
             return
         if self._begins:
-            self.overlapped += 1
+            self.overlaps += 1
             if not self.first_overlap:
-                self.first_overlap, self.overlapped_source = number, self._timed
+                self.first_overlap, self.overlapped_source = number, self._last_source
         else:
-            self.jumped += 1
+            self.jumps += 1
             self.first_jump = self.first_jump or number
 
     def _read(self, lines: list[str]) -> None:
@@ -170,37 +170,37 @@ class LogSummary:
         """Count a line for its template and its component."""
         text, time, rest, _, writer, continues, more, number, pieces = entry
         if pieces > 1:
-            self.continued += pieces - 1
-            self.splitter.shortened += len(text) == LONGEST_LINE
+            self.trails += pieces - 1
+            self.splitter.long_lines += len(text) == LONGEST_LINE
         apart = False
         if time is None:
             if not text or text.isspace():
                 self.blank += 1
                 return
-            held = self._before.get(writer) if continues else None
-            before = None if held is None else held[0]
+            last = self._before.get(writer) if continues else None
+            before = None if last is None else last[0]
             apart = bool(before and TRACE.match(text) and before.goes_well(text))
-            if held is not None and before is not None and not apart:
-                self.continued += 1
-                before.continued += 1
+            if last is not None and before is not None and not apart:
+                self.trails += 1
+                before.trails += 1
                 if before.since is None:
-                    before.report_again(FirstLine.of(*held[1:]))
+                    before.report_again(FirstLine.of(*last[1:]))
                 before.trail(text)
                 return
             time = None if self._begins else self._time  # that of another source says nothing
-            self.untimed += 1
+            self.without_time += 1
         else:
             self._go_back(time, number)
             if self._time is None:
                 self.zone = self.parser.zone or 0
             self._begins = False
-            self._timed = self.sources[-1][0] if self.sources else ""
+            self._last_source = self.sources[-1][0] if self.sources else ""
             self._time = time
             if not rest or rest.isspace():  # the time is that of the next lines, as Oracle has it
                 self.blank += 1
                 self._before.pop(writer, None)
                 return
-        if self.by_line or (self._time is None and number > UNTIMED):
+        if self.by_line or (self._time is None and number > NO_CLOCK):
             self.by_line, time = True, None
         at = number if time is None else time
         bucket = int(at // self.width) if self.by_line or time is not None else None
@@ -238,26 +238,26 @@ class LogSummary:
         while len(self.total.buckets) > MOST_BUCKETS // 2:
             self.width *= 2
             for series in [self.total, *self.components.values(), *self.shapes]:
-                halved: Counter[int] = Counter()
+                buckets: Counter[int] = Counter()
                 for bucket, count in series.buckets.items():
-                    halved[bucket // 2] += count
-                series.buckets = halved
+                    buckets[bucket // 2] += count
+                series.buckets = buckets
             for shape in self.shapes:
                 for variable in shape.variables.values():
                     wide: dict[int, list[float]] = {}
                     add_sums(wide, ((b // 2, sums) for b, sums in variable.means.items()))
                     variable.means = wide
 
-    def _on_join(self, into: Template, gone: Template) -> None:
-        if gone.data is not None and into.data is not None:
-            into.data.take_over(gone.data)
-        elif gone.data is not None:
-            into.data, gone.data.template = gone.data, into
+    def _on_join(self, into: Template, old: Template) -> None:
+        if old.data is not None and into.data is not None:
+            into.data.take_over(old.data)
+        elif old.data is not None:
+            into.data, old.data.template = old.data, into
 
     def _on_evict(self, template: Template) -> None:
-        self.left += 1
+        self.drops += 1
         if template.data is not None:
-            self.left_levels[template.data.level] += template.count
+            self.drop_levels[template.data.level] += template.count
 
 
 class Clock:

@@ -48,7 +48,7 @@ class Means:
     _count: int = 0
     _sum: float = 0.0
     _start: float = 0.0
-    _seen: int = 0
+    _means: int = 0
     _mean: float = 0.0
     _squares: float = 0.0
     _now: Swing | None = None
@@ -63,15 +63,15 @@ class Means:
             return
         mean = self._sum / self._count
         self._count, self._sum = 0, 0.0
-        if self._seen >= LEAST and self._swings(mean, end):
+        if self._means >= LEAST and self._swings(mean, end):
             return  # a swing must not change the usual mean
-        self._seen += 1
+        self._means += 1
         off = mean - self._mean
-        self._mean += off / self._seen
+        self._mean += off / self._means
         self._squares += off * (mean - self._mean)
 
     def _swings(self, mean: float, end: float) -> bool:
-        deviation = math.sqrt(max(self._squares / (self._seen - 1), 1e-6))
+        deviation = math.sqrt(max(self._squares / (self._means - 1), 1e-6))
         z = self.sign * (mean - self._mean) / deviation
         if z < AWAY:
             self._now = None

@@ -18,7 +18,7 @@ _INDENTED = " "
 _PLACE = re.compile(
     r"(?:(?:^|\s\s)(?:L|[^\s:]+(?: [^\s:]+)*:)|^\[line )(\d+)(?=\s\s|$|\])", re.MULTILINE
 )
-_CITED = re.compile(
+_CITATION = re.compile(
     r"\bL\d[\d,]*|\b[Ll]ines? \d[\d,]*(?:(?:, | and |, and )\d+)*|[A-Za-z][\w./-]*:\d+\b"
 )
 _DIGITS = re.compile(r"(?:(?<=:)|(?<=L)|(?<=\s)|^)\d[\d,]*")
@@ -26,7 +26,7 @@ _TERM = re.compile(r"\d+(?:[.,:/-]\d+)*|[A-Za-z_][\w.$/@-]*[\w$]|[A-Z]")
 _PARTS = re.compile(r"[:/.$@-]")
 
 
-def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
+def check(paragraph: str, page: str) -> tuple[str, list[str]]:
     """Return the sentences of a model that cite rows of a page and agree with them, and the others.
 
     A sentence cites a row by its line number (``L12``, ``line 12``, ``server.log:12``). All of its
@@ -35,11 +35,11 @@ def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
     lines begin with ``[line 12]``.
     """
     rows = _rows(page)
-    kept: list[str] = []
-    removed: list[str] = []
+    sentences: list[str] = []
+    others: list[str] = []
     for sentence in filter(None, map(str.strip, _SENTENCE.split(" ".join(paragraph.split())))):
-        (kept if _stands(sentence, rows) else removed).append(sentence)
-    return " ".join(kept), removed
+        (sentences if _stands(sentence, rows) else others).append(sentence)
+    return " ".join(sentences), others
 
 
 def _rows(page: str) -> dict[str, set[str]]:
@@ -64,8 +64,8 @@ def _rows(page: str) -> dict[str, set[str]]:
 def _terms(text: str) -> set[str]:
     """Return numbers and names of a row, parts of names, times without seconds, hosts."""
     terms: set[str] = set()
-    for found in _TERM.finditer(text):
-        term = _plain(found.group())
+    for match in _TERM.finditer(text):
+        term = _plain(match.group())
         terms.add(term)
         terms.update([term.rpartition(":")[0]] if term[0].isdigit() else _PARTS.split(term))
     return terms
@@ -74,18 +74,18 @@ def _terms(text: str) -> set[str]:
 def _stands(sentence: str, rows: dict[str, set[str]]) -> bool:
     places = [
         number.replace(",", "")
-        for citation in _CITED.findall(sentence)
+        for citation in _CITATION.findall(sentence)
         for number in _DIGITS.findall(citation)
     ]
     if not places or any(place not in rows for place in places):
         return False
-    known = set().union(*(rows[place] for place in places)) | {f"l{p}" for p in places}
-    known |= set(places)
-    for found in _TERM.finditer(sentence):
-        term = found.group()
-        inner = term[1:] if not sentence[: found.start()].strip("\"'( ") else term
+    terms = set().union(*(rows[place] for place in places)) | {f"l{p}" for p in places}
+    terms |= set(places)
+    for match in _TERM.finditer(sentence):
+        term = match.group()
+        inner = term[1:] if not sentence[: match.start()].strip("\"'( ") else term
         named = any(c.isupper() or c.isdigit() or c in "_./$@" for c in inner)
-        if named and _plain(term) not in known:
+        if named and _plain(term) not in terms:
             return False
     return True
 

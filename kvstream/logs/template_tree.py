@@ -74,9 +74,9 @@ _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
 _LONG_HEX = re.compile(rb"[0-9a-f\0-]{12,}")
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
-_KEPT = 0xF0000  # private characters, each of which stands for a value or for a separator in a list
-_KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
-_KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
+_SIGN = 0xF0000  # private characters, each of which stands for a value or for a separator in a list
+_SIGN_MARK = re.compile("[\U000f0000-\U000f0fff]")
+_SIGN_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
 LONGEST = 4096
 """Maximum number of characters of a line that are used."""
 MOST_WORDS = 256
@@ -91,7 +91,7 @@ class Template:
         self.words = words
         """Words of the template; ``<*>`` where lines differ."""
         self.count = 0
-        self.joined: Template | None = None
+        self.heir: Template | None = None
         """The template that took over the lines of this one; itself if this one was dropped."""
         self.data: Any = None
 
@@ -103,11 +103,11 @@ class _Group:
         self.path = path
         self.number = number
         """Order in which groups were created, from 0."""
-        self.begun = tuple(words)
+        self.first = tuple(words)
         """The words of the first line."""
         self.words = list(words)
         """The same with ``<*>`` in the places of variables."""
-        self.seen = [{word} for word in words]
+        self.sets = [{word} for word in words]
         """Words seen in each place."""
         self.templates: dict[tuple[str, ...], Template] = {}
 
@@ -136,7 +136,7 @@ class TemplateTree:
         *,
         capacity: int = 4096,
         on_evict: Callable[[Template], None] = lambda template: None,
-        on_join: Callable[[Template, Template], None] = lambda into, gone: None,
+        on_join: Callable[[Template, Template], None] = lambda into, old: None,
         split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
         name: Callable[[str], str | None] = lambda line: None,
     ) -> None:
@@ -151,8 +151,8 @@ class TemplateTree:
         which a line with none of their words may belong."""
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
-        self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
-        self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
+        self._by_mask: OrderedDict[tuple[str, str], Template] = OrderedDict()
         self._has_hex = False
         """Whether the last line had a long hexadecimal number: then the next one probably has."""
 
@@ -172,17 +172,17 @@ class TemplateTree:
         if self._has_hex:
             self._has_hex = len(raw) > len(raw := _LONG_HEX.sub(b"", raw))
         key = raw.translate(None, _DIGITS)
-        known = self._known.get(key)
-        if known is None or known[0].joined is not None:
+        pair = self._cache.get(key)
+        if pair is None or pair[0].heir is not None:
             short = key if self._has_hex else _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
             if len(key) != len(short):
-                known = self._known.get(short)
+                pair = self._cache.get(short)
                 self._has_hex = True
-            if known is None or known[0].joined is not None:
-                known = self._known[short] = self._look_up(line), self.name(line)
-            if len(self._known) > 8 * self.capacity:
-                self._known.popitem(last=False)
-        template, name = known
+            if pair is None or pair[0].heir is not None:
+                pair = self._cache[short] = self._look_up(line), self.name(line)
+            if len(self._cache) > 8 * self.capacity:
+                self._cache.popitem(last=False)
+        template, name = pair
         template.count += 1
         self._recent.move_to_end(template)
         if name is not None and _DIGIT.search(name):  # lines of this form have other digits
@@ -191,13 +191,13 @@ class TemplateTree:
 
     def _look_up(self, line: str) -> Template:
         apart, message = self.split(line)
-        masked = mask(message)
-        key = (apart, masked)
-        template = self._masked.get(key)
-        if template is None or template.joined is not None:
-            template = self._masked[key] = self._find(apart, words_of(masked))
-            if len(self._masked) > 8 * self.capacity:
-                self._masked.popitem(last=False)
+        text = mask(message)
+        key = (apart, text)
+        template = self._by_mask.get(key)
+        if template is None or template.heir is not None:
+            template = self._by_mask[key] = self._find(apart, words_of(text))
+            if len(self._by_mask) > 8 * self.capacity:
+                self._by_mask.popitem(last=False)
         return template
 
     def _find(self, apart: str, words: list[str]) -> Template:
@@ -233,10 +233,10 @@ class TemplateTree:
     def _widen(self, group: _Group, words: list[str]) -> None:
         """Note new words. If a place becomes a variable, join templates that no longer differ."""
         became = False
-        for place, (word, own, seen) in enumerate(zip(words, group.words, group.seen, strict=True)):
+        for place, (word, own, some) in enumerate(zip(words, group.words, group.sets, strict=True)):
             if own != WILDCARD:
-                seen.add(word)
-                if len(seen) >= VARIANTS or word == WILDCARD:
+                some.add(word)
+                if len(some) >= VARIANTS or word == WILDCARD:
                     group.words[place] = WILDCARD
                     became = True
         if not became:
@@ -248,7 +248,7 @@ class TemplateTree:
             if into is not template:
                 into.count += template.count
                 self.on_join(into, template)
-                template.joined = into
+                template.heir = into
                 template.data = None
                 del self._recent[template]
 
@@ -257,12 +257,12 @@ class TemplateTree:
         for word in words[:DEPTH]:
             if WILDCARD in word or _DIGIT.search(word):
                 word = WILDCARD
-            known = self._branches.setdefault(path, set())
-            if word not in known:
-                if len(known) >= CHILDREN:
+            children = self._branches.setdefault(path, set())
+            if word not in children:
+                if len(children) >= CHILDREN:
                     word = WILDCARD
                 else:
-                    known.add(word)
+                    children.add(word)
             path = (*path, word)
         return path
 
@@ -271,12 +271,12 @@ class TemplateTree:
         old, _ = self._recent.popitem(last=False)
         group = old.group
         del group.templates[old.words]
-        for place in () if group.templates else (None, *enumerate(group.begun)):
+        for place in () if group.templates else (None, *enumerate(group.first)):
             having = self._groups[group.path, place]
             having.pop(group.number, None)
             if not having:
                 del self._groups[group.path, place]
-        old.joined = old  # the caches must not find it
+        old.heir = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
 
@@ -284,65 +284,65 @@ class TemplateTree:
 def _plain(message: str) -> str:
     """Return the used part of a message, without the characters that stand for values here."""
     text = message[:LONGEST].replace(_MARK, " ")
-    return text if text.isascii() else _KEPT_MARK.sub(" ", text)
+    return text if text.isascii() else _SIGN_MARK.sub(" ", text)
 
 
 def mask(message: str) -> str:
     """Return the message with NUL in place of everything that looks like a value."""
-    masked = _VALUE.sub(_MARK, _plain(message))
-    return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
+    text = _VALUE.sub(_MARK, _plain(message))
+    return _LIST.sub(_MARK, _EMPTY.sub(_MARK, text))
 
 
 def values_of(message: str) -> list[str]:
     """Return each word with the values as written, and the text before them that `mask` takes."""
-    found: list[str] = []
+    texts: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
-        found.append(match.group())
-        return chr(_KEPT + len(found) - 1)
+        texts.append(match.group())
+        return chr(_SIGN + len(texts) - 1)
 
     def join(match: re.Match[str]) -> str:
         return re.sub("[, ]", keep, match.group())
 
-    def written(match: re.Match[str]) -> str:
-        return found[ord(match.group()) - _KEPT]
+    def restore(match: re.Match[str]) -> str:
+        return texts[ord(match.group()) - _SIGN]
 
-    text = _EMPTY.sub(_MARK, _KEPT_LIST.sub(join, _VALUE.sub(keep, _plain(message))))
-    masked = text if text.isascii() else _KEPT_MARK.sub(_MARK, text)
+    text = _EMPTY.sub(_MARK, _SIGN_LIST.sub(join, _VALUE.sub(keep, _plain(message))))
+    form = text if text.isascii() else _SIGN_MARK.sub(_MARK, text)
     values = []
-    for start, end, _ in _spans(masked):
-        end += _closes(masked, start, end)
-        values.append(_KEPT_MARK.sub(written, text[start:end]).replace(_MARK, "").rstrip())
+    for start, end, _ in _spans(form):
+        end += _closes(form, start, end)
+        values.append(_SIGN_MARK.sub(restore, text[start:end]).replace(_MARK, "").rstrip())
     return values
 
 
-def _spans(masked: str, most: int | None = MOST_WORDS) -> list[tuple[int, int, bool]]:
+def _spans(form: str, most: int | None = MOST_WORDS) -> list[tuple[int, int, bool]]:
     """Return start and end of each word, and whether it is a value; adjacent values are one."""
     spans: list[tuple[int, int, bool]] = []
-    for found in islice(_TOKEN.finditer(masked), most):
-        is_value = not found.group().strip(_MARK) or _DIGIT.search(found.group()) is not None
+    for match in islice(_TOKEN.finditer(form), most):
+        is_value = not match.group().strip(_MARK) or _DIGIT.search(match.group()) is not None
         if is_value and spans and spans[-1][2]:
-            spans[-1] = spans[-1][0], found.end(), True
+            spans[-1] = spans[-1][0], match.end(), True
         else:
-            spans.append((*found.span(), is_value))
+            spans.append((*match.span(), is_value))
     return spans
 
 
-def _closes(masked: str, start: int, end: int) -> bool:
+def _closes(form: str, start: int, end: int) -> bool:
     """Return whether a bracket that opens between the values of a word closes behind it."""
-    opening = _OPENING.get(masked[end : end + 1])
-    return opening is not None and opening in masked[start:end]
+    opening = _OPENING.get(form[end : end + 1])
+    return opening is not None and opening in form[start:end]
 
 
 def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
     """Split a line into (text before a word, word of the template) pairs and the rest."""
-    masked = mask(message)
+    form = mask(message)
     parts: list[tuple[str, str]] = []
     at, closes = 0, False
-    for (start, end, _), word in zip(_spans(masked, None), words, strict=False):
-        parts.append((masked[at + closes : start], word))
-        at, closes = end, _closes(masked, start, end)
-    return parts, masked[at:]
+    for (start, end, _), word in zip(_spans(form, None), words, strict=False):
+        parts.append((form[at + closes : start], word))
+        at, closes = end, _closes(form, start, end)
+    return parts, form[at:]
 
 
 def shown(message: str, words: Sequence[str]) -> str:
@@ -396,9 +396,9 @@ class ValueReader:
         return words
 
 
-def words_of(masked: str) -> list[str]:
+def words_of(form: str) -> list[str]:
     """Return the words of a masked message, at most MOST_WORDS; adjacent values are one word."""
     return [
-        WILDCARD if is_value else masked[start:end].replace(_MARK, WILDCARD)
-        for start, end, is_value in _spans(masked)
+        WILDCARD if is_value else form[start:end].replace(_MARK, WILDCARD)
+        for start, end, is_value in _spans(form)
     ]

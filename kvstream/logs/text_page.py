@@ -41,7 +41,7 @@ BETWEEN = "  · "
 _IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
 
 
-def _shown(text: str, width: int) -> str:
+def _fit(text: str, width: int) -> str:
     """Return a text without control characters; if it is too wide, without its middle."""
     text = _printable(text)
     if cells(text) <= width:
@@ -51,7 +51,7 @@ def _shown(text: str, width: int) -> str:
     return beginning(f"{begin}…{beginning(text[::-1], end)[::-1]}", width)
 
 
-def _said(text: str) -> str:
+def _without_ids(text: str) -> str:
     """Return a line without the request identifiers in brackets before it."""
     return _IDENTIFIERS.sub("", text.strip(), count=1) or text.strip()
 
@@ -71,18 +71,18 @@ def _values(finding: Finding, room: int) -> str:
             continue
         share = values[0]["lines"] / looked_at
         if share == 1:  # a constant says less
-            share, named = 0.0, _shown(values[0]["value"], LONGEST_VALUE)
+            share, value = 0.0, _fit(values[0]["value"], LONGEST_VALUE)
         elif values[0]["lines"] == 1 or share < TELLING:
             continue
         else:
             about = "~" if looked_at < finding.count else ""
-            named = ", ".join(
-                f"{_shown(v['value'], LONGEST_VALUE)} ({about}{v['lines'] / looked_at:.0%})"
+            value = ", ".join(
+                f"{_fit(v['value'], LONGEST_VALUE)} ({about}{v['lines'] / looked_at:.0%})"
                 for v in values[:2]
                 if v["lines"] > 1
             )
-            named += ", …" if variable["different"] > 2 or variable["more_different"] else ""
-        parts.append((-share, f"{variable['after']} = {named}"))
+            value += ", …" if variable["different"] > 2 or variable["more_different"] else ""
+        parts.append((-share, f"{variable['after']} = {value}"))
     text = ""
     for _, part in sorted(parts, key=lambda part: part[0]):
         more = f"{text}; {part}" if text else part
@@ -107,29 +107,27 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
     if levels := _levels(log.levels):
         text += f"; {levels}"
     notes = []
-    if log.continued:
-        notes.append(
-            f"{counted(log.continued, 'line')} continue{'s'[: log.continued == 1]} another line"
-        )
-    if log.jumped:
-        times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
+    if log.trails:
+        notes.append(f"{counted(log.trails, 'line')} continue{'s'[: log.trails == 1]} another line")
+    if log.jumps:
+        times = "once, at" if log.jumps == 1 else f"{log.jumps:,} times, first at"
         line = log.first_jump
         place = _place(line, log, width) if len(log.sources) > 1 else f"line {log.where(line)[1]:,}"
         notes.append(f"the clock goes back {times} {place}")
-    if log.overlapped:
-        name = _named(log.where(log.first_overlap)[0], width)
-        before = _named(log.overlapped_source, width)
-        more = log.overlapped - 1
+    if log.overlaps:
+        name = _source_name(log.where(log.first_overlap)[0], width)
+        before = _source_name(log.overlapped_source, width)
+        more = log.overlaps - 1
         others = f", as do{'es' * (more == 1)} {counted(more, 'other')}" if more else ""
         notes.append(f"{name} begins before the end of {before}{others}")
-    if log.left:
+    if log.drops:
         notes.append(
-            f"{counted(log.left, 'template')} with {counted(log.tree.forgotten, 'line')} dropped, "
+            f"{counted(log.drops, 'template')} with {counted(log.tree.forgotten, 'line')} dropped, "
             "the least recent first"
         )
-    if log.splitter.shortened:
+    if log.splitter.long_lines:
         notes.append(
-            f"{counted(log.splitter.shortened, 'line')} of more than {LONGEST_LINE:,} characters: "
+            f"{counted(log.splitter.long_lines, 'line')} of more than {LONGEST_LINE:,} characters: "
             "only the beginning counts"
         )
     return text + (f"\n{'; '.join(notes)}" if notes else "")
@@ -156,12 +154,12 @@ def page(
 ) -> str:
     """Return the page: at most ``rows`` findings of two lines each, or three if not ``brief``."""
     when = Clock(log)
-    made = report(log, rows, news=news)
+    facts = report(log, rows, news=news)
     lines = [line for part in head(log, width).split("\n") for line in wrap(part, width)]
-    if len(made.begun) > 1:
-        lines += _in_order(made.begun, when, width, BRIEF_ORDER if brief else None)
+    if len(facts.onsets) > 1:
+        lines += _in_order(facts.onsets, when, width, BRIEF_ORDER if brief else None)
     section = ""
-    for finding in made.findings:
+    for finding in facts.findings:
         if finding.section != section:
             section = finding.section
             lines += [section.capitalize()] if brief else ["", section.capitalize()]
@@ -171,9 +169,9 @@ def page(
             fits = cells(second) <= width
             row[1:] = [second if fits else f"{beginning(second, width - 1)}…"]
         lines += row
-    if made.more_templates:
+    if facts.more_templates:
         lines += [] if brief else [""]
-        lines += wrap(_left_out(made, rows), width)
+        lines += wrap(_left_out(facts, rows), width)
     return "\n".join(lines) + "\n"
 
 
@@ -181,14 +179,14 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
     """Return a page with as many rows as fit on a screen, with blank lines if they fit."""
     small = height < BRIEF
     text = ""
-    rows, most, tried = FEWEST, ROWS, ROWS
-    while tried > rows:  # a binary search: with thousands of templates a page takes seconds
-        found = page(log, tried, news=news, width=width, brief=small)
-        if found.count("\n") <= height:
-            rows, text = tried, found
+    rows, most, size = FEWEST, ROWS, ROWS
+    while size > rows:  # a binary search: with thousands of templates a page takes seconds
+        attempt = page(log, size, news=news, width=width, brief=small)
+        if attempt.count("\n") <= height:
+            rows, text = size, attempt
         else:
-            most = tried - 1
-        tried = (rows + most + 1) // 2
+            most = size - 1
+        size = (rows + most + 1) // 2
     text = text or page(log, rows, news=news, width=width, brief=small)
     if small and text.count("\n") <= height:
         whole = page(log, rows, news=news, width=width)
@@ -196,12 +194,12 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
     return text
 
 
-def _left_out(made: Report, rows: int) -> str:
+def _left_out(facts: Report, rows: int) -> str:
     """Say what the page does not show, and how to see it."""
-    levels = _levels(made.left, plural=True)
+    levels = _levels(facts.rest, plural=True)
     more = MORE if rows < MORE else 2 * rows
     return (
-        f"{counted(made.more_templates, 'more template')} with {counted(made.more_lines, 'line')}"
+        f"{counted(facts.more_templates, 'more template')} with {counted(facts.more_lines, 'line')}"
         f"{f' ({levels})' if levels else ''}: --passages {more} shows more."
     )
 
@@ -209,29 +207,29 @@ def _left_out(made: Report, rows: int) -> str:
 def _place(line: int, log: LogSummary, width: int) -> str:
     """Return the number of a line, with its source if there are several."""
     name, number = log.where(line)
-    return f"{_named(name, width)}:{number}" if len(log.sources) > 1 else f"L{number}"
+    return f"{_source_name(name, width)}:{number}" if len(log.sources) > 1 else f"L{number}"
 
 
-def _named(name: str, width: int) -> str:
+def _source_name(name: str, width: int) -> str:
     """Return the name of a source without control characters; of a long one, only the end."""
     name = _printable(name, "?")  # not spaces: two spaces end the place
     longest = min(LONGEST_NAME, width // 3)
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
 
-def _in_order(found: list[Finding], when: Clock, width: int, most: int | None) -> list[str]:
+def _in_order(findings: list[Finding], when: Clock, width: int, most: int | None) -> list[str]:
     """Say when and where these begin, in at most `most` lines."""
     parts: dict[tuple[str, str], str] = {}
-    for finding in found:
+    for finding in findings:
         by = _short(next(iter(finding.components), ""))
         at = when(finding.low, finding.first_line)
         place = _place(finding.first_line, when.log, width)
         parts.setdefault((at, by), f"{at} {place} {by}".strip())
-    told = list(parts.values())
-    lines = wrap(f"first seen, in order of time: {'; '.join(told)}", width)
-    while most is not None and len(lines) > most and len(told) > 1:
-        told.pop()
-        lines = wrap(f"first seen, in order of time: {'; '.join(told)}; …", width)
+    items = list(parts.values())
+    lines = wrap(f"first seen, in order of time: {'; '.join(items)}", width)
+    while most is not None and len(lines) > most and len(items) > 1:
+        items.pop()
+        lines = wrap(f"first seen, in order of time: {'; '.join(items)}; …", width)
     return lines
 
 
@@ -243,33 +241,33 @@ def _row(finding: Finding, when: Clock, width: int, *, brief: bool) -> list[str]
     by = ", ".join(map(_short, list(finding.components)[:2]))
     by += ", …" if len(finding.components) > 2 else ""
     text = finding.message if finding.count == 1 and finding.message else finding.text
-    shape = f"{by}: {_said(text)}" if by else _said(text)
-    told, several = [*finding.notes], finding.count > 1
+    shape = f"{by}: {_without_ids(text)}" if by else _without_ids(text)
+    notes, several = [*finding.notes], finding.count > 1
     bulk, wide = finding.section == SECTIONS[3], width >= NARROW
     indent = " " * (11 if wide else 8)
     count = f"{finding.count:>{9 if wide else 7},}{level}"
     row = f"{count}  {finding.times(when)}  {place}  "
 
     def fitting(text: str, before: str = indent) -> str:
-        return before + _shown(text, width - cells(before))
+        return before + _fit(text, width - cells(before))
 
-    single = not (wide or several or told or finding.trace.held)
+    single = not (wide or several or notes or finding.trace.first)
     if brief and single and width - cells(row) >= LEAST_ROOM:
         return [fitting(shape, row)]
     if wide:
         lines = [fitting(shape, row)]
-        behind = lines[0] + BETWEEN if bulk else "; ".join([indent, *told])
+        behind = lines[0] + BETWEEN if bulk else "; ".join([indent, *notes])
         values = _values(finding, width - cells(behind)) if several else ""
         if values and bulk:
             lines[0] += BETWEEN + values
         elif values:
-            told.append(values)
-        if told:
-            lines.append(fitting("; ".join(told)))
+            notes.append(values)
+        if notes:
+            lines.append(fitting("; ".join(notes)))
     else:
         if several and not bulk and (values := _values(finding, width)):
-            told.append(values)
-        second = "; ".join([f"{place}  {finding.times(when)}", *told])
+            notes.append(values)
+        second = "; ".join([f"{place}  {finding.times(when)}", *notes])
         first, *others = wrap(_printable(second), width - len(indent))
         lines = [fitting(shape, f"{count} "), fitting(first)]
         if others:
@@ -281,7 +279,7 @@ def _row(finding: Finding, when: Clock, width: int, *, brief: bool) -> list[str]
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
     """Return the page for ``--json``; times are seconds since 1970, and ISO 8601 in UTC."""
-    made = report(log, rows, news=news)
+    facts = report(log, rows, news=news)
     findings = [
         {
             "section": finding.section,
@@ -297,36 +295,36 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
             "variables": finding.variables,
             "components": finding.components,
         }
-        for finding in made.findings
+        for finding in facts.findings
     ]
-    begun = [
+    onsets = [
         {
             **_at(finding.low, finding.first_line, log),
             "level": finding.level,
             "template": finding.text.strip(),
             "components": finding.components,
         }
-        for finding in made.begun
+        for finding in facts.onsets
     ]
     return {
         "kind": "log",
         "lines": log.lines,
         "blank_lines": log.blank,
-        "continued_lines": log.continued,
-        "shortened_lines": log.splitter.shortened,
-        "untimed_lines": log.untimed,
+        "continued_lines": log.trails,
+        "shortened_lines": log.splitter.long_lines,
+        "untimed_lines": log.without_time,
         **_time(log.total.low, "first_time"),
         **_time(log.total.high, "last_time"),
-        "clock_jumps": log.jumped,
-        "overlapping_sources": log.overlapped,
+        "clock_jumps": log.jumps,
+        "overlapping_sources": log.overlaps,
         "bucket": {"width": log.width, "unit": "lines" if log.by_line else "s"},
         "levels": {level: count for level, count in log.levels.items() if level and count},
         "templates": len(log.tree),
-        "templates_let_go": log.left,
+        "templates_let_go": log.drops,
         "lines_let_go": log.tree.forgotten,
-        "more_templates": made.more_templates,
-        "more_lines": made.more_lines,
-        "first_seen": begun,
+        "more_templates": facts.more_templates,
+        "more_lines": facts.more_lines,
+        "first_seen": onsets,
         "findings": findings,
     }
 

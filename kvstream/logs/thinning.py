@@ -59,10 +59,10 @@ class Thinner:
     def __init__(self, questions: Sequence[str] = ()) -> None:
         words = {word.casefold() for text in questions for word in _WORD.findall(text)} - _COMMON
         self._always = {w for w in words if len(w) > 2 and any(c.isdigit() for c in w)}
-        asked = self._always | {w for w in words if len(w) > 2}
-        any_of = "|".join(sorted(map(re.escape, asked)))
-        self._asked = re.compile(rf"(?<!\w)(?:{any_of})(?!\w)") if asked else None
-        self.seen = self.left_out = 0
+        terms = self._always | {w for w in words if len(w) > 2}
+        any_of = "|".join(sorted(map(re.escape, terms)))
+        self._terms = re.compile(rf"(?<!\w)(?:{any_of})(?!\w)") if terms else None
+        self.total = self.left_out = 0
         """Number of lines, and of those that were not read."""
         self._words: Counter[str] = Counter()
         self._lines: dict[frozenset[str], list[tuple[int, int, str]]] = {}
@@ -72,14 +72,14 @@ class Thinner:
 
     def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and return whether it passes."""
-        self.seen += 1
+        self.total += 1
         line = without_controls(line)
-        found = frozenset(self._asked.findall(line.casefold()) if self._asked else ())
-        if found:
-            self._note(found, source, number, line)
+        words = frozenset(self._terms.findall(line.casefold()) if self._terms else ())
+        if words:
+            self._note(words, source, number, line)
         entry = self._parser.entry(line)
         if entry is None or entry.pieces > 1:  # a line that a runtime split
-            self._passed = self._passed or bool(found)
+            self._passed = self._passed or bool(words)
             return self._passed
         if entry.time is None and (not entry.text or entry.text.isspace() or entry.continues):
             return self._passed
@@ -87,28 +87,28 @@ class Thinner:
         self._passed = (
             count <= FIRST
             or count % min(1 << (count.bit_length() - 1), SELDOM) == 0
-            or (bool(found) and count % (1 << (count.bit_length() - 4)) == 0)
-            or not self._always.isdisjoint(found)
+            or (bool(words) and count % (1 << (count.bit_length() - 4)) == 0)
+            or not self._always.isdisjoint(words)
         )
         return self._passed
 
-    def _note(self, found: frozenset[str], source: int, number: int, line: str) -> None:
+    def _note(self, words: frozenset[str], source: int, number: int, line: str) -> None:
         """Hold the first lines of each set of words."""
-        self._words.update(found)
-        held = self._lines.get(found)
-        if held is None and len(self._lines) < _KINDS:
-            held = self._lines[found] = []
-        if held is not None and len(held) < _MATCHES:
-            held.append((source, number, line[:EXAMPLE]))
+        self._words.update(words)
+        lines = self._lines.get(words)
+        if lines is None and len(self._lines) < _KINDS:
+            lines = self._lines[words] = []
+        if lines is not None and len(lines) < _MATCHES:
+            lines.append((source, number, line[:EXAMPLE]))
 
     def matches(self) -> list[tuple[int, int, str]]:
         """Return source, number and text of the lines with the rarest words of the questions."""
         weights = {
-            found: sum(math.log2(2 * self.seen / self._words[word]) for word in found)
-            for found in self._lines
+            words: sum(math.log2(2 * self.total / self._words[word]) for word in words)
+            for words in self._lines
         }
-        best = sorted(self._lines, key=lambda found: (-weights[found], self._lines[found][0][:2]))
-        return [line for found in best for line in self._lines[found]][:_MATCHES]
+        best = sorted(self._lines, key=lambda words: (-weights[words], self._lines[words][0][:2]))
+        return [line for words in best for line in self._lines[words]][:_MATCHES]
 
 
 class ThinnedSource(SourceOver):
@@ -141,9 +141,9 @@ class ThinnedSource(SourceOver):
             if lines is None or not block.text:
                 yield block
             else:
-                made = lines.feed(block, whole=self._whole > 0)
-                yield from made
-                silent = 0 if made else silent + len(block.text)
+                blocks = lines.feed(block, whole=self._whole > 0)
+                yield from blocks
+                silent = 0 if blocks else silent + len(block.text)
                 if silent > SILENT:
                     silent = 0
                     yield TextBlock("", block.start + len(block.text), block.source)
@@ -186,11 +186,11 @@ class ThinnedSource(SourceOver):
     def line_counts(self) -> LineCounts | None:
         """Number of lines of logs, and of those that were not read; None if there is no log."""
         thinner = self._thinner
-        if not thinner.seen:
+        if not thinner.total:
             return None
         names = self.source.names
-        found = [(names[source], line, text) for source, line, text in thinner.matches()]
-        return LineCounts(thinner.seen, thinner.left_out, tuple(found))
+        matches = [(names[source], line, text) for source, line, text in thinner.matches()]
+        return LineCounts(thinner.total, thinner.left_out, tuple(matches))
 
 
 class _Lines:
@@ -203,7 +203,7 @@ class _Lines:
         self._going: bool | None = None
         """Whether the current line passes; None: not known yet."""
         self._number = 0
-        self._left = self._before = 0
+        self._skips = self._before = 0
         """Number of lines of the source that do not pass, and that are before the part to read."""
 
     def feed(self, block: TextBlock, *, whole: bool) -> list[TextBlock]:
@@ -216,34 +216,34 @@ class _Lines:
         end = text.rfind("\n") + 1
         if len(text) - end > LONGEST_LINE:  # do not hold more of a long line
             end = len(text)
-        made = self._made(text[:end], offsets, whole=whole)
+        blocks = self._passing(text[:end], offsets, whole=whole)
         self._rest, self._offsets = text[end:], offsets[end:]
-        return made
+        return blocks
 
     def close(self, *, whole: bool) -> list[TextBlock]:
         """Return the last line, if it has no newline and passes."""
-        return self._made(self._rest, self._offsets, whole=whole)
+        return self._passing(self._rest, self._offsets, whole=whole)
 
-    def _made(self, text: str, offsets: np.ndarray, *, whole: bool) -> list[TextBlock]:
-        made: list[TextBlock] = []
+    def _passing(self, text: str, offsets: np.ndarray, *, whole: bool) -> list[TextBlock]:
+        blocks: list[TextBlock] = []
         start = at = 0  # start of the passing text that is not in a block yet; start of the line
 
         def give(end: int) -> None:
             if end > start:
                 widths = np.diff(offsets[start : end + 1])
-                begin, left = int(offsets[start]), self._before + self._left
-                made.append(TextBlock(text[start:end], begin, self._source, widths, left_out=left))
+                begin, out = int(offsets[start]), self._before + self._skips
+                blocks.append(TextBlock(text[start:end], begin, self._source, widths, left_out=out))
 
         for line in _LINE.findall(text):
             end = at + len(line)
             if self._going is None:
                 self._number += 1
-                said = line.rstrip("\r\n")[:LONGEST_LINE]
+                content = line.rstrip("\r\n")[:LONGEST_LINE]
                 number = self._before + self._number
-                self._going = self._thinner.passes(said, self._source, number) or whole
+                self._going = self._thinner.passes(content, self._source, number) or whole
                 if not self._going:
                     give(at)
-                    self._left += 1
+                    self._skips += 1
                     self._thinner.left_out += 1
             if not self._going:
                 start = end
@@ -251,4 +251,4 @@ class _Lines:
                 self._going = None
             at = end
         give(at)
-        return made
+        return blocks

@@ -39,7 +39,7 @@ _SQL = re.compile(
     r"|WITH|(?:ORDER|GROUP) BY|HAVING|LIMIT|UNION)\b"
 )
 _CAUSE = re.compile(r"Caused by:|---> |\[cause\]: |panic: ")
-_NAMED = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
+_NAME = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
 _IN_HEAD = re.compile(rf"(?<!\S){_ERROR}")
 _CHAIN = ("During handling of", "The above exception")
 _PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
@@ -56,7 +56,7 @@ class Continuation:
         self.head = ""
         """The line that is continued, if it has a time."""
         self._head = ""
-        self._left = 0
+        self._room = 0
         """Number of lines that the message of an exception below `head` may still have."""
 
     def begin(self, line: str) -> None:
@@ -71,24 +71,24 @@ class Continuation:
         begin another line."""
         if self.head is not self._head:
             self._head = self.head
-            self._left = MESSAGE_LINES * (_IN_HEAD.search(self.head) is not None)
+            self._room = MESSAGE_LINES * (_IN_HEAD.search(self.head) is not None)
         expected = self.expects is not None and self.expects.match(line) is not None
         of_sql = self.head != "" and _SQL.match(line)
         known = _SURELY.match(line) or of_sql or (not surely and _CONTINUES.match(line))
         if not expected and not known:
-            of_message = self._left > 0 and not BEGINS_WITH_LEVEL.match(line)
-            self._left = self._left - 1 if of_message else 0
+            of_message = self._room > 0 and not BEGINS_WITH_LEVEL.match(line)
+            self._room = self._room - 1 if of_message else 0
             return of_message
         if self.head and TRACE.match(line):
-            named = _NAMED.match(line) or _CAUSE.match(line.strip())
-            self._left = MESSAGE_LINES * (named is not None)
+            name = _NAME.match(line) or _CAUSE.match(line.strip())
+            self._room = MESSAGE_LINES * (name is not None)
         if line.endswith(_PYTHON) or line.startswith(_CHAIN):
             self.expects = _ANY
         elif line.startswith("goroutine "):
             self.expects = _GO
         elif self.expects is _ANY and not line[0].isspace():
             self.expects = None
-            self._left = MESSAGE_LINES * bool(self.head)
+            self._room = MESSAGE_LINES * bool(self.head)
         return True
 
 
@@ -100,7 +100,7 @@ class Trace:
         self._head, self._python = head, False
         self.line = 0
         """Number of the line that is continued; 0 if there is none yet."""
-        self.held: list[str] = []
+        self.first: list[str] = []
         self.exception = self.cause = ""
         self.is_stack = False
 
@@ -119,24 +119,24 @@ class Trace:
         elif self._python and not line[:1].isspace() and _SURELY.match(line) is None:
             self.exception, self._python = text, False  # the last one
         elif not self.exception and (
-            _NAMED.match(text) or (not self.held and _RUST in self._head and self._head[-1] == ":")
+            _NAME.match(text) or (not self.first and _RUST in self._head and self._head[-1] == ":")
         ):
             self.exception = text
         self.is_stack = self.is_stack or TRACE.match(line) is not None
-        if len(self.held) < TRACE_LINES:
-            self.held.append(line)
+        if len(self.first) < TRACE_LINES:
+            self.first.append(line)
 
     @property
     def key_lines(self) -> list[str]:
         """The lines to show: the exception and its cause, else the first place of a stack, or the
         last line of another text."""
-        named = [line for line in (self.exception, self.cause) if line]
-        held = [line for line in self.held if re.search(r"\w", line)] or self.held
-        places = [line for line in held if line[-1:] != ":"][:1]
-        return named or [line.strip() for line in (places if self.is_stack else held[-1:])]
+        names = [line for line in (self.exception, self.cause) if line]
+        lines = [line for line in self.first if re.search(r"\w", line)] or self.first
+        places = [line for line in lines if line[-1:] != ":"][:1]
+        return names or [line.strip() for line in (places if self.is_stack else lines[-1:])]
 
     @property
     def lines(self) -> list[str]:
         """The first lines, and those of `key_lines` that come later."""
-        held = {line.strip(" \t|+-") for line in self.held}
-        return self.held + [k for k in self.key_lines if k.strip(" \t|+-") not in held]
+        texts = {line.strip(" \t|+-") for line in self.first}
+        return self.first + [k for k in self.key_lines if k.strip(" \t|+-") not in texts]

@@ -89,12 +89,12 @@ class Unusual:
 
     def count(self, shape: Shape) -> int:
         """Return the number of lines of a template; with `news`, of those after the last mark."""
-        return shape.count - (shape.reported if self.news else 0)
+        return shape.count - (shape.old_count if self.news else 0)
 
     def template(self, shape: Shape) -> Finding:
         """Return the finding with all that is unusual about a template."""
         rare = shape.count <= RARE
-        since = shape.since if self.news and shape.reported else None
+        since = shape.since if self.news and shape.old_count else None
         first = since or shape.first
         finding = Finding(
             **shape.span(),
@@ -124,18 +124,18 @@ class Unusual:
         if rare:
             self._tell_cause(shape, finding)
         self._place(shape, finding)
-        if shape.first.trace.is_stack and shape.continued:
+        if shape.first.trace.is_stack and shape.trails:
             several = "stack traces, " if shape.count > 1 else "stack trace of "
-            finding.notes.append(f"{several}{counted(shape.continued, 'line')}")
-        elif shape.continued:
-            finding.notes.append(counted(shape.continued, "continuation line"))
+            finding.notes.append(f"{several}{counted(shape.trails, 'line')}")
+        elif shape.trails:
+            finding.notes.append(counted(shape.trails, "continuation line"))
         return finding
 
     def _tell_news(self, shape: Shape, finding: Finding, first: int) -> None:
         if self.news:
-            if first <= self.log.marked:
+            if first <= self.log.last_mark:
                 finding.notes.append("reported before, without the lines that continue it")
-            elif not shape.reported:
+            elif not shape.old_count:
                 finding.notes.append("new")
                 finding.score += 2
         elif _lateness(shape, self.log) > LATE:
@@ -192,14 +192,14 @@ class Unusual:
             finding.section = SECTIONS[0]
         elif finding.section:
             return
-        elif rare or (self.news and not shape.reported):
+        elif rare or (self.news and not shape.old_count):
             finding.score += _lateness(shape, self.log)
             finding.section = SECTIONS[1]
         else:
             finding.score = float(self.count(shape))
             finding.section = SECTIONS[3]
 
-    def silent_components(self, found: list[Finding]) -> list[Finding]:
+    def silent_components(self, findings: list[Finding]) -> list[Finding]:
         """Return findings about silent components, and move templates that say the same."""
         rows: list[Finding] = []
         for name, series in self.log.components.items():
@@ -213,7 +213,7 @@ class Unusual:
                 note = _silent(self.when(gap.start, gap.line), end, expected)
             else:
                 continue
-            for other in found:  # one row about this silence is enough
+            for other in findings:  # one row about this silence is enough
                 if (
                     list(other.components) == [name]
                     and other.section == SECTIONS[2]
@@ -265,7 +265,7 @@ def _changed_value(
 
 def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] | None:
     """Return early and late mean of a quantity that drifts, and their distance in deviations."""
-    numbers = sum(int(held[0]) for held in variable.means.values())
+    numbers = sum(int(sums[0]) for sums in variable.means.values())
     if numbers < 40 or len(variable.means) < 12:
         return None
     if variable.rises > 0.9 * numbers:  # a counter
@@ -298,13 +298,13 @@ def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int,
             if numbers >= ENOUGH_VALUES:
                 points.append((begin, bucket, total / numbers))
                 numbers = total = 0.0
-    counted = sum(held[0] for held in variable.means.values())
-    if len(points) < 24 or variable.rises > 0.9 * counted:
+    count = sum(sums[0] for sums in variable.means.values())
+    if len(points) < 24 or variable.rises > 0.9 * count:
         return None
     usual = median(mean for *_, mean in points)
     off = [mean - usual for *_, mean in points]
     within = sum(squares - total * total / n for n, total, squares in variable.means.values())
-    chance = math.sqrt(max(within, 0.0) / max(counted - len(variable.means), 1) / ENOUGH_VALUES)
+    chance = math.sqrt(max(within, 0.0) / max(count - len(variable.means), 1) / ENOUGH_VALUES)
     spread = max(median(map(abs, off)) * 1.5, chance, 1e-3)
     most = max(off, key=abs)
     if abs(most) < DEVIATIONS * spread:
@@ -325,12 +325,12 @@ def _amount(number: float, unit: str = "") -> str:
 
 def _name(shape: Shape, place: int) -> str:
     """Return the name of a variable: up to two words before it, or ``<*>``."""
-    named: list[str] = []
+    words: list[str] = []
     for word in reversed(shape.template.words[max(place - 2, 0) : place]):
         if WILDCARD in word or not any(c.isalpha() for c in word):
             break
-        named.insert(0, word)
-    return " ".join(named) or WILDCARD
+        words.insert(0, word)
+    return " ".join(words) or WILDCARD
 
 
 def _variables_of(shape: Shape) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def read(lines: list[str]) -> LogSummary:
     log.begin("a.log")
     log.feed("".join(f"{line}\n" for line in lines))
     log.close()
-    parts = sum(shape.count for shape in log.shapes) + log.continued + log.blank
+    parts = sum(shape.count for shape in log.shapes) + log.trails + log.blank
     assert (log.lines, parts) == (len(lines), len(lines))
     return log
 
@@ -66,7 +66,7 @@ def test_what_is_held_of_split_lines_has_a_bound(monkeypatch: pytest.MonkeyPatch
         assert all(len(each.text) <= containers.LONGEST_LINE for each in held.values())
     read(lines)
     long = [cri("x" * 60_000, 1, "stdout", "P"), cri("x" * 60_000, 1, "stdout", "F")]
-    assert read(long).splitter.shortened == 1
+    assert read(long).splitter.long_lines == 1
 
 
 def test_a_line_whose_end_is_missing_is_counted() -> None:
@@ -90,7 +90,7 @@ def test_a_trace_of_one_stream_takes_no_line_of_the_other() -> None:
     lines[1:1] = [cri(INFO, 1, "stdout", "F")] * 9
     log = read(lines)
     assert templates(log) == {"alive": 9, trace[0]: 1}
-    assert log.continued == 2
+    assert log.trails == 2
 
 
 def test_docker_writes_pieces_as_records_without_a_newline() -> None:
@@ -165,7 +165,7 @@ def test_an_exception_continues_a_line_of_a_program_that_writes_times(
     trace = ["a.b.GoneException: no disk", "\tat a.b.C(D.java:1)"]
     lines = [form.format(clock.format(1)), *trace, form.format(clock.format(2))]
     log = read([cri(text, 1, "stderr", "F") for text in lines])
-    assert (log.levels, log.continued, log.jumped) == ({"error": 2}, 2, 0)
+    assert (log.levels, log.trails, log.jumps) == ({"error": 2}, 2, 0)
 
 
 def test_the_runtime_dates_hours_of_a_program() -> None:

@@ -290,7 +290,7 @@ def test_what_services_print_is_info_in_a_journal_also_their_errors() -> None:
         logs[0].feed(json.dumps({**record, "MESSAGE": text}) + "\n")
         logs[1].feed(f"May  1 12:00:00 host shop[7]: {text}\n")
     for log in logs:
-        assert (log.levels, log.continued) == ({"error": 2, "": 2}, 2)
+        assert (log.levels, log.trails) == ({"error": 2, "": 2}, 2)
         assert list(log.components) == ["shop"]
 
 
@@ -720,7 +720,7 @@ def test_a_long_line_is_held_in_part_and_counted() -> None:
         assert len(splitter._rest) <= LONGEST_LINE
     (line,) = splitter.feed("\n")
     assert len(line) == LONGEST_LINE
-    assert splitter.shortened == 1
+    assert splitter.long_lines == 1
 
 
 @pytest.mark.parametrize("size", [1000, 65_535, 65_536, 65_537, 100_000, 10**6])
@@ -730,7 +730,7 @@ def test_only_the_beginning_of_a_long_line_counts(size: int) -> None:
     splitter = LineSplitter()
     found = [x for i in range(0, len(text), size) for x in splitter.feed(text[i : i + size])]
     assert found + splitter.close() == [whole, whole, whole, "next", whole]
-    assert splitter.shortened == 3
+    assert splitter.long_lines == 3
 
 
 def test_code_is_no_log() -> None:

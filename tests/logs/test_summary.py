@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.summary import MOST_BUCKETS, MOST_COMPONENTS, LogSummary
-from kvstream.logs.telling import checked
+from kvstream.logs.telling import check
 from kvstream.logs.text_page import FEWEST, page, page_of_screen, record
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
@@ -33,7 +33,7 @@ def read(lines: list[str], **settings) -> LogSummary:
 
 def balanced(log: LogSummary) -> bool:
     held = sum(shape.count for shape in log.shapes)
-    return held + log.tree.forgotten + log.blank + log.continued == log.lines and (
+    return held + log.tree.forgotten + log.blank + log.trails == log.lines and (
         sum(log.levels.values()) == log.total.count
     )
 
@@ -245,7 +245,7 @@ def test_a_stack_trace_stays_with_its_line() -> None:
     log = read([at(0, "INFO a: start"), at(1, "INFO a: caught"), *trace, at(2, "INFO a: start")])
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert finding.trace.lines == trace
-    assert log.continued == 3
+    assert log.trails == 3
     assert balanced(log)
 
 
@@ -256,7 +256,7 @@ def test_a_stack_trace_stays_with_the_line_of_its_container() -> None:
     log = read([f"{name}-1  | {line}" for name, line in lines])
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert (finding.trace.lines, finding.text) == ([*trace, trace[1]], "caught")
-    assert (log.continued, log.blank) == (3, 1)
+    assert (log.trails, log.blank) == (3, 1)
     assert balanced(log)
 
 
@@ -506,7 +506,7 @@ def test_what_is_held_is_bounded() -> None:
     assert len(log.tree) <= 100
     assert len(log.components) <= 256
     assert balanced(log)
-    assert f"{log.left:,} templates" in page(log)
+    assert f"{log.drops:,} templates" in page(log)
 
 
 def test_components_that_go_on_stay_and_keep_their_counts() -> None:
@@ -556,7 +556,7 @@ def test_sources_that_overlap_are_no_jump_of_the_clock(sources: int) -> None:
         log.begin(f"{number}.log")
         log.feed("no time yet\n" + at(-3600 * number, "INFO a: x") + "\n")
     log.close()
-    assert (log.jumped, log.overlapped) == (0, sources)
+    assert (log.jumps, log.overlaps) == (0, sources)
     told = page(log)
     others = {1: "", 2: ", as does 1 other", 3: ", as do 2 others"}[sources]
     assert f"0.log begins before the end of app.log{others}\n" in told
@@ -609,7 +609,7 @@ def test_marks_do_not_pile_up_on_a_page() -> None:
 def test_rows_with_shortened_and_odd_names_can_be_cited() -> None:
     text = page(read_both("logs/" * 20 + "disk.log", "b\x1b[31mRED.log"))
     for said in "The disk of a is full (line 1).", "It shut down (mRED.log:1).":
-        assert checked(said, text) == (said, [])
+        assert check(said, text) == (said, [])
 
 
 @pytest.mark.parametrize("width", [80, 130])
@@ -792,7 +792,7 @@ def test_fifty_megabytes_without_a_newline_are_one_shortened_line() -> None:
     for _ in range(50):
         log.feed("word " * 200_000)
     log.feed("\n" + at(2, "INFO a: goes on") + "\n")
-    assert (log.lines, log.splitter.shortened) == (3, 1)
+    assert (log.lines, log.splitter.long_lines) == (3, 1)
     assert balanced(log)
     assert max(map(len, page(log).split("\n"))) <= 160
 

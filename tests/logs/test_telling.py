@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstream.logs.telling import checked
+from kvstream.logs.telling import check
 
 PAGE = """2,000 lines, 18:01:47 to 18:10:55; 110 templates; 2 fatal
 
@@ -30,7 +30,7 @@ Errors and warnings
     ],
 )
 def test_what_is_on_the_page_stays(sentence: str) -> None:
-    assert checked(sentence, PAGE) == (sentence, [])
+    assert check(sentence, PAGE) == (sentence, [])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_on_the_page_stays(sentence: str) -> None:
     ],
 )
 def test_a_sentence_without_a_row_that_has_its_numbers_and_names_is_removed(sentence: str) -> None:
-    assert checked(f"The disk is full (L912). {sentence}", PAGE) == (
+    assert check(f"The disk is full (L912). {sentence}", PAGE) == (
         "The disk is full (L912).",
         [sentence],
     )
@@ -59,12 +59,12 @@ def test_a_sentence_without_a_row_that_has_its_numbers_and_names_is_removed(sent
 def test_a_row_of_a_file_with_spaces_in_its_name_can_be_cited() -> None:
     page = PAGE.replace("server.log:77", "my old server.log:77")
     sentence = "The disk was at 99% (my old server.log:77)."
-    assert checked(sentence, page) == (sentence, [])
+    assert check(sentence, page) == (sentence, [])
 
 
 def test_a_paragraph_that_names_no_line_is_removed() -> None:
-    assert checked("The disk is full.", PAGE) == ("", ["The disk is full."])
+    assert check("The disk is full.", PAGE) == ("", ["The disk is full."])
 
 
 def test_nothing_written_is_nothing() -> None:
-    assert checked(" \n", PAGE) == ("", [])
+    assert check(" \n", PAGE) == ("", [])

@@ -80,8 +80,8 @@ def test_what_a_tree_holds_is_bounded() -> None:
         letters = "".join(chr(97 + int(digit)) for digit in str(n))
         tree.add(f"{letters} starts {letters} and {letters}x ends " + letters * (n % 3))
     assert len(tree) <= 50
-    assert len(tree._known) <= 400
-    assert len(tree._masked) <= 400
+    assert len(tree._cache) <= 400
+    assert len(tree._by_mask) <= 400
     assert len({number for groups in tree._groups.values() for number in groups}) <= 50
     assert sum(map(len, tree._groups.values())) < 500
 

@@ -169,7 +169,7 @@ def test_a_record_may_hold_the_trace() -> None:
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert finding.text == "failed org.sample.OrderException: order <*> is gone".replace("<*>", "3")
     assert finding.trace.key_lines == [CASES["java"][2][1]]
-    assert log.continued == 0
+    assert log.trails == 0
 
 
 def test_the_first_trace_is_shown_though_the_first_line_has_none() -> None:
@@ -203,13 +203,13 @@ def test_lines_of_other_processes_and_indented_ones_are_no_trace() -> None:
     head = "shop[12]: Traceback (most recent call last):"
     lines = [f"May  9 01:00:01 web1 {line}\n" for line in (head, "cron[9]:   a", "cron[9]:   b")]
     log = read(around("".join(lines)))
-    assert log.continued == 0
+    assert log.trails == 0
 
 
 def test_the_steps_of_buildkit_are_no_trace() -> None:
     lines = "#5 [2/3] RUN make\n#5 0.512 Compiling a\n#5 0.9 ERROR: no rule for b\n#6 CACHED\n"
     log = read(around(lines))
-    assert log.continued == 0
+    assert log.trails == 0
     assert any(shape.level == "error" and "no rule" in shape.text for shape in log.shapes)
 
 
@@ -235,7 +235,7 @@ def test_a_line_of_signs_alone_stands_for_no_text() -> None:
 )
 def test_the_traces_of_other_languages_are_errors(lines: str) -> None:
     log = read(around(lines))
-    assert log.continued == lines.count("\n") - 1
+    assert log.trails == lines.count("\n") - 1
     assert log.levels["error"] == 1
 
 

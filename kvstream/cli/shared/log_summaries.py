@@ -273,7 +273,7 @@ class _Reports:
         answer = self._model.ask(
             text=table, question=logs.QUESTION, max_tokens=logs.MOST_TOKENS, thin="off"
         )
-        return logs.checked(answer.text, table)
+        return logs.check(answer.text, table)
 
 
 def _shown_name(name: str) -> str:
