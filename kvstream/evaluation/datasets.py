@@ -61,10 +61,10 @@ def load(paths: Sequence[str]) -> Iterator[Item]:
         "LongBench or L-Eval."
     )
     for path in paths:
-        yield from parsed(path, item, needs)
+        yield from items(path, item, needs)
 
 
-def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]:
+def items(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]:
     """Yield `parse` of each line of JSON and its name. Raise SourceError with what it `needs`."""
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
@@ -116,8 +116,8 @@ def item(record: dict[str, Any], name: str) -> Item:
         questions = (_choice(record["question"], options, record["answer"]),)
     elif "input" in record and "context" in record:  # LongBench
         context = record["context"]
-        asked = record["input"].strip() or NO_QUESTION
-        questions = (Question(asked, _texts(record["answers"])),)
+        question = record["input"].strip() or NO_QUESTION
+        questions = (Question(question, _texts(record["answers"])),)
     else:
         context = record["context"]
         questions = tuple(_plain(q) for q in _questions_of(record))
@@ -130,13 +130,13 @@ def _questions_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one object per question, from a single question, a list, or parallel lists."""
     if "questions" not in record:
         return [record]
-    asked = record["questions"]
-    if asked and isinstance(asked[0], dict):
-        return list(asked)
+    questions = record["questions"]
+    if questions and isinstance(questions[0], dict):
+        return list(questions)
     answers = record["answers"]
-    if len(answers) != len(asked):
-        raise ValueError(f"{len(asked)} questions and {len(answers)} lists of answers")
-    return [{"question": q, "answers": a} for q, a in zip(asked, answers, strict=True)]
+    if len(answers) != len(questions):
+        raise ValueError(f"{len(questions)} questions and {len(answers)} lists of answers")
+    return [{"question": q, "answers": a} for q, a in zip(questions, answers, strict=True)]
 
 
 def _plain(record: dict[str, Any]) -> Question:
@@ -162,14 +162,14 @@ def _texts(answers: Any) -> tuple[str, ...]:
 
 def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
     """Make a question; `right` is an index, a letter or the option. Raises ValueError."""
-    said = right.strip() if isinstance(right, str) else right
-    same = [index for index, option in enumerate(options) if option.strip() == said]
+    answer = right.strip() if isinstance(right, str) else right
+    same = [index for index, option in enumerate(options) if option.strip() == answer]
     if same:
         correct = same[0]
-    elif isinstance(said, str) and (named := _LETTER.fullmatch(said)):
-        correct = LETTERS.index(named[1].upper())
-    elif isinstance(said, int) or (isinstance(said, str) and said.isdecimal()):
-        correct = int(said)
+    elif isinstance(answer, str) and (letter := _LETTER.fullmatch(answer)):
+        correct = LETTERS.index(letter[1].upper())
+    elif isinstance(answer, int) or (isinstance(answer, str) and answer.isdecimal()):
+        correct = int(answer)
     else:
         correct = -1
     if not 0 <= correct < len(options):
@@ -185,10 +185,10 @@ def text(value: Any, name: str) -> str:
 
 
 def _leval(question: str, answer: str, evaluation: str) -> Question:
-    found = _OPTION.findall(question)
-    letters = "".join(letter for letter, _ in found)
-    if evaluation == "exam" and len(found) > 1 and letters == LETTERS[: len(found)]:
+    options = _OPTION.findall(question)
+    letters = "".join(letter for letter, _ in options)
+    if evaluation == "exam" and len(options) > 1 and letters == LETTERS[: len(options)]:
         stem = question[: question.index(_OPTION.search(question).group())]  # type: ignore[union-attr]
-        return _choice(stem.strip(), tuple(text for _, text in found), answer)
+        return _choice(stem.strip(), tuple(text for _, text in options), answer)
     metric = "rouge_l" if evaluation == "rouge" else "f1"
     return Question(text(question, "the question"), _texts(answer), metric)

@@ -72,9 +72,9 @@ def boundary(text: str, start: int) -> int:
     if start <= 0:
         return 0
     for pattern in (_BOUNDARY, _SPACE):
-        found = pattern.search(text, start, start + _LOOK_AHEAD)
-        if found:
-            return found.end()
+        match = pattern.search(text, start, start + _LOOK_AHEAD)
+        if match:
+            return match.end()
     return min(start, len(text))
 
 

@@ -45,16 +45,16 @@ def ask(
     layout: Layout | None = None,
 ) -> list[Result]:
     """Answer every question after one reading of `text`, exactly as the model wrote it."""
-    written: list[str] = []
+    texts: list[str] = []
     results = []
     request = Request(tuple(questions), run, layout=layout)
     with document(text) as path:
         for event in road(session, request).ask(open_sources([path], plain=True), request):
             if isinstance(event, AnswerToken):
-                written.append(event.text)
+                texts.append(event.text)
             elif isinstance(event, Answered):
-                results.append(replace(event.result, answer="".join(written)))
-                written.clear()
+                results.append(replace(event.result, answer="".join(texts)))
+                texts.clear()
     return results
 
 
@@ -107,6 +107,6 @@ def model_identity(session: Session) -> dict[str, str]:
     for name, tensor in session.model.model.state_dict().items():
         head = tensor.flatten()[:64].to("cpu", torch.float32)
         digest.update(name.encode() + head.numpy().tobytes())
-    asked, default = vars(session.settings), vars(ModelSettings())
-    precision = {name: asked[name] for name in PRECISION if asked[name] != default[name]}
+    settings, default = vars(session.settings), vars(ModelSettings())
+    precision = {name: settings[name] for name in PRECISION if settings[name] != default[name]}
     return {"model": session.model_name, "weights": digest.hexdigest()[:12], **precision}

@@ -33,21 +33,21 @@ def contains(answer: str, reference: str) -> bool:
 
 def f1(answer: str, reference: str) -> float:
     """Return the harmonic mean of precision and recall over the words of both, as in SQuAD."""
-    said, wanted = normalize(answer).split(), normalize(reference).split()
-    return shared_f1(said, wanted) if said and wanted else float(said == wanted)
+    words, target = normalize(answer).split(), normalize(reference).split()
+    return shared_f1(words, target) if words and target else float(words == target)
 
 
-def shared_f1(said: Sequence[str], wanted: Sequence[str]) -> float:
+def shared_f1(words: Sequence[str], target: Sequence[str]) -> float:
     """Return the harmonic mean of precision and recall over words; 0 if they share none."""
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
+    common = sum((Counter(words) & Counter(target)).values())
+    return 2 * common / (len(words) + len(target)) if common else 0.0
 
 
 def digit_accuracy(answer: str, expected: str) -> float:
     """Return the share of the expected digits at their place in the answer's first number."""
-    found = _DIGITS.search(answer)
-    said = found.group() if found else ""
-    return sum(a == b for a, b in zip(said, expected, strict=False)) / len(expected)
+    match = _DIGITS.search(answer)
+    digits = match.group() if match else ""
+    return sum(a == b for a, b in zip(digits, expected, strict=False)) / len(expected)
 
 
 @cache

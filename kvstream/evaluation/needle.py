@@ -52,13 +52,13 @@ def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
     if plan.kind == "kv":
         return [_pairs(rng) for _ in range(plan.needles)]
     facts = make_facts(12 * (plan.needles + 1), rng.randrange(2**31))
-    wanted = [f for f in facts if (f.kind == "passkey") == (plan.kind == "passkey")]
-    rng.shuffle(wanted)
+    needles = [f for f in facts if (f.kind == "passkey") == (plan.kind == "passkey")]
+    rng.shuffle(needles)
     if plan.kind == "fact":
-        kinds = sorted({f.kind for f in wanted})
-        head = next(f for f in wanted if f.kind == kinds[first % len(kinds)])
-        wanted = [head, *(f for f in wanted if f is not head)]
-    return wanted[: plan.needles]
+        kinds = sorted({f.kind for f in needles})
+        head = next(f for f in needles if f.kind == kinds[first % len(kinds)])
+        needles = [head, *(f for f in needles if f is not head)]
+    return needles[: plan.needles]
 
 
 def _pairs(rng: random.Random) -> Fact:
@@ -69,8 +69,8 @@ def _pairs(rng: random.Random) -> Fact:
             keys.append(key)
     values = [str(rng.randrange(10_000, 100_000)) for _ in keys]
     lines = "\n".join(f"{k}: {v}" for k, v in zip(keys, values, strict=True))
-    asked = rng.randrange(PAIRS)
-    return Fact(f"What is the value of {keys[asked]}?", (values[asked],), "kv", 0.0, f"{lines}\n\n")
+    place = rng.randrange(PAIRS)
+    return Fact(f"What is the value of {keys[place]}?", (values[place],), "kv", 0.0, f"{lines}\n\n")
 
 
 def haystack(
@@ -82,10 +82,10 @@ def haystack(
     """
     rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
     needles = make_needles(plan, rng, trial)
-    taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
-    if taken >= tokens:
-        raise UsageError(f"{plan.needles} needles take {taken} tokens and do not fit in {tokens}.")
-    text = filler.cut(session.tokenizer, tokens - taken, rng)
+    size = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
+    if size >= tokens:
+        raise UsageError(f"{plan.needles} needles take {size} tokens and do not fit in {tokens}.")
+    text = filler.cut(session.tokenizer, tokens - size, rng)
     depths = [depth, *(rng.random() for _ in needles[1:])]
     places = [(d, n.sentence) for d, n in zip(depths, needles, strict=True)]
     return insert(text, session.tokenizer, places), needles
@@ -119,14 +119,14 @@ def _run(
         needles = needles[:1]
         budget = run.budget.tokens if run.budget and run.budget.tokens else 4096
         text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
-    started = time.perf_counter()
+    start = time.perf_counter()
     try:
         results = ask(session, text, [needle.question for needle in needles], run)
     except BudgetError as error:
         if case.view != WHOLE:
             raise
         raise BudgetError(too_long(error)) from error
-    spent = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     scores = [_score(n, r.answer) for n, r in zip(needles, results, strict=True)]
     first = results[0]
     return {
@@ -142,7 +142,7 @@ def _run(
         "read": first.read,
         "retained": first.retained,
         "peak_kv_tokens": first.peak_kv_tokens,
-        "seconds": round(spent, 3),
+        "seconds": round(seconds, 3),
         "tokens_per_s": round(first.tokens_per_s),
     }
 
@@ -160,10 +160,10 @@ def _score(needle: Fact, answer: str) -> dict[str, Any]:
 
 
 def _cites(citations: Sequence[dict[str, Any]], sentence: str) -> bool:
-    """Return whether the first TOP citations include the planted sentence, whole or in part."""
-    planted = " ".join(sentence.split())
+    """Return whether the first TOP citations include the sentence, whole or in part."""
+    sentence = " ".join(sentence.split())
     texts = (" ".join(c["text"].split()) for c in citations[:TOP])
-    return any(planted in t or (t in planted and 3 * len(t) >= len(planted)) for t in texts)
+    return any(sentence in t or (t in sentence and 3 * len(t) >= len(sentence)) for t in texts)
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
@@ -185,30 +185,30 @@ def pooled(records: Sequence[Record]) -> list[Record]:
 
 def _row(group: list[Record]) -> Record:
     head = {"bench": "needle", **{k: group[0].get(k) for k in ROW_KEYS}}
-    done = [r for r in group if "error" not in r]
-    if not done:
+    trials = [r for r in group if "error" not in r]
+    if not trials:
         return {**head, "trials": 0, "right": 0, "error": group[0]["error"]}
-    right = sum(bool(r["right"]) for r in done)
-    low, high = wilson(right, len(done))
-    asked = sum(1 if r["method"] == NEAR else int(r["needles"]) for r in done)
+    right = sum(bool(r["right"]) for r in trials)
+    low, high = wilson(right, len(trials))
+    questions = sum(1 if r["method"] == NEAR else int(r["needles"]) for r in trials)
     # Citations only of right answers: a wrong one depends on something else.
-    cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
-    digits = [r["digits"] for r in done if r.get("digits") is not None]
+    cites = [bool(r["cited"]) for r in trials if r["right"] and r.get("cited") is not None]
+    digits = [r["digits"] for r in trials if r.get("digits") is not None]
     row = {
         **head,
-        "trials": len(done),
+        "trials": len(trials),
         "right": right,
-        "share": right / len(done),
+        "share": right / len(trials),
         "low": low,
         "high": high,
-        "exact": sum(bool(r["exact"]) for r in done),
+        "exact": sum(bool(r["exact"]) for r in trials),
         "digits": sum(digits) / len(digits) if digits else None,
-        "found": sum(r["found"] for r in done) / asked,
-        "retained": round(sum(r["retained"] for r in done) / len(done)),
-        "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
-        "cited": sum(cited) / len(cited) if cited else None,
+        "found": sum(r["found"] for r in trials) / questions,
+        "retained": round(sum(r["retained"] for r in trials) / len(trials)),
+        "seconds": round(sum(r["seconds"] for r in trials) / len(trials), 3),
+        "cited": sum(cites) / len(cites) if cites else None,
     }
-    overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
+    overlap = [r["f1"] for r in trials if "f1" in r]  # records of older versions have none
     if overlap:
         row["f1"], low, high = mean_interval(overlap)
         if low < high:  # one document, or equal scores, do not tell how scores vary

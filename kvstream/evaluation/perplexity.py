@@ -125,11 +125,11 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     if group is first or not pairs:
         return {}
     texts, differences, sizes = zip(*pairs, strict=True)
-    found = difference_interval(differences, texts, sizes)
+    interval = difference_interval(differences, texts, sizes)
     names: tuple[str, ...] = ("change", "change_low", "change_high")
     if len(set(texts)) < 2:
         names = names[:1]  # one text does not tell how texts vary
-    return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
+    return {n: round(math.expm1(v), 5) for n, v in zip(names, interval, strict=False)}
 
 
 def so_far(records: Sequence[Record]) -> str:
@@ -158,7 +158,7 @@ def text_trials(
     """Yield trials: `run` of each text, up to `limit` tokens, and case; `more`: identity."""
     facts = model_identity(session)
 
-    def measured(path: str, case: Case) -> Record:
+    def measure(path: str, case: Case) -> Record:
         stream = TokenStream(session.tokenizer, open_sources([path], plain=True))
         chunk = stream.read(limit if limit is not None else 2**62)
         return run(Text(path, chunk.ids.tolist(), chunk.end), case)
@@ -171,4 +171,4 @@ def text_trials(
                 "text": Path(path).name, "size": size, "limit": limit, **more,
                 **case.seed(),
             }  # fmt: skip
-            yield Trial(identity, partial(measured, path, case), content=content)
+            yield Trial(identity, partial(measure, path, case), content=content)

@@ -39,8 +39,8 @@ def choose(
 ) -> list[Item]:  # fmt: skip
     """Return items that match every ``key=value``, at most `limit` of them, drawn with the seed."""
     tests = [_test(text) for text in where]
-    asked = (i for i in load(paths) if i.questions and (not heldout or is_heldout(i.document)))
-    items = [item for item in asked if all(test(item.record) for test in tests)]
+    pool = (i for i in load(paths) if i.questions and (not heldout or is_heldout(i.document)))
+    items = [item for item in pool if all(test(item.record) for test in tests)]
     if not items:
         raise UsageError(
             "No record fits; leave --where, --explicit and --heldout out, or use values of the "
@@ -58,22 +58,22 @@ def elsewhere(items: Sequence[Item], seed: int) -> list[Item]:
     answer. Raise UsageError if all contexts are of one document.
     """
     rng = random.Random(seed)
-    made = []
+    result = []
     for item in items:
-        asked = [q for q in item.questions if q.answers and not q.options]
+        own = [q for q in item.questions if q.answers and not q.options]
         others = [i for i in items if i.document != item.document]
         if not others:
             raise UsageError("--elsewhere needs records of more than one document.")
         other = rng.choice(others)
-        said = other.context.lower()
+        text = other.context.lower()
         lacking = tuple(
-            replace(q, answers=()) for q in asked if not any(a.lower() in said for a in q.answers)
+            replace(q, answers=()) for q in own if not any(a.lower() in text for a in q.answers)
         )
         if lacking:
-            made.append(
+            result.append(
                 Item(f"{item.id} of {other.id}", item.document, other.context, lacking, item.record)
             )
-    return made
+    return result
 
 
 def _test(text: str) -> Callable[[Record], bool]:
@@ -91,9 +91,9 @@ def wants_phrases(items: Sequence[Item]) -> bool:
 
     A model that may have to refuse is not asked for a phrase: that prevents refusals.
     """
-    asked = [q for item in items for q in item.questions if not q.options]
-    short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
-    return all(q.answers for q in asked) and 2 * short > len(asked)
+    questions = [q for item in items for q in item.questions if not q.options]
+    short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in questions)
+    return all(q.answers for q in questions) and 2 * short > len(questions)
 
 
 def trials(
@@ -115,7 +115,7 @@ def trials(
                 **({"brief": True} if case.run.brief else {}),
             }  # fmt: skip
             run = partial(_run, session, case, item, within, seed)
-            yield Trial(identity, run, partial(rescored, item), content)
+            yield Trial(identity, run, partial(rescore, item), content)
 
 
 def _run(session: Session, case: Case, item: Item, within: Within | None, seed: int) -> Record:
@@ -124,7 +124,7 @@ def _run(session: Session, case: Case, item: Item, within: Within | None, seed: 
     if kind in (None, ""):
         kind = item.record.get("dataset")
     if within is not None and case.view == STREAM:
-        text = surrounded(session, item, within, seed)
+        text = surround(session, item, within, seed)
     if case.view == WHOLE:  # room for the context, all questions and options
         parts = [text, *(q.text for q in item.questions)]
         parts += [option for q in item.questions for option in q.options]
@@ -140,14 +140,14 @@ def _run(session: Session, case: Case, item: Item, within: Within | None, seed: 
 def _scored_answers(session: Session, run: RunSettings, item: Item, text: str) -> Record:
     """Answer the questions of `item` after `text` and score the answers. Raise BudgetError."""
     open_ended = [q for q in item.questions if not q.options]
-    scored: list[Record] = []
+    scores: list[Record] = []
     record: Record = {}
     if open_ended:
         results = ask(session, text, [q.text for q in open_ended], run)
-        scored += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
+        scores += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
         record = {"read": results[0].read, "tokens_per_s": round(results[0].tokens_per_s)}
-    scored += [_choose(session, text, q, run) for q in item.questions if q.options]
-    return {**record, "questions": scored}
+    scores += [_choose(session, text, q, run) for q in item.questions if q.options]
+    return {**record, "questions": scores}
 
 
 def check_within(session: Session, items: Sequence[Item], within: Within) -> None:
@@ -160,39 +160,39 @@ def check_within(session: Session, items: Sequence[Item], within: Within) -> Non
         )
 
 
-def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
+def surround(session: Session, item: Item, within: Within, seed: int) -> str:
     """Return the context inside a longer text; place and text are the same for every method."""
     rng = random.Random(f"{seed} {item.id} {within.tokens}")
-    taken = len(session.tokenizer.encode(item.context))
-    filler = within.filler.cut(session.tokenizer, within.tokens - taken, rng)
+    size = len(session.tokenizer.encode(item.context))
+    filler = within.filler.cut(session.tokenizer, within.tokens - size, rng)
     return insert(filler, session.tokenizer, [(rng.random(), item.context + "\n\n")])
 
 
 def score(question: Question, answer: str) -> Record:
     """Return all scores of one answer."""
-    said = answer.strip()
+    text = answer.strip()
     out: Record = {
         "question": question.text,
         "answers": list(question.answers),
         "answer": answer,
-        "abstains": metrics.abstains(said),
+        "abstains": metrics.abstains(text),
         "metric": question.metric,
     }
     references = question.answers
     if references:
-        out["em"] = metrics.best(metrics.exact_match, said, references)
-        out["f1"] = metrics.best(metrics.f1, said, references)
-        out.update(metrics.rouge(said, references))
+        out["em"] = metrics.best(metrics.exact_match, text, references)
+        out["f1"] = metrics.best(metrics.f1, text, references)
+        out.update(metrics.rouge(text, references))
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
 
 
-def rescored(item: Item, record: Record) -> Record:
+def rescore(item: Item, record: Record) -> Record:
     """Return a record with its answers scored again. Choices and changed questions stay."""
-    known = {(q.text, q.answers): q for q in item.questions if not q.options}
+    own = {(q.text, q.answers): q for q in item.questions if not q.options}
     questions = []
-    for saved in record["questions"]:
-        question = known.get((saved["question"], tuple(saved["answers"])))
-        questions.append(saved if question is None else score(question, saved["answer"]))
+    for old in record["questions"]:
+        question = own.get((old["question"], tuple(old["answers"])))
+        questions.append(old if question is None else score(question, old["answer"]))
     return {**record, "questions": questions}
 
 
@@ -206,20 +206,20 @@ def _choose(session: Session, text: str, question: Question, run: RunSettings) -
         pass
     tail = prompt.tail(question.text)
     reader.begin()  # a context without tokens leaves the prompt unread
-    longest, left = max(map(len, options)), reader.sizes.budget - reader.cache.held - len(tail)
-    if longest - 1 > left:  # the model reads all tokens but the last
+    longest, room = max(map(len, options)), reader.sizes.budget - reader.cache.held - len(tail)
+    if longest - 1 > room:  # the model reads all tokens but the last
         raise BudgetError(
-            f"An option takes {longest:,} tokens, and memory and the question leave {left:,} "
+            f"An option takes {longest:,} tokens, and memory and the question leave {room:,} "
             f"entries of a budget of {reader.sizes.budget:,}; use a larger --budget."
         )
     losses = [float(reader.score(tail, option).mean()) for option in options]
-    chosen = min(range(len(losses)), key=losses.__getitem__)
+    best = min(range(len(losses)), key=losses.__getitem__)
     return {
         "question": question.text,
         "answers": list(question.answers),
-        "answer": question.options[chosen],
+        "answer": question.options[best],
         "metric": "choice",
-        "choice": float(chosen == question.correct),
+        "choice": float(best == question.correct),
         "losses": [round(loss, 4) for loss in losses],
     }
 
@@ -230,35 +230,35 @@ def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
     for group in grouped(records):
         out.append(_row(group))
         # As text: values of several types have no order.
-        named = [(str(r["by"]), r) for r in group if r.get("by") not in (None, "")] if by else []
-        for kind in sorted({name for name, _ in named}):
-            out.append({**_row([r for name, r in named if name == kind]), "attribute": kind})
+        pairs = [(str(r["by"]), r) for r in group if r.get("by") not in (None, "")] if by else []
+        for kind in sorted({name for name, _ in pairs}):
+            out.append({**_row([r for name, r in pairs if name == kind]), "attribute": kind})
     return out
 
 
 def _row(group: list[Record]) -> Record:
-    asked = [(r["document"], q) for r in group for q in r.get("questions", ())]
-    row: Record = {"bench": "qa", **{k: group[0].get(k) for k in CASE_KEYS}, "n": len(asked)}
+    questions = [(r["document"], q) for r in group for q in r.get("questions", ())]
+    row: Record = {"bench": "qa", **{k: group[0].get(k) for k in CASE_KEYS}, "n": len(questions)}
     row |= left_out(group)
     if "within" in group[0]:
         row["within"] = group[0]["within"]
     for name in (*MEANS, "choice"):
-        scored = [(document, q[name]) for document, q in asked if name in q]
-        if scored:
-            mean, low, high = mean_interval([s for _, s in scored], [d for d, _ in scored])
+        scores = [(document, q[name]) for document, q in questions if name in q]
+        if scores:
+            mean, low, high = mean_interval([s for _, s in scores], [d for d, _ in scores])
             row[name] = round(mean, 4)
             if low < high:  # one document does not tell how documents vary
                 row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
-    answerable = [q for _, q in asked if q["answers"] and "abstains" in q]
-    unanswerable = [q for _, q in asked if not q["answers"] and "abstains" in q]
+    answerable = [q for _, q in questions if q["answers"] and "abstains" in q]
+    unanswerable = [q for _, q in questions if not q["answers"] and "abstains" in q]
     if answerable:
-        refused = sum(q["abstains"] for q in answerable)
-        row["answered"] = round(1 - refused / len(answerable), 4)
-        row |= _share("refused", refused, len(answerable))
+        refusals = sum(q["abstains"] for q in answerable)
+        row["answered"] = round(1 - refusals / len(answerable), 4)
+        row |= _share("refused", refusals, len(answerable))
     if unanswerable:
         row["unanswerable"] = len(unanswerable)
-        recognized = sum(q["abstains"] for q in unanswerable)
-        row |= _share("recognised", recognized, len(unanswerable))
+        count = sum(q["abstains"] for q in unanswerable)
+        row |= _share("recognised", count, len(unanswerable))
     return row
 
 
@@ -273,10 +273,10 @@ def so_far(records: Sequence[Record]) -> str:
     """Return a line about the newest case, to show during the run."""
     last = records[-1]
     same = [r for r in records if all(r.get(k) == last.get(k) for k in CASE_KEYS)]
-    asked = [q for r in same for q in r["questions"]]
-    parts = [f"{last['method']}, {len(asked)} questions"]
+    questions = [q for r in same for q in r["questions"]]
+    parts = [f"{last['method']}, {len(questions)} questions"]
     for name in ("f1", "choice"):
-        values = [q[name] for q in asked if name in q]
+        values = [q[name] for q in questions if name in q]
         if values:
             parts.append(f"{name} {sum(values) / len(values):.2f}")
     return ", ".join(parts)

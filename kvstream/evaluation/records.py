@@ -34,7 +34,7 @@ def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[
     return list(groups.values())
 
 
-class Saved(dict[str, Any]):
+class SavedRecord(dict[str, Any]):
     """An object of a file of records. A missing key is a UsageError that names the line."""
 
     __slots__ = ("place",)
@@ -72,8 +72,8 @@ class Records:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.known: dict[str, Saved] = {}
-        self.reused = 0
+        self.by_key: dict[str, SavedRecord] = {}
+        self.reuses = 0
         """Number of trials that did not have to run."""
         self.refusals: list[KvstreamError] = []
         self._cut_short = False
@@ -98,10 +98,10 @@ class Records:
             ) from error
         self._cut_short = bool(data) and not data.endswith(b"\n")
         for number, line in enumerate(lines, 1):
-            saved = partial(Saved, place=f"{path}, line {number}")
+            entry = partial(SavedRecord, place=f"{path}, line {number}")
             try:
-                record = json.loads(line, object_hook=saved)
-                self.known[record["key"] + record.get("content", "")] = record
+                record = json.loads(line, object_hook=entry)
+                self.by_key[record["key"] + record.get("content", "")] = record
             except (ValueError, TypeError, UsageError):
                 continue  # an unfinished line of a stopped run, or a foreign line
 
@@ -125,12 +125,12 @@ class Records:
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
     """Yield the record of every trial, in order: renewed if known; refused ones are not saved."""
     for trial in trials:
-        known = records.known.get(trial.key + trial.content)
-        if known is not None:
-            records.reused += 1
+        old = records.by_key.get(trial.key + trial.content)
+        if old is not None:
+            records.reuses += 1
             for name in trial.identity:
-                known[name]  # a missing one is told here, before the rows need it
-            yield Saved(trial.renew(known), known.place)
+                old[name]  # a missing one is told here, before the rows need it
+            yield SavedRecord(trial.renew(old), old.place)
             continue
         content = {"content": trial.content} if trial.content else {}
         record = {**trial.identity, **content}

@@ -44,16 +44,16 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
     settings: Record = row.get("settings") or {}
     paper = _paper(row)
     own = {k: v for k, v in settings.items() if paper is None or paper.settings.get(k) != v}
-    told: Mapping[str, str] = {} if paper is None else paper.run
+    options: Mapping[str, str] = {} if paper is None else paper.run
     parts = [str(row.get("method") or row.get("system"))]
     if paper is not None:
         parts.append(PAPER)
-    for key, shown in (("budget", count), ("budget_bytes", f.size)):
+    for key, write in (("budget", count), ("budget_bytes", f.size)):
         if row.get(key) and len({r.get(key) for r in rows}) > 1:
-            parts.append(shown(row[key]))
+            parts.append(write(row[key]))
     for key in ("schedule", "chunk", "keep", "start", "chunk_size"):
         differs = len({r.get(key) for r in rows}) > 1 and row.get(key) is not None
-        if differs and told.get(key) != row[key]:
+        if differs and options.get(key) != row[key]:
             parts.append(f"{key} {row[key]}")
     parts += [f"{k} {v}" for k, v in own.items()]
     return ", ".join(parts)
@@ -62,11 +62,11 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
 def _paper(row: Record) -> Preset | None:
     """Return the preset of the row's method, if the row used it; single settings may differ."""
     try:
-        found = preset(str(row.get("method")))
+        paper = preset(str(row.get("method")))
     except UsageError:  # a method without a preset, or no method
         return None
-    given = found.settings.keys() <= (row.get("settings") or {}).keys()
-    return found if given and all(row.get(k) == v for k, v in found.run.items()) else None
+    given = paper.settings.keys() <= (row.get("settings") or {}).keys()
+    return paper if given and all(row.get(k) == v for k, v in paper.run.items()) else None
 
 
 def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],

@@ -65,14 +65,14 @@ def _files(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def _digest(path: Path, found: os.stat_result) -> str:
+def _digest(path: Path, stat: os.stat_result) -> str:
     return digest_of(path)[:12]
 
 
-def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
+def parse_settings(texts: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
     """Return combinations of ``METHOD.NAME=VALUE[,VALUE...]``. Raise UsageError."""
     choices: dict[str, list[str]] = {}
-    for item in given:
+    for item in texts:
         path, equals, value = item.partition("=")
         owner, dot, name = path.strip().partition(".")
         name = name.replace("-", "_")
@@ -106,9 +106,9 @@ def cases(
     `values` are those of other fields of the run; None leaves a field as it is. `preset`: as in the
     papers, where nothing else is given. `baselines`: views.
     """
-    found: dict[str, Case] = {}
+    out: dict[str, Case] = {}
     choices = parse_settings(settings, methods)
-    for method, budget, *given, choice in itertools.product(
+    for method, budget, *row, choice in itertools.product(
         methods, budgets, *values.values(), choices
     ):
         own = {
@@ -116,17 +116,17 @@ def cases(
             for name, value in choice.items()
             if name.startswith(f"{method}.")
         }
-        fields = {k: v for k, v in zip(values, given, strict=True) if v is not None}
+        fields = {k: v for k, v in zip(values, row, strict=True) if v is not None}
         if preset:
             paper = paper_of(method)
             own, fields = {**paper.settings, **own}, {**paper.run, **fields}
         make(method, own)
         run = replace(base, method=method, set=own, budget=budget, **fields)
         # Settings of one method do not make a second case of another.
-        found.setdefault(repr(run), Case(run))
+        out.setdefault(repr(run), Case(run))
     extra = [
         Case(replace(base, method="full", budget=budget), view)
         for view in baselines
         for budget in (budgets if view == NEAR else budgets[:1])
     ]
-    return [*found.values(), *extra]
+    return [*out.values(), *extra]

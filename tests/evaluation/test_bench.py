@@ -172,8 +172,8 @@ def test_records_are_measured_once_also_after_a_stop(tmp_path: Path, cut: bytes)
         file.write(cut)
     again = Records(path)
     assert [r["value"] for r in measure(map(trial, (1, 2, 3)), again)] == [1, 2, 3]
-    assert (calls, again.reused) == ([1, 2, 3], 2)
-    assert len(Records(path).known) == 3
+    assert (calls, again.reuses) == ([1, 2, 3], 2)
+    assert len(Records(path).by_key) == 3
 
 
 def test_a_binary_file_is_refused_for_records(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_file_without_records_is_not_altered(tmp_path: Path) -> None:
             Records(path)
     for text in ("\n", '{"k', '{"key": "a'):  # what a stopped run may leave
         path.write_text(text)
-        assert Records(path).known == {}
+        assert Records(path).by_key == {}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="has no such files")
@@ -210,7 +210,7 @@ def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
     for reused in (0, 1):
         records = Records(path)
         assert [r["said"] for r in measure([trial], records)] == [said]
-        assert records.reused == reused
+        assert records.reuses == reused
 
 
 @pytest.mark.parametrize("missing", ["n", "right", "answer"])
@@ -312,7 +312,7 @@ def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
     def trial(item: qa.Item) -> Trial:
         score = {k: v for k, v in qa.score(item.questions[0], "red").items() if k != "rouge_l"}
         record = {"document": item.id, "method": "m", "questions": [score, choice]}
-        return Trial({"id": item.id}, lambda: record, lambda r: qa.rescored(item, r))
+        return Trial({"id": item.id}, lambda: record, lambda r: qa.rescore(item, r))
 
     first = list(measure(map(trial, items[:1]), Records(tmp_path / "r.jsonl")))
     assert "rouge_l" not in qa.rows(first)[0]
@@ -320,7 +320,7 @@ def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
     assert qa.rows(again)[0]["rouge_l"] == 1.0
     assert again[0]["questions"][1] == choice
     other = qa.Item("q0", "q0", "", (qa.Question("q0", ("blue",)),), {})
-    assert qa.rescored(other, first[0]) == first[0]  # other references, so nothing changes
+    assert qa.rescore(other, first[0]) == first[0]  # other references, so nothing changes
 
 
 # Needles

@@ -100,7 +100,7 @@ def test_rows_of_a_gpu_survive_a_lack_of_memory(
         return {**plain(system, task), "select_s": 1.0}
 
     monkeypatch.setattr(measure, "run", run)
-    monkeypatch.setattr(measure, "memory_watched", lambda _: nullcontext(Peak(1, 2)))
+    monkeypatch.setattr(measure, "watch_memory", lambda _: nullcontext(Peak(1, 2)))
     monkeypatch.setattr(bench.session.model, "device", torch.device("cuda"))
     rows = bench.measure(Task(bench.session, range(200), [1], 1, 1.0))  # type: ignore[arg-type]
     ours, whole = rows
@@ -118,7 +118,7 @@ def test_a_slow_reading_of_a_gpu_is_not_repeated_for_selection(
         return {**plain(system, task), "select_s": 0.001}
 
     monkeypatch.setattr(measure, "run", run)
-    monkeypatch.setattr(measure, "memory_watched", lambda _: nullcontext(Peak(1, 2)))
+    monkeypatch.setattr(measure, "watch_memory", lambda _: nullcontext(Peak(1, 2)))
     monkeypatch.setattr(bench.session.model, "device", torch.device("cuda"))
     bench.repeat_s, bench.give_up_s = 0.005, 1.0
     rows = []

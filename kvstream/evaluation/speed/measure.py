@@ -16,7 +16,7 @@ import torch
 from kvstream.errors import KvstreamError, is_out_of_memory
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.systems import System, Task, run
-from kvstream.evaluation.speed.timing import memory_watched, reading_flops
+from kvstream.evaluation.speed.timing import reading_flops, watch_memory
 from kvstream.session.session import Session
 
 MEDIANS = (
@@ -48,7 +48,7 @@ class Bench:
     """Systems that failed or became too slow, and why."""
     last: dict[System, tuple[int, float]] = field(default_factory=dict)
     """Tokens and seconds of the length before."""
-    taken: dict[System, list[Record]] = field(default_factory=dict)
+    records: dict[System, list[Record]] = field(default_factory=dict)
     """Results of each round of this length."""
     steps: dict[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Steps of kvstream's last reading, by the id of its case. Systems beside it repeat them."""
@@ -57,27 +57,27 @@ class Bench:
         """Return a row for each system at the length of ``task.ids``."""
         tokens = len(task.ids)
         for system, (before, seconds) in self.last.items():
-            expected = seconds * (tokens / before) ** system.growth
-            if expected > self.give_up_s:
-                self.out.setdefault(system, f"would take about {expected:,.0f} s")
-        self.taken, self.steps = {system: [] for system in self.every}, {}
+            estimate = seconds * (tokens / before) ** system.growth
+            if estimate > self.give_up_s:
+                self.out.setdefault(system, f"would take about {estimate:,.0f} s")
+        self.records, self.steps = {system: [] for system in self.every}, {}
         for number in range(-1, self.runs):
             for system in self.every:
                 self.advance(self._turn(system, task, warm=number < 0))
         if self.session.model.device.type == "cuda":
             self._select_exactly(task)
-        for system, found in self.taken.items():
-            if found:
-                self.last[system] = tokens, statistics.median(r["prefill_s"] for r in found)
-        rows = [self._row(system, tokens, self.taken[system]) for system in self.every]
+        for system, records in self.records.items():
+            if records:
+                self.last[system] = tokens, statistics.median(r["prefill_s"] for r in records)
+        rows = [self._row(system, tokens, self.records[system]) for system in self.every]
         self._ratios(rows)
         return _faster_plain(rows)
 
     def _turn(self, system: System, task: Task, *, warm: bool) -> str:
         if system in self.out:
             return f"{system.label}: {self.out[system]}"
-        known = self.taken[system]
-        if known and known[0]["prefill_s"] > self.repeat_s:
+        records = self.records[system]
+        if records and records[0]["prefill_s"] > self.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
             task = replace(task, ids=task.ids[: system.kind.warm])
@@ -86,7 +86,7 @@ class Bench:
             if system.case is not None and not task.steps:
                 return f"{system.label}: kvstream itself failed"
         try:
-            with memory_watched(self.session.model.device) as peak:
+            with watch_memory(self.session.model.device) as peak:
                 result = run(system, task)
         except KvstreamError as error:
             self.out[system] = str(error)
@@ -100,23 +100,23 @@ class Bench:
             self.steps[id(system.case)] = task.steps
         if not warm:
             own = {"peak_rss_bytes": peak.rss, "peak_device_bytes": peak.device}
-            known.append({**own, **result})
+            records.append({**own, **result})
         return f"{system.label}: {result['prefill_s']:.2f} s"
 
     def _select_exactly(self, task: Task) -> None:
         """Measure the share of selection in one more reading, if there is memory for it."""
-        for system, found in self.taken.items():
-            if system.name != "kvstream" or not found:
+        for system, records in self.records.items():
+            if system.name != "kvstream" or not records:
                 continue
             share = None
-            if found[0]["prefill_s"] <= self.repeat_s:
+            if records[0]["prefill_s"] <= self.repeat_s:
                 try:
                     waiting = run(system, replace(task, exact_times=True))
                     share = waiting["select_s"] / waiting["prefill_s"]
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error):
                         raise
-            for record in found:
+            for record in records:
                 record["select_s"] = None if share is None else share * record["prefill_s"]
 
     def _row(self, system: System, tokens: int, results: Sequence[Record]) -> Record:
@@ -166,7 +166,7 @@ class Bench:
             for rival in self.every:
                 if system.name != "kvstream" or not system.beside(rival):
                     continue
-                pairs = list(zip(self.taken[system], self.taken[rival], strict=False))
+                pairs = list(zip(self.records[system], self.records[rival], strict=False))
                 if not pairs:
                     continue
                 name = "_".join(filter(None, (rival.name, rival.mode)))
@@ -189,8 +189,8 @@ def _faster_plain(rows: list[Record]) -> list[Record]:
     plain = [r for r in rows if r["system"] == "transformers"]
     plain.sort(key=lambda r: r["prefill_s"] if r["runs"] else float("inf"))
     for slower in plain[1:]:
-        told = slower["prefill_s"] if slower["runs"] else slower["error"]
-        plain[0]["other_mode"] = {slower["mode"]: told}
+        value = slower["prefill_s"] if slower["runs"] else slower["error"]
+        plain[0]["other_mode"] = {slower["mode"]: value}
         rows.remove(slower)
     for row in rows:
         for kind in ("ratio", "cpu_ratio"):

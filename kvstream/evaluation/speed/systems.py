@@ -170,8 +170,8 @@ def read_plain(
     cache = DynamicCache(config=model.model.config)
 
     def logits(part: Tensor) -> Tensor:
-        passed = holding(model.model, cache)
-        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
+        keywords = holding(model.model, cache)
+        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **keywords)
         return out.logits[0, -1]
 
     text = torch.tensor([list(ids)], device=model.device)

@@ -31,40 +31,40 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         wait(device)
-        self._started = time.perf_counter(), time.process_time()
+        self._start = time.perf_counter(), time.process_time()
         self._read: tuple[float, float] | None = None
         self._tokens: list[tuple[float, float]] = []
 
-    def _spent(self) -> tuple[float, float]:
+    def _seconds(self) -> tuple[float, float]:
         """Return seconds of wall time so far, and of this process's time on all processors."""
-        return time.perf_counter() - self._started[0], time.process_time() - self._started[1]
+        return time.perf_counter() - self._start[0], time.process_time() - self._start[1]
 
     @property
     def seconds(self) -> float:
         """Wall time so far. On a GPU, submitted work may be unfinished."""
-        return self._spent()[0]
+        return self._seconds()[0]
 
     def has_read(self) -> None:
         """Record that all tokens went through the model."""
         wait(self._device)
-        self._read = self._spent()
+        self._read = self._seconds()
 
     def token(self) -> None:
         """Record a token of the answer. Getting its id has already waited for the device."""
-        self._tokens.append(self._spent())
+        self._tokens.append(self._seconds())
 
     def record(self) -> Record:
         """Return times in seconds (``*_s``) and tokens per second (``*_tokens_per_s``)."""
         assert self._read is not None
-        found: Record = dict(zip(("prefill_s", "cpu_s"), self._read, strict=True))
+        times: Record = dict(zip(("prefill_s", "cpu_s"), self._read, strict=True))
         if self._tokens:
             (first, first_cpu), (last, last_cpu) = self._tokens[0], self._tokens[-1]
-            found |= {"first_token_s": first, "total_s": last}
+            times |= {"first_token_s": first, "total_s": last}
             if last > first:
                 more = len(self._tokens) - 1
-                found["decode_tokens_per_s"] = more / (last - first)
-                found["decode_cpu_tokens_per_s"] = more / max(last_cpu - first_cpu, 1e-9)
-        return found
+                times["decode_tokens_per_s"] = more / (last - first)
+                times["decode_cpu_tokens_per_s"] = more / max(last_cpu - first_cpu, 1e-9)
+        return times
 
 
 def answer(
@@ -89,7 +89,7 @@ class Peak:
 
 
 @contextmanager
-def memory_watched(device: torch.device) -> Iterator[Peak]:
+def watch_memory(device: torch.device) -> Iterator[Peak]:
     """Watch the process's memory in a thread, and on a GPU the allocator's peak."""
     import psutil
 
@@ -122,13 +122,13 @@ def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
     a = torch.randn(n, n, device=device, dtype=torch.float32).to(dtype)
     a @ a
     wait(device)
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < PEAK_SECONDS:
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < PEAK_SECONDS:
         for _ in range(4):
             a @ a
         wait(device)
         count += 4
-    return count * 2 * n**3 / (time.perf_counter() - started)
+    return count * 2 * n**3 / (time.perf_counter() - start)
 
 
 def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> float:
@@ -142,20 +142,20 @@ def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> floa
     tables = {id(m.weight) for m in layers.modules() if isinstance(m, torch.nn.Embedding)}
     weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1 and id(p) not in tables)
     tokens = sum(chunk for chunk, _ in steps)
-    seen = {sight: _seen(steps, sight) for sight in {spec.sight for spec in model.layers}}
-    attended = sum(
-        (spec.key_dim + spec.value_dim) * (1 + len(spec.shared_by)) * seen[spec.sight]
+    pairs = {sight: _pairs(steps, sight) for sight in {spec.sight for spec in model.layers}}
+    products = sum(
+        (spec.key_dim + spec.value_dim) * (1 + len(spec.shared_by)) * pairs[spec.sight]
         for spec in model.layers
     )
-    return 2.0 * weights * tokens + 2.0 * heads * attended
+    return 2.0 * weights * tokens + 2.0 * heads * products
 
 
-def _seen(steps: Sequence[tuple[int, int]], sight: int | None) -> float:
+def _pairs(steps: Sequence[tuple[int, int]], sight: int | None) -> float:
     """Return how many tokens all tokens of the steps see together, each at most `sight`."""
-    held, seen = 0, 0.0
+    before, total = 0, 0.0
     for chunk, memory in steps:
         # So many tokens see all that is held and all of the chunk before them.
-        wide = chunk if sight is None else min(chunk, max(0, sight - held))
-        seen += wide * (held + (wide + 1) / 2) + (chunk - wide) * (sight or 0)
-        held = min(memory, held + chunk)
-    return seen
+        wide = chunk if sight is None else min(chunk, max(0, sight - before))
+        total += wide * (before + (wide + 1) / 2) + (chunk - wide) * (sight or 0)
+        before = min(memory, before + chunk)
+    return total

@@ -10,7 +10,7 @@ from functools import partial
 
 from kvstream.evaluation import metrics
 from kvstream.evaluation.confidence import mean_interval
-from kvstream.evaluation.datasets import parsed, text
+from kvstream.evaluation.datasets import items, text
 from kvstream.evaluation.harness import document, model_identity
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import Case
@@ -42,7 +42,7 @@ def load(paths: Sequence[str], *, limit: int | None, seed: int) -> list[Story]:
     A line may have ``summary`` or ``summaries`` instead of ``questions``. The first question of a
     text asks for its plot; the others are not used.
     """
-    stories = [story for path in paths for story in parsed(path, _story, NEEDS)]
+    stories = [story for path in paths for story in items(path, _story, NEEDS)]
     if limit is not None and limit < len(stories):
         stories = random.Random(seed).sample(stories, limit)
     return stories

@@ -93,8 +93,8 @@ def measured(
         except KeyboardInterrupt:
             say("Interrupted; these are the results so far.")
             complete = False
-    if records.reused and not values["quiet"]:
-        say(f"{records.reused:,} trials were taken from {values['save']}.")
+    if records.reuses and not values["quiet"]:
+        say(f"{records.reuses:,} trials were taken from {values['save']}.")
     if complete and len(records.refusals) == len(found) > 0:
         raise records.refusals[0]
     messages = [record["error"] for record in found if "error" in record]

@@ -22,7 +22,7 @@ from typing import Any
 
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation.confidence import mean_interval
-from kvstream.evaluation.datasets import Item, item, parsed
+from kvstream.evaluation.datasets import Item, item, items
 from kvstream.evaluation.harness import ask, model_identity, room_for, too_long
 from kvstream.evaluation.metrics import normalize, shared_f1
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
@@ -190,7 +190,7 @@ def load(paths: Sequence[str], prompts: Path) -> list[Asked]:
     """Return the records of files with the prompts of a file. Raise SourceError."""
     templates = read_prompts(prompts)
     return [
-        each for path in paths for each in parsed(path, partial(asked, templates=templates), NEEDS)
+        each for path in paths for each in items(path, partial(asked, templates=templates), NEEDS)
     ]
 
 
