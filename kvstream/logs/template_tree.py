@@ -144,7 +144,7 @@ class TemplateTree:
         self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Number of lines of dropped templates."""
-        self._begun = 0
+        self._next = 0
         self._groups: defaultdict[tuple[Any, ...], dict[int, _Group]] = defaultdict(dict)
         """Groups by path and (place, word) of their first line: a log of random words has thousands
         of groups, and a line is similar to few of them. By path and None: groups with variables, to
@@ -206,8 +206,8 @@ class TemplateTree:
         if group is not None:
             self._widen(group, words)
         else:
-            group = _Group(path, words, self._begun)
-            self._begun += 1
+            group = _Group(path, words, self._next)
+            self._next += 1
             for place in enumerate(words):
                 self._groups[path, place][group.number] = group
         if WILDCARD in group.words or not words:
