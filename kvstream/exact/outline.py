@@ -18,7 +18,8 @@ from kvstream.input.sources import SourceSet
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
 the same number or title is ten times as long."""
-LONGEST = 80
+LONGEST, LONGEST_MARKED = 80, 200
+"""Characters of a heading, and of one that Markdown marks."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _COMPOUND = rf"(?:{TENS})(?:[- ](?:{WORDS}))?"
 _NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{_COMPOUND}|{ORDINALS}|{WORDS}))"
@@ -33,6 +34,9 @@ _CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
 _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 """A heading with a Roman number alone: a chapter, if no heading says so."""
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
+_OF_MARKDOWN = re.compile(r"\.(?:md|markdown|mdx|rmd|qmd)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+"""Files in which a heading needs no empty line before it."""
+_FENCE = re.compile(r"`{3,}(?=[^`]*$)|~{3,}")
 _UNDERLINE = re.compile(r"={3,}|-{3,}")
 _TO_PAGE = re.compile(r"(?:\.[ .]*\.|\s{2,})\s*\d+$")
 """The end of an entry of a table of contents."""
@@ -140,15 +144,19 @@ def outline(sources: SourceSet) -> list[Part]:
         lines_of(sources, joined=True), key=lambda line: line.block.source
     ):
         marks = sources.bookmarks(source)
-        read = partial(_marked, marks=marks) if marks else _headings
+        tight = _OF_MARKDOWN.search(sources.names[source]) is not None
+        read = partial(_marked, marks=marks) if marks else partial(_headings, tight=tight)
         found += read(lines, ends)
     parts = _ended(found, ends)
     kept = [pair for pair, stays in zip(found, _are_no_entries(parts), strict=True) if stays]
     return _ended(kept, ends)  # the text of an entry belongs to the part before it
 
 
-def _headings(lines: Iterator[Line], ends: dict[int, Line]) -> Iterator[tuple[Part, Line]]:
-    """Yield every heading of a source with its line; `ends` gets its end and its last line."""
+def _headings(
+    lines: Iterator[Line], ends: dict[int, Line], *, tight: bool
+) -> Iterator[tuple[Part, Line]]:
+    """Yield every heading of a source with its line; `ends` gets its end and its last line.
+    ``tight``: a heading of Markdown needs no empty line before it."""
     blank, fence, place, latest = True, "", None, ""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
@@ -159,13 +167,16 @@ def _headings(lines: Iterator[Line], ends: dict[int, Line]) -> Iterator[tuple[Pa
                 yield _named(now, line, getattr(now, "level", 0)), line
             place = now
         elif not fence:
-            part = _heading(line, after.text.strip() if after else "", blank=blank)
+            begins = blank or (tight and _MARKDOWN.match(text) is not None)
+            part = _heading(line, after.text.strip() if after else "", blank=begins)
             repeats = isinstance(now, int) and part is not None and part.title == latest
             if part is not None and not repeats:  # at the top of every page
                 latest = part.title
                 yield part, line
-        if text.startswith(fence or ("```", "~~~")):
-            fence = "" if fence else text[:3]
+        if fence:
+            fence = "" if text.startswith(fence) and not text.strip(fence[0]) else fence
+        elif opened := _FENCE.match(text):
+            fence = opened[0]
         blank = not text or text.startswith("===")  # a line above a heading
 
 
@@ -204,11 +215,12 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     text = line.text.strip()
     paged = isinstance(line.block.place, int)
     begins = blank or paged or _EAST.match(text)  # a page has no blank lines
-    if not text or len(text) > LONGEST or _TO_PAGE.search(text) or not begins:
+    markdown = _MARKDOWN.match(text)
+    longest = LONGEST_MARKED if markdown else LONGEST
+    if not text or len(text) > longest or _TO_PAGE.search(text) or not begins:
         return None
     if _UNDERLINE.fullmatch(following) and "|" not in text and "  " not in text:
         return replace(_named(text, line), level=1 if following[0] == "=" else 2)
-    markdown = _MARKDOWN.match(text)
     if markdown and not line.text.startswith(("    ", "\t")):  # which is code
         return replace(_named(markdown["title"], line), level=len(markdown["level"]))
     if _NUMBERED.match(in_english(text)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from dataclasses import replace
@@ -223,6 +224,21 @@ def test_underlined_headings_and_code(tmp_path: Path) -> None:
     )
     parts = outline(open_sources([str(path)]))
     assert [(part.title, part.level) for part in parts] == [("One", 1), ("Sub", 2), ("Two", 1)]
+
+
+def test_headings_of_markdown_without_empty_lines_and_fences(tmp_path: Path) -> None:
+    text = (
+        f"# One\n## Two\na\n## Why {'is it ' * 20}so?\n```x``` b\n# Three\n"
+        "````md\n```\n# no\n```\n# no\n````\n~~~\n# no\n~~~ x\n# no\n~~~\n# Four\n"
+    )
+    for name, count in (("a.md", 5), ("a.MD.gz", 5), ("a.txt", 1)):
+        pack = gzip.compress if name.endswith(".gz") else bytes
+        (tmp_path / name).write_bytes(pack(text.encode()))
+        parts = outline(open_sources([str(tmp_path / name)]))
+        assert [part.title[:5] for part in parts] == ["One", "Two", "Why i", "Three", "Four"][
+            :count
+        ]
+    assert read(tmp_path / "a.md", only="Two") == "## Two\na\n"
 
 
 def test_documents(tmp_path: Path) -> None:
