@@ -54,7 +54,7 @@ def main() -> None:
         passages.note(len(text.encode()), final=True)
         ranks += [place(passages, row) for row in own]
         for row in own if model else ():
-            result = model.ask(row["question"], text=text)
+            result = model.ask(None, row["question"], text=text)
             answer = result.answer
             refused += abstains(answer)
             good = any(each.lower() in answer.lower() for each in row["answers"])

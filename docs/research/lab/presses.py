@@ -35,10 +35,10 @@ from kvstream.evaluation import harness
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, model_identity, room_for
-from kvstream.evaluation.records import Record, Records, Trial, measure
+from kvstream.evaluation.records import Record, Records, Trial, left_out, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
-from kvstream.model.int8 import SUFFIX
+from kvstream.model.loading import folder
 from kvstream.run.request import Request
 from kvstream.session.scouting import Scouted, Scouting
 from kvstream.session.session import Session
@@ -181,7 +181,7 @@ def main() -> None:
     tasks = [task for name, task in TASKS.items() if name in given.tasks.split(",")]
     presses, trials = given.presses.split(",") if given.kvpress_python else [], []
     with ExitStack() as stack:
-        process = cache(partial(_opened, stack, session, given.kvpress_python))
+        process = cache(partial(_opened, stack, given.model, given.kvpress_python))
 
         @cache
         def made(task: Task, number: int) -> Sample:
@@ -215,20 +215,23 @@ def main() -> None:
     report(found)
 
 
-def _opened(stack: ExitStack, session: Session, python: str) -> Process:
+def _opened(stack: ExitStack, model: str, python: str) -> Process:
     process = Process(WORKER, KVPRESS.check(python))
     stack.callback(process.close)
-    folder = session.model.model.name_or_path.removesuffix(SUFFIX)  # transformers reads no int8
-    process.ask(model={"folder": folder})
+    process.ask(model={"folder": folder(ModelSettings(model=model))})  # not in 8 bits
     return process
 
 
 def report(found: Sequence[Record]) -> None:
     """Print a row for each case, with scores by task; differences are paired with `auto`."""
     scores: dict[str, dict[tuple[str, int], float]] = {}
+    if errors := left_out(found):
+        print("{left_out} not measured: {error}".format(**errors))
     for r in found:
+        if "error" in r:
+            continue
         cases = {f"kvpress {n}": s for n, s in r["scores"].items()} if "scores" in r else None
-        for case, value in (cases or {r.get("case", ""): r.get("score")}).items():
+        for case, value in (cases or {r["case"]: r["score"]}).items():
             scores.setdefault(case, {})[r["task"], r["trial"]] = value
     tasks = list(dict.fromkeys(r["task"] for r in found))
     for case, by in scores.items():
